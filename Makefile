@@ -1,0 +1,45 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One worker for each core; JOBS=0 runs the tests in a single process.
+JOBS ?= auto
+# Arguments of the demo, for example: make demo ARGS="--help"
+ARGS ?=
+# Every model and data set that the tests use is made on the spot.
+TEST_ENV := HF_HUB_OFFLINE=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv with the pinned requirements
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
+	@touch $@
+
+demo: $(STAMP) ## Train, translate and plot on the built-in corpus (ARGS="--help" lists the options)
+	$(BIN)/python scripts/demo.py $(ARGS)
+
+test: lint ## Linters, type checks and the fast tests
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+
+test-all: lint ## The same with the slow tests
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS)
+
+lint: $(STAMP) ## ruff and mypy; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## Sort imports, apply safe fixes, lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,45 @@
+"""Fixtures of every test: no network, nothing written outside a temporary directory, one random seed."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+# The Hugging Face libraries and matplotlib read these once, when they are imported.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _CACHE = tempfile.mkdtemp(prefix="hf-vanilla-transformer-tests-")
+    atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+    # Each of these, where the caller has set it, would win over HF_HOME.
+    for name in (
+        "HF_DATASETS_CACHE",
+        "HF_EVALUATE_CACHE",
+        "HF_HUB_CACHE",
+        "HF_METRICS_CACHE",
+        "HF_MODULES_CACHE",
+        "HF_XET_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+    ):
+        os.environ.pop(name, None)
+    os.environ["HF_HOME"] = _CACHE
+    os.environ["MPLCONFIGDIR"] = os.path.join(_CACHE, "matplotlib")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest  # noqa: E402 - must follow the environment above
+import torch  # noqa: E402 - must follow the environment above
+
+torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora that may lie beside the checkout."""
+    folder = Path(__file__).parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the corpora of ../shared/data, which are not part of the repository")
+    return folder
