@@ -1,0 +1,214 @@
+"""Configuration of the encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017)."""
+
+import difflib
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+
+NORM_POSITIONS = ("post", "pre", "none")
+POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
+
+# Similarity (0..1) above which an unknown keyword is taken for a misspelt field.
+MISSPELLING_SIMILARITY = 0.85
+
+
+class VanillaTransformerConfig(PreTrainedConfig):
+    """All sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
+
+    Names follow `MarianConfig` wherever they mean the same. The paper's symbol stands in brackets.
+
+    Args:
+        vocab_size: Number of source tokens.
+        decoder_vocab_size: Number of target tokens; `None` means `vocab_size`.
+        d_model: Width of embeddings and layers [d_model].
+        encoder_layers: Number of encoder layers [N].
+        decoder_layers: Number of decoder layers [N].
+        encoder_attention_heads: Heads of each encoder attention [h].
+        decoder_attention_heads: Heads of each decoder attention [h].
+        encoder_ffn_dim: Inner width of the encoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
+        decoder_ffn_dim: Inner width of the decoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
+        head_dim: Width of one head's queries and keys [d_k]; `None` means `d_model / heads`.
+        value_head_dim: Width of one head's values [d_v]; `None` means `d_model / heads`.
+        activation_function: Any key of `transformers.activations.ACT2FN`, "linear" included.
+        dropout: Probability of dropping an embedding or a sub-layer output [P_drop].
+        attention_dropout: Probability of dropping an attention weight.
+        activation_dropout: Probability of dropping an inner feed-forward activation.
+        norm_position: Layer normalization after each residual sum ("post", the paper), before each
+            sub-layer ("pre", the Annotated Transformer), or absent ("none").
+        final_layer_norm: Whether each stack ends in one more layer normalization; `None` means only
+            with `norm_position="pre"`.
+        layer_norm_eps: Epsilon of every layer normalization.
+        attention_bias: Whether the attention projections have biases (the paper's have none).
+        lm_head_bias: Whether the projection to the vocabulary has a bias.
+        position_embedding_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
+        sinusoidal_layout: "interleaved" sines and cosines (the paper), or "concatenated": all sines,
+            then all cosines (Marian, tensor2tensor).
+        max_position_embeddings: Longest sequence with learned positions; with sinusoids only the
+            number of cached positions, no limit.
+        scale_embedding: Whether embeddings are multiplied by `sqrt(d_model)` (section 3.4).
+        share_encoder_decoder_embeddings: Whether both sides read one embedding matrix (section 3.4).
+        tie_word_embeddings: Whether the output projection is the decoder's embedding matrix (section 3.4).
+        use_cache: Whether decoding keeps keys and values by default.
+        pad_token_id: Id of the padding token, equal on both sides.
+        bos_token_id: Id of the beginning-of-sequence token.
+        eos_token_id: Id, or ids, of the end-of-sequence token.
+        decoder_start_token_id: Id of the token that decoding starts with.
+        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`.
+            Matrices start Xavier-uniform, biases at zero.
+
+    Raises:
+        ValueError: For an impossible value or combination, naming the field, its value and what would do,
+            and for an unknown keyword that looks like a misspelt field.
+
+    Example:
+        ```python
+        config = VanillaTransformerConfig(vocab_size=8000, d_model=256, encoder_layers=3, decoder_layers=3)
+        model = VanillaTransformerForConditionalGeneration(config)
+        ```
+    """
+
+    model_type = "vanilla_transformer"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    head_dim: int | None = None
+    value_head_dim: int | None = None
+    activation_function: str = "relu"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    norm_position: str = "post"
+    final_layer_norm: bool | None = None
+    layer_norm_eps: float = 1e-5
+    attention_bias: bool = False
+    lm_head_bias: bool = False
+    position_embedding_type: str = "sinusoidal"
+    sinusoidal_layout: str = "interleaved"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    init_std: float | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Resolve the defaults that depend on other fields, then check every field."""
+        self._reject_misspelt(kwargs)
+        super().__post_init__(**kwargs)
+        self.decoder_vocab_size = self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
+        self._check_sizes()
+        self._check_choices()
+        self._check_probabilities()
+        self._check_special_tokens()
+
+    def attention_dims(self, heads: int) -> tuple[int, int]:
+        """Return the width of one head's keys [d_k] and values [d_v] for an attention of `heads` heads."""
+        default = self.d_model // heads
+        return (
+            default if self.head_dim is None else self.head_dim,
+            default if self.value_head_dim is None else self.value_head_dim,
+        )
+
+    @property
+    def has_final_layer_norm(self) -> bool:
+        """Whether each stack ends in a layer normalization of its own, with `None` resolved."""
+        return self.norm_position == "pre" if self.final_layer_norm is None else self.final_layer_norm
+
+    def _reject_misspelt(self, kwargs: dict[str, Any]) -> None:
+        """Raise for an unknown keyword close to a field; others pass, as everywhere in transformers."""
+        own = [field.name for field in fields(VanillaTransformerConfig)]
+        known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels"}
+        for name in kwargs:
+            if name in known or name.startswith("_"):
+                continue
+            if close := difflib.get_close_matches(name, own, n=1, cutoff=MISSPELLING_SIMILARITY):
+                raise ValueError(f"unknown field `{name}`: did you mean `{close[0]}`?")
+
+    def _check_sizes(self) -> None:
+        for name in (
+            "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
+            "encoder_attention_heads", "decoder_attention_heads", "head_dim", "value_head_dim",
+            "max_position_embeddings",
+        ):  # fmt: skip  # one name a line would hide the rule they share
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` is {value}; it must be at least 1.")
+        for name in ("encoder_ffn_dim", "decoder_ffn_dim"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; use 0 for no feed-forward sub-layer, or more.")
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"`layer_norm_eps` is {self.layer_norm_eps}; it must be above 0.")
+        if self.init_std is not None and self.init_std <= 0:
+            raise ValueError(f"`init_std` is {self.init_std}; it must be above 0, or None for d_model ** -0.5.")
+        self._check_heads()
+        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"`d_model` is {self.d_model}, but sinusoidal positions need an even width: "
+                'use an even `d_model`, or `position_embedding_type="learned"`.'
+            )
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`share_encoder_decoder_embeddings` is True, but `decoder_vocab_size` is {self.decoder_vocab_size} "
+                f"and `vocab_size` is {self.vocab_size}: make them equal, or set "
+                "`share_encoder_decoder_embeddings=False`."
+            )
+
+    def _check_heads(self) -> None:
+        if self.head_dim is not None and self.value_head_dim is not None:
+            return
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            heads = getattr(self, name)
+            if self.d_model % heads:
+                raise ValueError(
+                    f"`d_model` is {self.d_model}, which `{name}`={heads} does not divide: "
+                    "use a multiple, or set both `head_dim` and `value_head_dim`."
+                )
+
+    def _check_choices(self) -> None:
+        choices = {
+            "norm_position": NORM_POSITIONS,
+            "position_embedding_type": POSITION_EMBEDDING_TYPES,
+            "sinusoidal_layout": SINUSOIDAL_LAYOUTS,
+            "activation_function": tuple(ACT2FN),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"`{name}` is {getattr(self, name)!r}; use one of {', '.join(map(repr, allowed))}.")
+
+    def _check_probabilities(self) -> None:
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and below 1.")
+
+    def _check_special_tokens(self) -> None:
+        """Special ids are shared by both sides, so each must lie in the smaller vocabulary."""
+        vocabulary = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < vocabulary:
+                    raise ValueError(f"`{name}` is {token_id}, outside the vocabulary of {vocabulary} tokens.")
+
+
+__all__ = ["VanillaTransformerConfig"]

@@ -1,0 +1,641 @@
+"""The encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017), arXiv:1706.03762.
+
+Leaf first, the entry class last. Shape legend: B batch, S source length, T target length, L either, P cached
+positions, h heads, d model width [d_model], d_k key width, d_v value width, V target vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .loss_vanilla_transformer import IGNORE_INDEX, shift_tokens_right, summed_loss, summed_loss_without_logits
+
+
+def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
+    """Return the position encodings (..., d) of integer `positions` (...). Section 3.5.
+
+    `PE[pos, 2i] = sin(pos / 10000 ** (2i / d))`, `PE[pos, 2i + 1] = cos(same)`; the "concatenated" layout moves
+    all sines before all cosines. Angles are taken in float64 where the device has it: at position 1,000 a
+    float32 angle is already 3e-5 off.
+    """
+    exact = torch.float32 if positions.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model
+    angles = positions[..., None].to(exact) * torch.exp(-math.log(10000.0) * exponents)
+    waves = (angles.sin(), angles.cos())
+    encoding = torch.stack(waves, -1).flatten(-2) if layout == "interleaved" else torch.cat(waves, -1)
+    return encoding.float()
+
+
+class VanillaTransformerSinusoidalPositions(nn.Module):
+    """Sinusoidal position encodings, cached up to `max_position_embeddings`, computed beyond. Section 3.5."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.d_model, self.layout = config.d_model, config.sinusoidal_layout
+        self.num_cached = config.max_position_embeddings
+        self.register_buffer("weight", self.compute_table(), persistent=False)
+
+    def compute_table(self) -> Tensor:
+        """Return the cached encodings (max_position_embeddings, d)."""
+        return sinusoids(torch.arange(self.num_cached), self.d_model, self.layout)
+
+    def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
+        """Return the encodings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
+
+        `leading_padding` (B, 1) is the number of padding tokens before a row's first token: padding on the
+        left does not move a sentence.
+        """
+        in_cache = not isinstance(past, Tensor) and past + length <= self.num_cached
+        if in_cache and leading_padding is None:
+            return self.weight[past : past + length]
+        positions = position_ids(past, length, leading_padding, self.weight.device)
+        return F.embedding(positions, self.weight) if in_cache else sinusoids(positions, self.d_model, self.layout)
+
+
+class VanillaTransformerLearnedPositions(nn.Embedding):
+    """Learned position embeddings. Table 3, row E."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config.max_position_embeddings, config.d_model)
+
+    def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
+        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows."""
+        if not isinstance(past, Tensor) and past + length > self.num_embeddings:
+            raise ValueError(
+                f"the sequence has {past + length} tokens, but the learned positions end at "
+                f"`max_position_embeddings`={self.num_embeddings}: shorten the input, or train with more positions "
+                'or `position_embedding_type="sinusoidal"`, which has no limit.'
+            )
+        return super().forward(position_ids(past, length, leading_padding, self.weight.device))
+
+
+POSITION_EMBEDDINGS = {
+    "sinusoidal": VanillaTransformerSinusoidalPositions,
+    "learned": VanillaTransformerLearnedPositions,
+}
+
+
+def position_ids(past: int | Tensor, length: int, leading_padding: Tensor | None, device: torch.device) -> Tensor:
+    """Return the positions (L) after `past`, or (B, L) counted from each row's first token."""
+    positions = torch.arange(length, device=device) + past
+    return positions if leading_padding is None else (positions - leading_padding).clamp(min=0)
+
+
+def leading_padding(attention_mask: Tensor | None) -> Tensor | None:
+    """Return how many padding tokens precede each row's first token, (B, 1), by a 2-D mask (B, L)."""
+    if attention_mask is None or attention_mask.dim() != 2:
+        return None
+    return attention_mask.ne(0).long().argmax(-1, keepdim=True)
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
+
+    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and an additive mask; returns the
+    output (B, T, h, d_v) and the weights (B, h, T, S).
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention. Section 3.2.2."""
+
+    def __init__(self, config: VanillaTransformerConfig, heads: int, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim, self.value_head_dim = config.attention_dims(heads)
+        self.scaling = self.head_dim**-0.5
+        self.q_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, heads * self.value_head_dim, bias=config.attention_bias)
+        self.out_proj = nn.Linear(heads * self.value_head_dim, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
+        query = self._split_heads(self.q_proj(hidden_states), self.head_dim)
+        if encoder_hidden_states is None:
+            key, value = self._self_key_value(hidden_states, past_key_values)
+        else:
+            key, value = self._cross_key_value(encoder_hidden_states, past_key_values)
+
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(output.flatten(2)), weights
+
+    @staticmethod
+    def _split_heads(states: Tensor, head_dim: int) -> Tensor:
+        return states.unflatten(-1, (-1, head_dim)).transpose(1, 2)  # (B, L, h * head_dim) -> (B, h, L, head_dim)
+
+    def _key_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        key = self._split_heads(self.k_proj(states), self.head_dim)
+        return key, self._split_heads(self.v_proj(states), self.value_head_dim)
+
+    def _self_key_value(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        key, value = self._key_value(states)
+        if cache is None:
+            return key, value
+        cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        return cache.update(key, value, self.layer_idx)
+
+    def _cross_key_value(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Return the encoder's keys and values, computed once a sentence where there is a cache for them."""
+        if not isinstance(cache, EncoderDecoderCache):
+            return self._key_value(states)
+        if not cache.is_updated.get(self.layer_idx):
+            key, value = cache.cross_attention_cache.update(*self._key_value(states), self.layer_idx)
+            cache.is_updated[self.layer_idx] = True
+            return key, value
+        layer = cache.cross_attention_cache.layers[self.layer_idx]
+        return layer.keys, layer.values
+
+
+class VanillaTransformerLayer(GradientCheckpointingLayer):
+    """What encoder and decoder layers share: residual connections (section 3.1) and feed-forward (section 3.3)."""
+
+    def __init__(self, config: VanillaTransformerConfig, ffn_dim: int):
+        super().__init__()
+        self.config = config
+        if ffn_dim:
+            self.activation_fn = ACT2FN[config.activation_function]
+            self.fc1 = nn.Linear(config.d_model, ffn_dim)
+            self.fc2 = nn.Linear(ffn_dim, config.d_model)
+            self.final_layer_norm = self._layer_norm()
+        self.has_feed_forward = bool(ffn_dim)
+
+    def _layer_norm(self) -> nn.Module:
+        if self.config.norm_position == "none":
+            return nn.Identity()
+        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
+
+    def _residual(self, hidden_states: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4; with "pre", x + Dropout(Sublayer(LayerNorm(x)))."""
+        if self.config.norm_position == "pre":
+            return hidden_states + self._dropout(sublayer(norm(hidden_states)))
+        return norm(hidden_states + self._dropout(sublayer(hidden_states)))
+
+    def _dropout(self, states: Tensor) -> Tensor:
+        return F.dropout(states, p=self.config.dropout, training=self.training)
+
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
+        """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation for the maximum. Section 3.3, eq. 2."""
+        inner = self.activation_fn(self.fc1(hidden_states))
+        return self.fc2(F.dropout(inner, p=self.config.activation_dropout, training=self.training))
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    """Self-attention, then feed-forward. Section 3.1 (encoder)."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config, config.encoder_ffn_dim)
+        self.self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
+        self.self_attn_layer_norm = self._layer_norm()
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Map (B, S, d) to (B, S, d)."""
+        # Self-attention
+        hidden_states = self._residual(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
+        )
+        # Feed-forward
+        if self.has_feed_forward:
+            hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
+        return hidden_states
+
+
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    """Masked self-attention, attention to the encoder, then feed-forward. Section 3.1 (decoder)."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config, config.decoder_ffn_dim)
+        heads = config.decoder_attention_heads
+        self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
+        self.self_attn_layer_norm = self._layer_norm()
+        self.encoder_attn = VanillaTransformerAttention(config, heads, layer_idx)
+        self.encoder_attn_layer_norm = self._layer_norm()
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Map (B, T, d) to (B, T, d); without `encoder_hidden_states` (B, S, d) there is no cross-attention."""
+        # Masked self-attention
+        hidden_states = self._residual(
+            hidden_states,
+            self.self_attn_layer_norm,
+            lambda states: self.self_attn(
+                states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
+            )[0],
+        )
+        # Encoder-decoder attention
+        if encoder_hidden_states is not None:
+            hidden_states = self._residual(
+                hidden_states,
+                self.encoder_attn_layer_norm,
+                lambda states: self.encoder_attn(
+                    states,
+                    encoder_hidden_states,
+                    attention_mask=encoder_attention_mask,
+                    past_key_values=past_key_values,
+                    **kwargs,
+                )[0],
+            )
+        # Feed-forward
+        if self.has_feed_forward:
+            hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
+        return hidden_states
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """What every model of this package has in common: loading, saving and initial weights."""
+
+    config_class = VanillaTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True
+    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Xavier-uniform matrices, embeddings of standard deviation d ** -0.5 so that section 3.4 scales them to 1."""
+        if isinstance(module, VanillaTransformerSinusoidalPositions):
+            # Not stored with the weights, hence empty after `from_pretrained` until computed here.
+            init.copy_(module.weight, module.compute_table())
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.init_std or self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        else:
+            super()._init_weights(module)
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """What encoder and decoder share: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
+
+    def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: list[VanillaTransformerLayer]):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config)
+        self.layers = nn.ModuleList(layers)
+        if config.has_final_layer_norm:
+            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def _embed_tokens(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
+
+    def _add_positions(self, embeds: Tensor, attention_mask: Tensor | None, past: int | Tensor = 0) -> Tensor:
+        positions = self.embed_positions(past, embeds.shape[1], leading_padding(attention_mask))
+        hidden_states = embeds + positions.to(embeds)
+        return F.dropout(hidden_states, p=self.config.dropout, training=self.training)
+
+    def _normalize(self, hidden_states: Tensor) -> Tensor:
+        return self.layer_norm(hidden_states) if self.config.has_final_layer_norm else hidden_states
+
+
+class VanillaTransformerEncoder(VanillaTransformerStack):
+    """A stack of N encoder layers over embedded source tokens. Section 3.1."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerEncoderLayer,
+        "attentions": VanillaTransformerAttention,
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        layers = [VanillaTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)]
+        super().__init__(config, config.vocab_size, layers)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
+
+        Raises:
+            ValueError: If not exactly one of the inputs is given, or learned positions are too few.
+        """
+        embeds = self._embed_tokens(input_ids, inputs_embeds)
+        hidden_states = self._add_positions(embeds, attention_mask)
+        mask = create_bidirectional_mask(self.config, inputs_embeds=embeds, attention_mask=attention_mask)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self._normalize(hidden_states))
+
+
+class VanillaTransformerDecoder(VanillaTransformerStack):
+    """A stack of N decoder layers over embedded target tokens. Section 3.1."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerDecoderLayer,
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        layers = [VanillaTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        super().__init__(config, config.decoder_vocab_size, layers)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
+
+        `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; later positions are
+        hidden from a token in any case (section 3.2.3).
+
+        Raises:
+            ValueError: If not exactly one of the inputs is given, or learned positions are too few.
+        """
+        embeds = self._embed_tokens(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        hidden_states = self._add_positions(embeds, attention_mask, past)
+
+        is_pair = isinstance(past_key_values, EncoderDecoderCache)
+        mask = create_causal_mask(
+            self.config,
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values.self_attention_cache if is_pair else past_key_values,
+        )
+        encoder_mask = create_bidirectional_mask(
+            self.config,
+            inputs_embeds=embeds,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states,
+                mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_mask,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self._normalize(hidden_states), past_key_values=past_key_values
+        )
+
+
+class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+    """Encoder and decoder without the projection to the vocabulary. Figure 1."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        if config.share_encoder_decoder_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+        self.encoder = VanillaTransformerEncoder(config)
+        self.decoder = VanillaTransformerDecoder(config)
+        self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Return the tied weights; sharing the two embeddings does not hang on `tie_word_embeddings`."""
+        return super().get_expanded_tied_weights_keys(True) if all_submodels else dict(self._tied_weights_keys or {})
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the shared embeddings, or else the encoder's."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the shared embeddings, or else the encoder's."""
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.shared = self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Encode the source (B, S), or take `encoder_outputs`, and decode the target (B, T) over it to (B, T, d).
+
+        Raises:
+            ValueError: If a side has no input or two, or learned positions are too few.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError("give `decoder_input_ids` or `decoder_inputs_embeds` (or `labels`, to train).")
+
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, GenerationMixin):
+    """The whole Transformer, with the projection to the target vocabulary; trains, and decodes by `generate()`."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.lm_head_bias)
+        shared = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
+        self._tied_weights_keys = {"lm_head.weight": f"model.{shared}.weight"}
+        self.post_init()
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return the decoder input (B, T) for `labels` (B, T); data collators call this."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: int | Tensor | None = None,
+        label_smoothing: float = 0.0,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Return the logits (B, T, V) of the next target token, and the loss where `labels` (B, T) are given.
+
+        Args:
+            input_ids: Source tokens (B, S).
+            attention_mask: 1 at source tokens, 0 at padding, (B, S).
+            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right.
+            decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
+            encoder_outputs: What the encoder returned, to spare running it.
+            past_key_values: Keys and values of earlier target tokens.
+            inputs_embeds: Source embeddings (B, S, d) instead of `input_ids`.
+            decoder_inputs_embeds: Target embeddings (B, T, d) instead of `decoder_input_ids`.
+            labels: Target tokens to predict (B, T); -100 is left out of the loss.
+            use_cache: Whether to return `past_key_values`; never with `labels`.
+            logits_to_keep: Compute logits for the last so many positions only (0: all), or for these indices.
+            num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
+                are accumulated into one step. By default, the labels of this batch.
+            label_smoothing: Epsilon of section 5.4, applied to this call's loss.
+            skip_logits: Whether to compute the loss without storing logits (`logits` is then None).
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
+
+        Raises:
+            ValueError: If a side has no input or two, or learned positions are too few.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        states, logits, loss = outputs.last_hidden_state, None, None
+        if labels is not None and skip_logits:
+            loss = summed_loss_without_logits(states, self.lm_head, labels.to(states.device), label_smoothing)
+        else:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(states[:, kept, :])
+            if labels is not None:
+                loss = summed_loss(logits, labels.to(logits.device), label_smoothing)
+        if loss is not None:
+            loss = loss / (labels.ne(IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch)
+        passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
+
+
+__all__ = [
+    "VanillaTransformerDecoder",
+    "VanillaTransformerEncoder",
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerModel",
+    "VanillaTransformerPreTrainedModel",
+]
