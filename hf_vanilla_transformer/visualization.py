@@ -1,0 +1,261 @@
+"""Figures of attention weights, position encodings and training curves.
+
+Every function returns a `matplotlib.figure.Figure` and, given a path, saves it; the suffix sets the format (.png, .pdf
+or .svg, ...). The figures belong to no window, so any backend of matplotlib or none will do.
+
+Legend: S source length, T target length, h heads, d_model model width.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+try:
+    from matplotlib import font_manager
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis, XAxis
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError(
+        f'{__name__} needs matplotlib; install it with `pip install "hf-vanilla-transformer[plot]"`'
+    ) from error
+
+# Fonts with the scripts that matplotlib's own font lacks; those that are installed take over glyph by glyph.
+_FALLBACK_FONTS = (
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Source Han Sans",
+    "WenQuanYi Zen Hei",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+    "Noto Sans",
+)
+_DPI = 150
+# Inches: the longest side of an attention figure's panels, and the room that a token gets until they reach it.
+_MAX_SIDE, _CELL = 24.0, 0.3
+
+
+def plot_attention(
+    attentions: Any,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    path: str | PathLike[str] | None = None,
+    title: str = "Attention",
+) -> Figure:
+    """Draw attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
+
+    Args:
+        attentions: Weights after the softmax, 0..1, as a tensor or array of shape (T, S), or (h, T, S) for one panel
+            a head; of a model's output, `outputs.cross_attentions[layer][row]`.
+        source_tokens: S readable tokens.
+        target_tokens: T readable tokens.
+        path: Where to save the figure, if anywhere.
+        title: The figure's title.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The shape does not fit the tokens, or a weight lies outside 0..1.
+    """
+    weights = _attention_array(attentions, source_tokens, target_tokens)
+    heads = len(weights)
+    rows = math.ceil(heads / 4)
+    columns = math.ceil(heads / rows)
+    width = min(max(_CELL * len(source_tokens), 1.8), _MAX_SIDE / columns)
+    height = min(max(_CELL * len(target_tokens), 1.8), _MAX_SIDE / rows)
+    figure = Figure(figsize=(columns * width + 2.4, rows * height + 1.8), dpi=_DPI, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for head, axes in enumerate(panels[:heads]):
+        image = axes.imshow(weights[head], cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        if heads > 1:
+            axes.set_title(f"head {head + 1}", fontsize=9)
+        # Only the outer panels carry tokens; a panel over an empty place is an outer one too.
+        _label_tokens(axes.xaxis, source_tokens if head + columns >= heads else None, width)
+        _label_tokens(axes.yaxis, target_tokens if head % columns == 0 else None, height)
+    for axes in panels[heads:]:
+        axes.set_visible(False)
+    figure.colorbar(image, ax=panels, label="attention weight", aspect=6 * rows * height, pad=0.02)
+    figure.supxlabel("source (keys)", fontsize=10)
+    figure.supylabel("target (queries)", fontsize=10)
+    return _finish(figure, title, path)
+
+
+def _attention_array(attentions: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> np.ndarray:
+    """Return checked weights of shape (h, T, S)."""
+    weights = _to_array(attentions, "attentions")
+    shape = (len(target_tokens), len(source_tokens))
+    if weights.ndim not in (2, 3) or weights.shape[-2:] != shape or weights.size == 0:
+        raise ValueError(
+            f"attentions of shape {weights.shape} do not fit {shape[0]} target and {shape[1]} source tokens; "
+            f"pass {shape} or (heads, {shape[0]}, {shape[1]}), such as outputs.cross_attentions[layer][row]"
+        )
+    # Half precision leaves weights a little above 1.
+    if not (weights.min() >= 0 and weights.max() <= 1.01):
+        raise ValueError(
+            f"attentions must lie in 0..1, not in {weights.min():.3g}..{weights.max():.3g}; "
+            "pass the weights after the softmax"
+        )
+    return weights.reshape(-1, *shape)
+
+
+def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> None:
+    """Write tokens along a heat map's side of that many inches, in the largest size that fits; None writes nothing."""
+    axis.set_tick_params(length=0)
+    if tokens is None:
+        axis.set_ticks([])
+        return
+    points = 72 * inches / len(tokens)
+    style: dict[str, Any] = {"fontsize": min(9.0, max(3.0, 0.75 * points)), "fontfamily": _font_families()}
+    if isinstance(axis, XAxis) and points < 16:
+        style.update(rotation=90)
+    elif isinstance(axis, XAxis):
+        style.update(rotation=45, ha="right", rotation_mode="anchor")
+    # A "$" among the tokens would otherwise start a formula.
+    axis.set_ticks(range(len(tokens)), labels=list(tokens), parse_math=False, **style)
+
+
+def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = None) -> Figure:
+    """Draw a table of position encodings as an image, and a few of its dimensions as curves over the positions.
+
+    Args:
+        encoding: Tensor or array of shape (positions, d_model), sinusoidal or learned.
+        path: Where to save the figure, if anywhere.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The shape is not that of a matrix, or a value is not finite.
+    """
+    table = _to_array(encoding, "encoding")
+    if table.ndim != 2 or table.size == 0 or not np.isfinite(table).all():
+        raise ValueError(f"encoding must be finite numbers of shape (positions, d_model), not of shape {table.shape}")
+    positions, d_model = table.shape
+    limit = float(np.abs(table).max()) or 1.0
+    figure = Figure(figsize=(11, 4.2), dpi=_DPI, layout="constrained")
+    image_axes, curve_axes = figure.subplots(1, 2)
+    image = image_axes.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    image_axes.set(xlabel="dimension", ylabel="position", title="all dimensions")
+    figure.colorbar(image, ax=image_axes, label="value")
+    # A sinusoidal table is all but constant in its later dimensions, so these lie closer at the beginning.
+    for dimension in sorted({0, *(d_model // divisor for divisor in (8, 4, 2))}):
+        curve_axes.plot(table[:, dimension], label=str(dimension), linewidth=1.4)
+    curve_axes.set(xlabel="position", ylabel="value", title="some dimensions", xlim=(0, max(positions - 1, 1)))
+    _tidy(curve_axes)
+    figure.legend(title="dimension", loc="outside right center", frameon=False)
+    return _finish(figure, "Position encoding", path)
+
+
+def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | PathLike[str] | None = None) -> Figure:
+    """Draw a training run: losses over the steps and, where logged, BLEU and the learning rate below them.
+
+    Args:
+        log_history: `trainer.state.log_history`, or the list of that name in a checkpoint's `trainer_state.json`.
+            Read are `loss`, `eval_loss`, `eval_bleu` (0..100) and `learning_rate`, each with its `step`.
+        path: Where to save the figure, if anywhere.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: An entry has no step, or no loss was logged.
+    """
+    series = {key: _series(log_history, key) for key in ("loss", "eval_loss", "eval_bleu", "learning_rate")}
+    if not series["loss"] and not series["eval_loss"]:
+        raise ValueError("log_history holds neither 'loss' nor 'eval_loss'; pass trainer.state.log_history of a run")
+    extra = [key for key in ("eval_bleu", "learning_rate") if series[key]]
+    heights = [3.0] + [{"eval_bleu": 2.0, "learning_rate": 1.0}[key] for key in extra]
+    figure = Figure(figsize=(8, 1.3 * sum(heights) + 1), dpi=_DPI, layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    loss_axes, extra_axes = panels[0], dict(zip(extra, panels[1:], strict=True))
+    _curve(loss_axes, series["loss"], "training", color="tab:blue", linewidth=1.2)
+    _curve(
+        loss_axes, series["eval_loss"], "validation", color="tab:orange", marker="o", markersize=3, best=np.nanargmin
+    )
+    loss_axes.set_ylabel("loss")
+    loss_axes.legend(frameon=False)
+    if "eval_bleu" in extra_axes:
+        axes = extra_axes["eval_bleu"]
+        _curve(axes, series["eval_bleu"], "validation", color="tab:green", marker="o", markersize=3, best=np.nanargmax)
+        axes.set_ylabel("BLEU")
+        axes.legend(frameon=False)
+    if "learning_rate" in extra_axes:
+        _curve(extra_axes["learning_rate"], series["learning_rate"], "learning rate", color="0.4")
+        extra_axes["learning_rate"].set_ylabel("learning\nrate")
+        extra_axes["learning_rate"].ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    for axes in panels:
+        _tidy(axes)
+    panels[-1].set_xlabel("step")
+    return _finish(figure, "Training", path)
+
+
+def _series(log_history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
+    """Return the (step, value) pairs of the entries that log `key`."""
+    for index, entry in enumerate(log_history):
+        if not isinstance(entry, Mapping) or "step" not in entry:
+            raise ValueError(f"log_history[{index}] has no 'step': {entry!r}; pass trainer.state.log_history")
+    return [(entry["step"], float(entry[key])) for entry in log_history if key in entry]
+
+
+def _curve(
+    axes: Axes,
+    series: list[tuple[int, float]],
+    label: str,
+    best: Callable[[np.ndarray], np.intp] | None = None,
+    **style: Any,
+) -> None:
+    """Draw one series, if it has points, and name its best point's value and step in the legend."""
+    if not series:
+        return
+    steps, values = np.array(series).T
+    if best is not None and np.isfinite(values).any():
+        index = best(np.where(np.isfinite(values), values, np.nan))
+        label = f"{label} (best {values[index]:.4g} at step {steps[index]:.0f})"
+        axes.plot(steps[index], values[index], marker="o", markersize=8, markerfacecolor="none", color=style["color"])
+    axes.plot(steps, values, label=label, **style)
+
+
+def _tidy(axes: Axes) -> None:
+    """Give a panel of curves a light grid and no frame above and to the right."""
+    axes.grid(color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _to_array(values: Any, name: str) -> np.ndarray:
+    """Convert a tensor of any device and precision, or anything array-like, to float64."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().to("cpu", torch.float64)
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a tensor or an array of numbers, not {type(values).__name__}") from None
+
+
+@cache
+def _font_families() -> list[str]:
+    """Return matplotlib's own font and those of `_FALLBACK_FONTS` that are installed."""
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(font for font in _FALLBACK_FONTS if font in installed)]
+
+
+def _finish(figure: Figure, title: str, path: str | PathLike[str] | None) -> Figure:
+    """Add the title, and save the figure where a path is given; missing folders are made."""
+    figure.suptitle(title, fontsize=12, fontfamily=_font_families(), parse_math=False)
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            # A character that no installed font holds is drawn as a box, which says enough.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(path)
+    return figure

@@ -1,0 +1,85 @@
+"""Score translations against references: BLEU, chrF2 and exact match, with signatures to quote beside them.
+
+One segment a line, detokenized UTF-8, plain or .gz. For example:
+
+    python scripts/evaluate_translation.py --predictions predictions.de --references test.de
+    zcat out.de.gz | python scripts/evaluate_translation.py --predictions - --references test.de.gz --json scores.json
+"""
+
+import json
+import sys
+from argparse import RawDescriptionHelpFormatter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import HfArgumentParser
+
+from hf_vanilla_transformer.data import read_lines
+from hf_vanilla_transformer.metrics import translation_scores
+
+
+@dataclass
+class Arguments:
+    """What to score, and how."""
+
+    predictions: str = field(metadata={"help": "File of translations, one a line; - reads standard input."})
+    references: list[str] = field(
+        metadata={"help": "One or more files of references; line n of each belongs to line n of the predictions."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Compare without regard to case."})
+    tokenize: str = field(
+        default="13a",
+        metadata={"help": "Tokenizer of BLEU: 13a (default), intl, zh, char, none, ... (see sacrebleu)."},
+    )
+    json: str | None = field(default=None, metadata={"help": "Also write the scores to this JSON file."})
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the scores; a mistake in the input ends with one line on standard error and status 2."""
+    parser = HfArgumentParser(
+        Arguments,  # type: ignore[arg-type]  # its annotation, a NewType of Any, admits no class
+        description=__doc__,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    (arguments,) = parser.parse_args_into_dataclasses(argv)
+    try:
+        scores = _score(arguments)
+        if arguments.json is not None:
+            Path(arguments.json).write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    print(f"BLEU         {scores['bleu']:6.2f}  {scores['bleu_signature']}")
+    print(f"chrF2        {scores['chrf']:6.2f}  {scores['chrf_signature']}")
+    print(f"exact match  {scores['exact_match']:6.2f}  % of {scores['segments']} segments")
+
+
+def _score(arguments: Arguments) -> dict[str, float | str]:
+    """Read the files and compare them; raises ValueError where their lines do not pair up."""
+    predictions = _read(arguments.predictions)
+    references = [_read(path) for path in arguments.references]
+    for path, lines in zip(arguments.references, references, strict=True):
+        if len(lines) != len(predictions):
+            raise ValueError(
+                f"{arguments.predictions} has {len(predictions)} lines but {path} has {len(lines)}; "
+                "line n of one must translate line n of the other"
+            )
+    rows = [list(row) for row in zip(*references, strict=True)]
+    scores = translation_scores(predictions, rows, lowercase=arguments.lowercase, tokenize=arguments.tokenize)
+    return {**scores, "segments": len(predictions)}
+
+
+def _read(path: str) -> list[str]:
+    """Read the lines of a file, or of standard input for "-"."""
+    if path != "-":
+        return list(read_lines(path))
+    try:
+        lines = [line.decode("utf-8").rstrip("\r\n") for line in sys.stdin.buffer]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"standard input is not UTF-8 ({error}); convert it, or unpack it if it is compressed"
+        ) from None
+    return lines
+
+
+if __name__ == "__main__":
+    main()

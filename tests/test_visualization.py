@@ -1,0 +1,164 @@
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from hf_vanilla_transformer import visualization
+from hf_vanilla_transformer.visualization import plot_attention, plot_position_encoding, plot_training_curve
+
+SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
+TARGET = ["<s>", "Where", "is", "$x^$", "."]
+LOG = [
+    {"step": 0, "loss": 9.0, "learning_rate": 0.0, "epoch": 0.0},
+    {"step": 10, "loss": 5.0, "learning_rate": 1e-3, "epoch": 1.0},
+    {"step": 10, "eval_loss": 5.5, "eval_bleu": 3.0, "epoch": 1.0},
+    {"step": 20, "loss": 4.0, "learning_rate": 5e-4, "epoch": 2.0},
+    {"step": 20, "eval_loss": 4.5, "eval_bleu": 12.0, "epoch": 2.0},
+    {"step": 30, "eval_loss": 4.75, "eval_bleu": 11.0, "epoch": 3.0},
+    {"step": 30, "train_loss": 6.0, "train_runtime": 2.0, "epoch": 3.0},
+]
+
+
+def attention(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape).softmax(-1)
+
+
+def panels(figure: Figure) -> list:
+    return [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
+
+
+def tick_labels(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_attention_of_one_head(tmp_path):
+    weights = attention(len(TARGET), len(SOURCE))
+    figure = plot_attention(weights.bfloat16(), SOURCE, TARGET, tmp_path / "new" / "attention.png", title="a $ b")
+    (axes,) = panels(figure)
+    (image,) = axes.get_images()
+    assert np.allclose(image.get_array(), weights, atol=1e-2)
+    assert image.get_clim() == (0, 1)
+    assert tick_labels(axes.xaxis) == SOURCE and tick_labels(axes.yaxis) == TARGET
+    assert imread(tmp_path / "new" / "attention.png").std() > 0.05
+
+
+@pytest.mark.parametrize("heads", [1, 2, 5, 8])
+def test_every_column_and_row_of_heads_has_its_tokens(heads):
+    weights = attention(heads, len(TARGET), len(SOURCE))
+    drawn = panels(plot_attention(weights.numpy(), SOURCE, TARGET))
+    assert len(drawn) == heads
+    for axes, expected in zip(drawn, weights, strict=True):
+        assert np.allclose(axes.get_images()[0].get_array(), expected)
+    columns = {axes.get_subplotspec().colspan.start for axes in drawn}
+    rows = {axes.get_subplotspec().rowspan.start for axes in drawn}
+    assert sum(tick_labels(axes.xaxis) == SOURCE for axes in drawn) == len(columns)
+    assert sum(tick_labels(axes.yaxis) == TARGET for axes in drawn) == len(rows)
+
+
+def test_long_sentences_get_small_labels(tmp_path):
+    tokens = [f"token{i}" for i in range(120)]
+    figure = plot_attention(attention(120, 120), tokens, tokens)
+    width, height = figure.get_size_inches()
+    assert max(width, height) < 30
+    labels = panels(figure)[0].yaxis.get_ticklabels()
+    figure.draw_without_rendering()
+    tops = [label.get_window_extent() for label in labels]
+    assert all(not upper.overlaps(lower) for upper, lower in zip(tops, tops[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (attention(7, 5), r"shape \(7, 5\) do not fit 5 target and 7 source tokens"),
+        (attention(1, 2, 5, 7), r"shape \(1, 2, 5, 7\)"),
+        (attention(0, 5, 7), r"shape \(0, 5, 7\)"),
+        (3 * torch.ones(5, 7), r"0\.\.1, not in 3\.\.3; pass the weights after the softmax"),
+        (torch.full((5, 7), float("nan")), "must lie in 0..1"),
+        ("weights", "attentions must be a tensor or an array of numbers, not str"),
+    ],
+)
+def test_bad_attention(weights, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        plot_attention(weights, SOURCE, TARGET)
+    assert "\n" not in str(caught.value)
+
+
+def test_position_encoding(tmp_path):
+    table = torch.sin(torch.arange(50)[:, None] / torch.arange(1, 33))
+    figure = plot_position_encoding(table, tmp_path / "positions.svg")
+    image_axes, curve_axes = panels(figure)
+    assert np.allclose(image_axes.get_images()[0].get_array(), table)
+    for line in curve_axes.get_lines():
+        assert np.allclose(line.get_ydata(), table[:, int(line.get_label())])
+    assert [line.get_label() for line in curve_axes.get_lines()] == ["0", "4", "8", "16"]
+    assert (tmp_path / "positions.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_position_encoding_of_two_dimensions(tmp_path):
+    assert len(panels(plot_position_encoding(np.zeros((1, 2)), tmp_path / "positions.png"))) == 2
+
+
+@pytest.mark.parametrize("encoding", [torch.zeros(1, 5, 4), torch.zeros(5), np.full((2, 2), np.inf), np.zeros((0, 4))])
+def test_bad_position_encoding(encoding):
+    with pytest.raises(ValueError, match=r"encoding must be finite numbers of shape \(positions, d_model\)"):
+        plot_position_encoding(encoding)
+
+
+def test_training_curve(tmp_path):
+    loss_axes, bleu_axes, rate_axes = panels(plot_training_curve(LOG, tmp_path / "training.png"))
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in loss_axes.get_lines()}
+    assert drawn["training"] == [[0, 9.0], [10, 5.0], [20, 4.0]]
+    assert drawn["validation (best 4.5 at step 20)"] == [[10, 5.5], [20, 4.5], [30, 4.75]]
+    assert bleu_axes.get_legend().get_texts()[0].get_text() == "validation (best 12 at step 20)"
+    assert rate_axes.get_lines()[0].get_ydata().tolist() == [0.0, 1e-3, 5e-4]
+    assert imread(tmp_path / "training.png").std() > 0.05
+
+
+def test_training_curve_draws_only_what_was_logged():
+    losses = [{"step": entry["step"], "loss": entry["loss"]} for entry in LOG if "loss" in entry]
+    assert len(panels(plot_training_curve(losses))) == 1
+    assert len(panels(plot_training_curve([entry for entry in LOG if "eval_loss" in entry]))) == 2
+
+
+def test_diverged_run_still_draws(tmp_path):
+    diverged = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": float("nan")}, {"step": 2, "eval_loss": float("inf")}]
+    plot_training_curve(diverged, tmp_path / "training.png")
+    assert (tmp_path / "training.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("log_history", "message"),
+    [
+        ([], "neither 'loss' nor 'eval_loss'"),
+        ([{"step": 1, "train_loss": 2.0}], "neither 'loss' nor 'eval_loss'"),
+        ([{"step": 1, "loss": 2.0}, {"loss": 1.0}], r"log_history\[1\] has no 'step'"),
+        (["loss"], r"log_history\[0\] has no 'step'"),
+    ],
+)
+def test_bad_log_history(log_history, message):
+    with pytest.raises(ValueError, match=message):
+        plot_training_curve(log_history)
+
+
+def test_no_window_system_is_touched(tmp_path):
+    program = f"""
+import sys
+from hf_vanilla_transformer.visualization import plot_position_encoding
+plot_position_encoding([[0.0, 1.0]], {str(tmp_path / "positions.png")!r})
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    root = Path(__file__).parents[1]
+    finished = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_missing_matplotlib_names_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "hf-vanilla-transformer\[plot\]"'):
+        runpy.run_path(visualization.__file__)
