@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Train, translate and plot on the built-in corpus (ARGS="--help" lists the options)
-	$(BIN)/python scripts/demo.py $(ARGS)
+	$(BIN)/python scripts/train_translation.py scripts/recipes/demo.yaml $(ARGS)
 
 test: lint ## Linters, type checks and the fast tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"

@@ -2,7 +2,7 @@
 
 import difflib
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
@@ -95,7 +95,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     norm_position: str = "post"
     final_layer_norm: bool | None = None
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float | int = 1e-5
     attention_bias: bool = False
     lm_head_bias: bool = False
     position_embedding_type: str = "sinusoidal"
@@ -110,15 +110,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
-    init_std: float | None = None
+    init_std: float | int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Resolve the defaults that depend on other fields, then check every field."""
         self._reject_misspelt(kwargs)
         super().__post_init__(**kwargs)
         self.decoder_vocab_size = self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
-        self._check_sizes()
         self._check_choices()
+        self._check_types()
+        self._check_sizes()
         self._check_probabilities()
         self._check_special_tokens()
 
@@ -138,12 +139,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def _reject_misspelt(self, kwargs: dict[str, Any]) -> None:
         """Raise for an unknown keyword close to a field; others pass, as everywhere in transformers."""
         own = [field.name for field in fields(VanillaTransformerConfig)]
-        known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels"}
+        # `tie_encoder_decoder` stands in configurations that older releases of transformers wrote.
+        known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels", "tie_encoder_decoder"}
         for name in kwargs:
             if name in known or name.startswith("_"):
                 continue
             if close := difflib.get_close_matches(name, own, n=1, cutoff=MISSPELLING_SIMILARITY):
                 raise ValueError(f"unknown field `{name}`: did you mean `{close[0]}`?")
+
+    def _check_types(self) -> None:
+        """Raise for a value of another type, such as the text "8" from a configuration file."""
+        for name, annotation in VanillaTransformerConfig.__annotations__.items():
+            types = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
+            value = getattr(self, name)
+            # Python takes True for the integer 1; here it would be a mistake.
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                wanted = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
+                raise ValueError(f"`{name}` is {value!r}; it must be {wanted}.")
 
     def _check_sizes(self) -> None:
         for name in (
@@ -157,9 +169,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in ("encoder_ffn_dim", "decoder_ffn_dim"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` is {getattr(self, name)}; use 0 for no feed-forward sub-layer, or more.")
-        if self.layer_norm_eps <= 0:
+        if not self.layer_norm_eps > 0:
             raise ValueError(f"`layer_norm_eps` is {self.layer_norm_eps}; it must be above 0.")
-        if self.init_std is not None and self.init_std <= 0:
+        if self.init_std is not None and not self.init_std > 0:
             raise ValueError(f"`init_std` is {self.init_std}; it must be above 0, or None for d_model ** -0.5.")
         self._check_heads()
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
@@ -191,6 +203,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "position_embedding_type": POSITION_EMBEDDING_TYPES,
             "sinusoidal_layout": SINUSOIDAL_LAYOUTS,
             "activation_function": tuple(ACT2FN),
+            "is_encoder_decoder": (True,),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -207,8 +220,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
             for token_id in value if isinstance(value, list) else [value]:
-                if token_id is not None and not 0 <= token_id < vocabulary:
-                    raise ValueError(f"`{name}` is {token_id}, outside the vocabulary of {vocabulary} tokens.")
+                if token_id is not None and not (isinstance(token_id, int) and 0 <= token_id < vocabulary):
+                    raise ValueError(
+                        f"`{name}` is {token_id!r}; use an id of both vocabularies, 0 to {vocabulary - 1}."
+                    )
 
 
 __all__ = ["VanillaTransformerConfig"]

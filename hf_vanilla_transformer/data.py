@@ -1,9 +1,7 @@
-"""Parallel text to batches of token ids.
+"""Parallel text to token ids.
 
 The way of a sentence pair: `load_parallel_text` reads files or a `datasets` name into rows of two strings, `source`
-and `target`; `tokenize_pairs` turns them into `input_ids` and `labels`; `TokenBudgetBatchSampler` (or, for streamed
-data, `TokenBudgetStream`) groups pairs of similar length so that every batch holds about the same number of tokens,
-as in section 5.1 of *Attention Is All You Need*.
+and `target`; `tokenize_pairs` turns them into `input_ids` and `labels`, which `batching` then groups into batches.
 
 What is wrong with the data is a `DataError`: one line that names the file, line or field, and what would help.
 """
@@ -11,17 +9,14 @@ What is wrong with the data is a `DataError`: one line that names the file, line
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, Literal, cast
 
 import datasets
 import numpy as np
@@ -33,6 +28,9 @@ from datasets.exceptions import DatasetGenerationError, DatasetsError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
+
+from .text_files import DataError, opened, read_lines
+from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
 
@@ -47,10 +45,6 @@ _IDS = datasets.List(datasets.Value("int32"))
 
 # Names other than ours that data sets give to their splits.
 _SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
-
-
-class DataError(ValueError):
-    """A fault of the data or of the arguments that name it; the message is one line and says what would help."""
 
 
 @dataclass
@@ -98,6 +92,9 @@ class DataArguments:
     dataset_name: str | None = field(
         default=None, metadata={"help": "A data set on the Hub, or a local folder that datasets.load_dataset reads."}
     )
+    toy_corpus: bool = field(
+        default=False, metadata={"help": "Use the built-in English-Spanish corpus, generated from a small grammar."}
+    )
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of --dataset_name."})
     validation_split_size: float | None = field(
         default=None,
@@ -142,8 +139,11 @@ class DataArguments:
             self._need_both(f"{split}_source_file", f"{split}_target_file")
             if getattr(self, f"{split}_file") and getattr(self, f"{split}_source_file"):
                 raise DataError(f"--{split}_file and --{split}_source_file are both given; keep one of them")
-        if self.dataset_name and self.files("train"):
-            raise DataError("--dataset_name and a training file are both given; keep one of them")
+        given = [name for name in ("dataset_name", "toy_corpus") if getattr(self, name)]
+        given += ["a training file"] if self.files("train") else []
+        if len(given) > 1:
+            given = [name if " " in name else f"--{name}" for name in given]
+            raise DataError(f"{' and '.join(given)} are both given; keep one of them")
         for split in SPLITS[1:]:
             size = getattr(self, f"{split}_split_size")
             if size is not None and self.files(split):
@@ -167,50 +167,9 @@ class DataArguments:
 # Files
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    r"""Read the lines of a UTF-8 text file, plain or gzip.
-
-    Lines end at "\n" only (a "\r" before it goes too), so that other separators inside a sentence, such as U+0085,
-    leave the alignment of two files intact. A byte order mark is skipped.
-
-    Args:
-        path: The file; it is gzip if its name ends in `.gz` or its first bytes say so.
-
-    Yields:
-        The lines without their ends.
-
-    Raises:
-        DataError: The file cannot be read, is cut short, or is not UTF-8.
-    """
-    with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
-                    "not UTF-8; convert the file to UTF-8"
-                ) from None
-            yield text.removesuffix("\n").removesuffix("\r")
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a plain or gzip file for reading bytes, and turn what goes wrong until it is closed into a DataError."""
-    try:
-        with open(path, "rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b" or str(path).endswith(".gz")
-            raw.seek(0)
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if zipped else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); fetch or compress it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
-
-
 def _count_lines(path: str) -> int:
     count, last = 0, b"\n"
-    with _opened(path) as file:
+    with opened(path) as file:
         while block := file.read(1 << 20):
             count, last = count + block.count(b"\n"), block[-1:]
     return count + (last != b"\n")
@@ -377,6 +336,8 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     Raises:
         DataError: The data cannot be read or used; see the message.
     """
+    if arguments.toy_corpus:
+        return load_toy_corpus()
     if not (arguments.dataset_name or any(map(arguments.files, SPLITS))):
         raise DataError(
             "no data is named; give --train_source_file and --train_target_file, --train_file or --dataset_name"
@@ -718,6 +679,11 @@ class TokenizedStream(torch.utils.data.IterableDataset):
     ) -> None:
         """Wrap a stream of string pairs."""
         self.pairs, self.encode, self.counts, self.evaluation = pairs, encode, counts, evaluation
+
+    @property
+    def num_shards(self) -> int:
+        """How many workers of a DataLoader can share the stream."""
+        return self.pairs.num_shards
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch on to the underlying stream, which may shuffle by it."""

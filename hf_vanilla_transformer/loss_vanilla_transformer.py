@@ -15,10 +15,54 @@ IGNORE_INDEX = -100
 CHUNK_ELEMENTS = 2**23
 
 
-def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Return the decoder input (B, T) that teaches `labels` (B, T): the start token, then all but the last label."""
+def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
+    """Return the decoder input (B, T) that teaches `labels` (B, T): the start token, then all but the last label.
+
+    Raises:
+        ValueError: If one of the two tokens is None.
+    """
+    if pad_token_id is None or decoder_start_token_id is None:
+        name = "pad_token_id" if pad_token_id is None else "decoder_start_token_id"
+        raise ValueError(f"`{name}` is None in the configuration: set it, or give `decoder_input_ids`.")
     shifted = F.pad(labels[:, :-1], (1, 0), value=decoder_start_token_id)
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
+
+
+def mean_over_labels(summed: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None) -> Tensor:
+    """Return the loss summed over `labels` (B, T), divided by `num_items_in_batch` or else by their own number.
+
+    Where no label counts, loss and gradients are 0: one such batch must not turn the weights into NaN.
+    """
+    count = labels.ne(IGNORE_INDEX).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
+    return summed / count.to(summed.device).clamp(min=1)
+
+
+def summed_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Return the label-smoothed cross-entropy of `logits` (B, T, V), summed over `labels` (B, T). Section 5.4.
+
+    Raises:
+        ValueError: If the shapes differ, or `label_smoothing` is not at least 0 and below 1.
+    """
+    _check_arguments(logits, labels, label_smoothing)
+    logits, labels = logits.to(_sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+
+
+def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all.
+
+    Raises:
+        ValueError: If the shapes differ, or `label_smoothing` is not at least 0 and below 1.
+    """
+    _check_arguments(states, labels, label_smoothing)
+    dtype = head.weight.dtype
+    if torch.is_autocast_enabled(states.device.type):
+        dtype = torch.get_autocast_dtype(states.device.type)
+    states, labels = states.flatten(0, 1), labels.to(states.device).flatten()
+    kept = labels != IGNORE_INDEX
+    bias = None if head.bias is None else head.bias.to(dtype)
+    states, labels, differentiate = states[kept].to(dtype), labels[kept], torch.is_grad_enabled()
+    return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, label_smoothing, differentiate)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -29,17 +73,20 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float) -> Tensor:
-        """Return the float32 loss summed over `labels` (N), for `states` (N, d), `weight` (V, d), `bias` (V)."""
-        vocab_size, rows = weight.shape[0], max(1, CHUNK_ELEMENTS // weight.shape[0])
-        total = torch.zeros((), device=states.device)
-        d_states, d_weight, d_bias = torch.empty_like(states), torch.zeros_like(weight, dtype=torch.float32), None
-        d_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
+    ) -> Tensor:
+        """Return the loss summed over `labels` (N), for `states` (N, d), `weight` (V, d) and `bias` (V)."""
+        vocab_size, dtype = weight.shape[0], _sum_dtype(weight.dtype)
+        rows = max(1, CHUNK_ELEMENTS // vocab_size)
+        total = torch.zeros((), device=states.device, dtype=dtype)
+        d_states, d_weight = torch.empty_like(states), torch.zeros_like(weight, dtype=dtype)
+        d_bias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
         for chunk, d_chunk, target in zip(states.split(rows), d_states.split(rows), labels.split(rows), strict=True):
-            logits = F.linear(chunk, weight, bias).float()
+            logits = F.linear(chunk, weight, bias).to(dtype)
             log_z, target = logits.logsumexp(-1, keepdim=True), target[:, None]
             total += (log_z - (1 - eps) * logits.gather(1, target)).sum() - eps / vocab_size * logits.sum()
-            if any(ctx.needs_input_grad):
+            if differentiate:
                 d_logits = logits.sub_(log_z).exp_().sub_(eps / vocab_size)
                 d_logits.scatter_add_(1, target, torch.full_like(log_z, eps - 1))
                 if d_bias is not None:
@@ -47,28 +94,27 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 d_logits = d_logits.to(weight.dtype)
                 torch.mm(d_logits, weight, out=d_chunk)
                 d_weight += d_logits.T @ chunk
-        ctx.save_for_backward(d_states, d_weight.to(weight.dtype), None if bias is None else d_bias.to(bias.dtype))
+        gradients = (d_states, d_weight, d_bias)
+        ctx.save_for_backward(*(None if saved is None else saved.to(weight.dtype) for saved in gradients))
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output, typed
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients of the forward pass."""
-        return *(None if saved is None else saved * grad.to(saved.dtype) for saved in ctx.saved_tensors), None, None
+        scaled = (None if saved is None else saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
+        return *scaled, None, None, None
 
 
-def summed_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-    """Return the label-smoothed cross-entropy of `logits` (B, T, V), summed over `labels` (B, T). Section 5.4."""
-    logits = logits.float().flatten(0, 1)
-    return F.cross_entropy(logits, labels.flatten(), reduction="sum", label_smoothing=label_smoothing)
+def _check_arguments(states: Tensor, labels: Tensor, label_smoothing: float) -> None:
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"`label_smoothing` is {label_smoothing}; it must be at least 0 and below 1.")
+    if states.shape[:2] != labels.shape:
+        raise ValueError(
+            f"`labels` have the shape {tuple(labels.shape)}, but the decoder's input has {tuple(states.shape[:2])}: "
+            "give one label for each decoder token, or leave out the decoder's input."
+        )
 
 
-def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float) -> Tensor:
-    """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all."""
-    if torch.is_autocast_enabled(states.device.type):
-        dtype = torch.get_autocast_dtype(states.device.type)
-    else:
-        dtype = head.weight.dtype
-    kept = labels.flatten() != IGNORE_INDEX
-    states, labels = states.flatten(0, 1)[kept].to(dtype), labels.flatten()[kept]
-    bias = None if head.bias is None else head.bias.to(dtype)
-    return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, label_smoothing)
+def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that sums over logits of type `dtype` are taken in: at least float32."""
+    return torch.promote_types(dtype, torch.float32)

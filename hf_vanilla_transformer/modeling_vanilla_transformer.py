@@ -5,7 +5,7 @@ positions, h heads, d model width [d_model], d_k key width, d_v value width, V t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .loss_vanilla_transformer import IGNORE_INDEX, shift_tokens_right, summed_loss, summed_loss_without_logits
+from .loss_vanilla_transformer import mean_over_labels, shift_tokens_right, summed_loss, summed_loss_without_logits
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
@@ -49,6 +49,8 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
 
 class VanillaTransformerSinusoidalPositions(nn.Module):
     """Sinusoidal position encodings, cached up to `max_position_embeddings`, computed beyond. Section 3.5."""
+
+    weight: Tensor
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
@@ -79,9 +81,16 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
 
-    def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
-        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows."""
-        if not isinstance(past, Tensor) and past + length > self.num_embeddings:
+    def forward(  # type: ignore[override]  # takes where positions start; their ids are counted here
+        self, past: int | Tensor, length: int, leading_padding: Tensor | None
+    ) -> Tensor:
+        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
+
+        Raises:
+            ValueError: If there are more positions than `max_position_embeddings`.
+        """
+        # A compiled graph cannot raise on a length that it does not know.
+        if not torch.compiler.is_compiling() and past + length > self.num_embeddings:
             raise ValueError(
                 f"the sequence has {past + length} tokens, but the learned positions end at "
                 f"`max_position_embeddings`={self.num_embeddings}: shorten the input, or train with more positions "
@@ -136,9 +145,7 @@ class VanillaTransformerAttention(nn.Module):
 
     def __init__(self, config: VanillaTransformerConfig, heads: int, layer_idx: int, is_causal: bool = False):
         super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
+        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
         self.head_dim, self.value_head_dim = config.attention_dims(heads)
         self.scaling = self.head_dim**-0.5
         self.q_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
@@ -155,117 +162,45 @@ class VanillaTransformerAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
-        query = self._split_heads(self.q_proj(hidden_states), self.head_dim)
-        if encoder_hidden_states is None:
-            key, value = self._self_key_value(hidden_states, past_key_values)
-        else:
-            key, value = self._cross_key_value(encoder_hidden_states, past_key_values)
-
+        # (B, L, h * d_k) -> (B, h, L, d_k)
+        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        output, weights = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.config.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
-        return self.out_proj(output.flatten(2)), weights
+        dropout = self.config.attention_dropout if self.training else 0.0
+        out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        return self.out_proj(out.flatten(2)), weights
 
-    @staticmethod
-    def _split_heads(states: Tensor, head_dim: int) -> Tensor:
-        return states.unflatten(-1, (-1, head_dim)).transpose(1, 2)  # (B, L, h * head_dim) -> (B, h, L, head_dim)
-
-    def _key_value(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        key = self._split_heads(self.k_proj(states), self.head_dim)
-        return key, self._split_heads(self.v_proj(states), self.value_head_dim)
-
-    def _self_key_value(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        key, value = self._key_value(states)
-        if cache is None:
-            return key, value
-        cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        return cache.update(key, value, self.layer_idx)
-
-    def _cross_key_value(self, states: Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Return the encoder's keys and values, computed once a sentence where there is a cache for them."""
-        if not isinstance(cache, EncoderDecoderCache):
-            return self._key_value(states)
-        if not cache.is_updated.get(self.layer_idx):
-            key, value = cache.cross_attention_cache.update(*self._key_value(states), self.layer_idx)
-            cache.is_updated[self.layer_idx] = True
-            return key, value
-        layer = cache.cross_attention_cache.layers[self.layer_idx]
-        return layer.keys, layer.values
+    def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
+        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""
+        own: Any = getattr(cache, "self_attention_cache", cache)
+        if encoder_states is not None:
+            states, own = encoder_states, getattr(cache, "cross_attention_cache", None)
+            if own is not None:
+                if cache.is_updated.get(self.layer_idx):
+                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                cache.is_updated[self.layer_idx] = True
+        key = self.k_proj(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = self.v_proj(states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
+        return (key, value) if own is None else own.update(key, value, self.layer_idx)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """What encoder and decoder layers share: residual connections (section 3.1) and feed-forward (section 3.3)."""
+    """Self-attention, in a decoder also attention to the encoder, then feed-forward. Section 3.1, figure 1."""
 
-    def __init__(self, config: VanillaTransformerConfig, ffn_dim: int):
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, heads: int, ffn_dim: int, is_decoder: bool):
         super().__init__()
         self.config = config
-        if ffn_dim:
+        self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=is_decoder)
+        self.self_attn_layer_norm = self._layer_norm()
+        if is_decoder:
+            self.encoder_attn = VanillaTransformerAttention(config, heads, layer_idx)
+            self.encoder_attn_layer_norm = self._layer_norm()
+        self.has_feed_forward = bool(ffn_dim)
+        if self.has_feed_forward:
             self.activation_fn = ACT2FN[config.activation_function]
             self.fc1 = nn.Linear(config.d_model, ffn_dim)
             self.fc2 = nn.Linear(ffn_dim, config.d_model)
             self.final_layer_norm = self._layer_norm()
-        self.has_feed_forward = bool(ffn_dim)
-
-    def _layer_norm(self) -> nn.Module:
-        if self.config.norm_position == "none":
-            return nn.Identity()
-        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
-
-    def _residual(self, hidden_states: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1 and 5.4; with "pre", x + Dropout(Sublayer(LayerNorm(x)))."""
-        if self.config.norm_position == "pre":
-            return hidden_states + self._dropout(sublayer(norm(hidden_states)))
-        return norm(hidden_states + self._dropout(sublayer(hidden_states)))
-
-    def _dropout(self, states: Tensor) -> Tensor:
-        return F.dropout(states, p=self.config.dropout, training=self.training)
-
-    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation for the maximum. Section 3.3, eq. 2."""
-        inner = self.activation_fn(self.fc1(hidden_states))
-        return self.fc2(F.dropout(inner, p=self.config.activation_dropout, training=self.training))
-
-
-class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
-    """Self-attention, then feed-forward. Section 3.1 (encoder)."""
-
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__(config, config.encoder_ffn_dim)
-        self.self_attn = VanillaTransformerAttention(config, config.encoder_attention_heads, layer_idx)
-        self.self_attn_layer_norm = self._layer_norm()
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
-        """Map (B, S, d) to (B, S, d)."""
-        # Self-attention
-        hidden_states = self._residual(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda states: self.self_attn(states, attention_mask=attention_mask, **kwargs)[0],
-        )
-        # Feed-forward
-        if self.has_feed_forward:
-            hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
-        return hidden_states
-
-
-class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """Masked self-attention, attention to the encoder, then feed-forward. Section 3.1 (decoder)."""
-
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__(config, config.decoder_ffn_dim)
-        heads = config.decoder_attention_heads
-        self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=True)
-        self.self_attn_layer_norm = self._layer_norm()
-        self.encoder_attn = VanillaTransformerAttention(config, heads, layer_idx)
-        self.encoder_attn_layer_norm = self._layer_norm()
 
     def forward(
         self,
@@ -273,35 +208,52 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Map (B, T, d) to (B, T, d); without `encoder_hidden_states` (B, S, d) there is no cross-attention."""
-        # Masked self-attention
+        """Map (B, L, d) to (B, L, d); without `encoder_hidden_states` (B, S, d) nothing attends to the encoder."""
+        # Self-attention, masked in a decoder
         hidden_states = self._residual(
-            hidden_states,
-            self.self_attn_layer_norm,
-            lambda states: self.self_attn(
-                states, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
-            )[0],
+            hidden_states, self.self_attn_layer_norm, self.self_attn, attention_mask=attention_mask, **kwargs
         )
         # Encoder-decoder attention
         if encoder_hidden_states is not None:
-            hidden_states = self._residual(
-                hidden_states,
-                self.encoder_attn_layer_norm,
-                lambda states: self.encoder_attn(
-                    states,
-                    encoder_hidden_states,
-                    attention_mask=encoder_attention_mask,
-                    past_key_values=past_key_values,
-                    **kwargs,
-                )[0],
-            )
+            kwargs.update(encoder_hidden_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
+            hidden_states = self._residual(hidden_states, self.encoder_attn_layer_norm, self.encoder_attn, **kwargs)
         # Feed-forward
         if self.has_feed_forward:
             hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
         return hidden_states
+
+    def _layer_norm(self) -> nn.Module:
+        if self.config.norm_position == "none":
+            return nn.Identity()
+        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
+        """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1, 5.4; with "pre", x + Dropout(Sublayer(LayerNorm(x)))."""
+        pre = self.config.norm_position == "pre"
+        output = sublayer(norm(x) if pre else x, **kwargs)[0]
+        x = x + F.dropout(output, p=self.config.dropout, training=self.training)
+        return x if pre else norm(x)
+
+    def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
+        """FFN(x) = max(0, x W1 + b1) W2 + b2, any activation for max; has no weights to return. Section 3.3, eq. 2."""
+        inner = self.activation_fn(self.fc1(hidden_states))
+        return self.fc2(F.dropout(inner, p=self.config.activation_dropout, training=self.training)), None
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    """A layer of the encoder. Section 3.1 (encoder)."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, config.encoder_attention_heads, config.encoder_ffn_dim, is_decoder=False)
+
+
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    """A layer of the decoder. Section 3.1 (decoder)."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config, layer_idx, config.decoder_attention_heads, config.decoder_ffn_dim, is_decoder=True)
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
@@ -335,33 +287,45 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the vocabulary that both sides share, and the output projection; takes the base class's arguments.
+
+        Raises:
+            ValueError: If each side has a vocabulary of its own.
+        """
+        if not self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "`share_encoder_decoder_embeddings` is False, so there is no one vocabulary to resize: make a model "
+                "with the new `vocab_size` and `decoder_vocab_size`, and copy the weights."
+            )
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.config.decoder_vocab_size = self.config.vocab_size
+        return embeddings
+
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """What encoder and decoder share: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
 
-    def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: list[VanillaTransformerLayer]):
+    def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[VanillaTransformerLayer]):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
+        self.embed_tokens: nn.Module = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config)
         self.layers = nn.ModuleList(layers)
-        if config.has_final_layer_norm:
-            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        layer_norm: nn.Module = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.layer_norm = layer_norm if config.has_final_layer_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
-    def _embed_tokens(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    def _embed(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
+    ) -> Tensor:
+        """Return the scaled embeddings plus positions that the first layer takes, (B, L, d)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        return embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
-
-    def _add_positions(self, embeds: Tensor, attention_mask: Tensor | None, past: int | Tensor = 0) -> Tensor:
-        positions = self.embed_positions(past, embeds.shape[1], leading_padding(attention_mask))
-        hidden_states = embeds + positions.to(embeds)
-        return F.dropout(hidden_states, p=self.config.dropout, training=self.training)
-
-    def _normalize(self, hidden_states: Tensor) -> Tensor:
-        return self.layer_norm(hidden_states) if self.config.has_final_layer_norm else hidden_states
+        embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
+        positions = self.embed_positions(past, embeds.shape[1], leading_padding(mask))
+        return F.dropout(embeds + positions.to(embeds), p=self.config.dropout, training=self.training)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -390,12 +354,11 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         Raises:
             ValueError: If not exactly one of the inputs is given, or learned positions are too few.
         """
-        embeds = self._embed_tokens(input_ids, inputs_embeds)
-        hidden_states = self._add_positions(embeds, attention_mask)
-        mask = create_bidirectional_mask(self.config, inputs_embeds=embeds, attention_mask=attention_mask)
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=self._normalize(hidden_states))
+        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -409,7 +372,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
     def __init__(self, config: VanillaTransformerConfig):
         layers = [VanillaTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)]
-        super().__init__(config, config.decoder_vocab_size, layers)
+        super().__init__(config, config.decoder_vocab_size or config.vocab_size, layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -432,37 +395,22 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         Raises:
             ValueError: If not exactly one of the inputs is given, or learned positions are too few.
         """
-        embeds = self._embed_tokens(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        hidden_states = self._add_positions(embeds, attention_mask, past)
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
 
-        is_pair = isinstance(past_key_values, EncoderDecoderCache)
-        mask = create_causal_mask(
-            self.config,
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values.self_attention_cache if is_pair else past_key_values,
-        )
+        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values=self_cache)
         encoder_mask = create_bidirectional_mask(
-            self.config,
-            inputs_embeds=embeds,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
+            self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
         )
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states,
-                mask,
-                encoder_hidden_states,
-                encoder_attention_mask=encoder_mask,
-                past_key_values=past_key_values,
-                use_cache=use_cache,
-                **kwargs,
+                hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
             )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self._normalize(hidden_states), past_key_values=past_key_values
+            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
 
 
@@ -472,7 +420,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+            self.shared: nn.Module = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
             self._tied_weights_keys = {
                 "encoder.embed_tokens.weight": "shared.weight",
                 "decoder.embed_tokens.weight": "shared.weight",
@@ -502,7 +450,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -514,34 +462,33 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: If a side has no input or two, or learned positions are too few.
         """
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError("give `decoder_input_ids` or `decoder_inputs_embeds` (or `labels`, to train).")
-
-        decoder_outputs = self.decoder(
-            input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
+            raise ValueError("give exactly one of `decoder_input_ids` and `decoder_inputs_embeds`, or only `labels`.")
+        encoded: Any = encoder_outputs
+        if encoded is None:
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        elif not isinstance(encoded, BaseModelOutput):
+            encoded = BaseModelOutput(*encoded)
+        decoded = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
         )
 
 
@@ -551,7 +498,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.lm_head_bias)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, config.lm_head_bias)
         shared = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
         self._tied_weights_keys = {"lm_head.weight": f"model.{shared}.weight"}
         self.post_init()
@@ -567,7 +514,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -588,46 +535,48 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
             encoder_outputs: What the encoder returned, to spare running it.
             past_key_values: Keys and values of earlier target tokens.
-            inputs_embeds: Source embeddings (B, S, d) instead of `input_ids`.
-            decoder_inputs_embeds: Target embeddings (B, T, d) instead of `decoder_input_ids`.
+            inputs_embeds: Source embeddings (B, S, d), unscaled, instead of `input_ids`.
+            decoder_inputs_embeds: Target embeddings (B, T, d), unscaled, instead of `decoder_input_ids`.
             labels: Target tokens to predict (B, T); -100 is left out of the loss.
             use_cache: Whether to return `past_key_values`; never with `labels`.
-            logits_to_keep: Compute logits for the last so many positions only (0: all), or for these indices.
+            logits_to_keep: Compute logits for the last so many positions only (0: all), or for these indices;
+                with `labels`, always for all.
             num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
                 are accumulated into one step. By default, the labels of this batch.
-            label_smoothing: Epsilon of section 5.4, applied to this call's loss.
+            label_smoothing: Epsilon of section 5.4, at least 0 and below 1, applied to this call's loss.
             skip_logits: Whether to compute the loss without storing logits (`logits` is then None).
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
 
         Raises:
-            ValueError: If a side has no input or two, or learned positions are too few.
+            ValueError: If a side has no input or two, learned positions are too few, or epsilon is out of range.
         """
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs: Seq2SeqModelOutput = self.model(
+        outputs = self.model(
             input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
+            attention_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         states, logits, loss = outputs.last_hidden_state, None, None
-        if labels is not None and skip_logits:
-            loss = summed_loss_without_logits(states, self.lm_head, labels.to(states.device), label_smoothing)
-        else:
+        if labels is None:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(states[:, kept, :])
-            if labels is not None:
-                loss = summed_loss(logits, labels.to(logits.device), label_smoothing)
-        if loss is not None:
-            loss = loss / (labels.ne(IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch)
+        elif skip_logits:
+            loss = summed_loss_without_logits(states, self.lm_head, labels, label_smoothing)
+            loss = mean_over_labels(loss, labels, num_items_in_batch)
+        else:
+            logits = self.lm_head(states)
+            loss = mean_over_labels(summed_loss(logits, labels, label_smoothing), labels, num_items_in_batch)
         passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 

@@ -7,15 +7,14 @@ One segment a line, detokenized UTF-8, plain or .gz. For example:
 """
 
 import json
-import sys
 from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import HfArgumentParser
 
-from hf_vanilla_transformer.data import read_lines
 from hf_vanilla_transformer.metrics import translation_scores
+from hf_vanilla_transformer.text_files import read_lines
 
 
 @dataclass
@@ -55,8 +54,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def _score(arguments: Arguments) -> dict[str, float | str]:
     """Read the files and compare them; raises ValueError where their lines do not pair up."""
-    predictions = _read(arguments.predictions)
-    references = [_read(path) for path in arguments.references]
+    predictions = list(read_lines(arguments.predictions))
+    references = [list(read_lines(path)) for path in arguments.references]
     for path, lines in zip(arguments.references, references, strict=True):
         if len(lines) != len(predictions):
             raise ValueError(
@@ -66,19 +65,6 @@ def _score(arguments: Arguments) -> dict[str, float | str]:
     rows = [list(row) for row in zip(*references, strict=True)]
     scores = translation_scores(predictions, rows, lowercase=arguments.lowercase, tokenize=arguments.tokenize)
     return {**scores, "segments": len(predictions)}
-
-
-def _read(path: str) -> list[str]:
-    """Read the lines of a file, or of standard input for "-"."""
-    if path != "-":
-        return list(read_lines(path))
-    try:
-        lines = [line.decode("utf-8").rstrip("\r\n") for line in sys.stdin.buffer]
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"standard input is not UTF-8 ({error}); convert it, or unpack it if it is compressed"
-        ) from None
-    return lines
 
 
 if __name__ == "__main__":

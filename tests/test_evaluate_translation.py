@@ -58,7 +58,7 @@ def test_scores_and_signatures(tmp_path, capsys, references, name):
 def test_standard_input_several_references_and_lowercase(tmp_path, capsys, references, monkeypatch):
     second = write(tmp_path / "second.txt.gz", PREDICTIONS[:1] + REFERENCES[1:])
     data = "".join(line + "\r\n" for line in PREDICTIONS).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="ascii"))
     printed = run(capsys, "--predictions", "-", "--references", references, second, "--lowercase")
     assert printed.count("100.00") == 3
     assert "nrefs:2|case:lc" in printed
@@ -83,8 +83,8 @@ def test_empty_missing_and_unreadable_files(tmp_path, capsys, references, monkey
     assert missing in fail(capsys, "--predictions", references, "--references", missing)
     unwritable = str(tmp_path / "no folder" / "scores.json")
     assert unwritable in fail(capsys, "--predictions", references, "--references", references, "--json", unwritable)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
-    assert "standard input is not UTF-8" in fail(capsys, "--predictions", "-", "--references", references)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\xff\n"))))
+    assert "standard input, line 1: byte 0xff at position 1 is not UTF-8" in fail(capsys, "--predictions", "-", "--references", references)
 
 
 def test_help_shows_the_options_and_an_example(capsys):

@@ -1,0 +1,83 @@
+"""Text files, line by line: read with their faults named, written whole or not at all."""
+
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, cast
+
+
+class DataError(ValueError):
+    """A fault of the data or of the arguments that name it; the message is one line and says what would help."""
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    r"""Read the lines of a UTF-8 text file, plain or gzip.
+
+    Lines end at "\n" only (a "\r" before it goes too), so that other separators inside a sentence, such as U+0085,
+    leave the alignment of two files intact. A byte order mark is skipped.
+
+    Args:
+        path: The file, or "-" for standard input; it is gzip if its name ends in `.gz` or its first bytes say so.
+
+    Yields:
+        The lines without their ends.
+
+    Raises:
+        DataError: The file cannot be read, is cut short, or is not UTF-8.
+    """
+    name = "standard input" if path == "-" else path
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
+                    "not UTF-8; convert it to UTF-8"
+                ) from None
+            yield text.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a plain or gzip file for reading bytes, and turn what goes wrong until it is closed into a DataError."""
+    try:
+        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
+            zipped = cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" or str(path).endswith(".gz")
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: not a whole gzip file ({error}); fetch or compress it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file for writing bytes that appears, or changes, when all of it is written, and not before.
+
+    Standard output ("-"), a pipe or a device is written to directly: only a file can take the place of another.
+    """
+    target = Path(path)
+    if path == "-":
+        yield sys.stdout.buffer
+        return
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            yield file
+        return
+    target = target.resolve()
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("xb") as file:
+            yield file
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+__all__ = ["DataError", "opened", "read_lines", "written_whole"]

@@ -1,0 +1,371 @@
+"""The paper's training recipe as a Hugging Face `Trainer`, and the averaging of its checkpoints."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
+from .text_files import DataError
+from .translation import EXTRA_OUTPUT_TOKENS
+
+
+@dataclass
+class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` with the paper's defaults (section 5) and batches by tokens.
+
+    Adam with betas 0.9 and 0.98 and epsilon 1e-9, linear warm-up, then decay by the inverse square root of the step,
+    label smoothing 0.1, no weight decay, no gradient clipping. The peak learning rate follows from width and
+    warm-up, `(d_model * warmup_steps) ** -0.5`, unless it is given. Checkpoints are saved when the model is evaluated,
+    unless `save_strategy` says otherwise.
+
+    Raises:
+        ValueError: No learning rate follows, or two arguments contradict each other.
+    """
+
+    output_dir: str = field(
+        default="trainer_output", metadata={"help": "Folder of the checkpoints and, at the end, of the model."}
+    )
+    learning_rate: float | None = field(  # type: ignore[assignment]  # None until the width of the model is known
+        default=None, metadata={"help": "Peak learning rate; by default the paper's (d_model * warmup_steps) ** -0.5."}
+    )
+    warmup_steps: float = field(default=4000, metadata={"help": "Steps of linear warm-up (the paper: 4000)."})
+    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
+    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 (the paper): never."})
+    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing while training."})
+    max_tokens: int | None = field(
+        default=8192,
+        metadata={
+            "help": "Most tokens in a batch of one process, source and target and padding counted, instead of a "
+            "number of sentences (0: --per_device_train_batch_size sentences). The paper's batches have 50,000: "
+            "combine with --gradient_accumulation_steps."
+        },
+    )
+    num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in a batch of evaluation."})
+    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by generate()."})
+    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of the evaluations in training."})
+    generation_max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Longest output of the evaluations in training; by default (section 6.1) "
+            f"{EXTRA_OUTPUT_TOKENS} tokens more than the longest source of the batch."
+        },
+    )
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
+    save_strategy: str | None = field(  # type: ignore[assignment]  # None until eval_strategy is known
+        default=None, metadata={"help": "When to save a checkpoint: no, steps or epoch; by default with evaluation."}
+    )
+    save_steps: float | None = field(  # type: ignore[assignment]  # None until eval_steps is known
+        default=None, metadata={"help": "Save every so many steps; by default --eval_steps, or 500 without it."}
+    )
+    logging_steps: float = field(default=50, metadata={"help": "Log the loss every so many steps."})
+    logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "End with the best checkpoint, where there are evaluations."}
+    )
+    metric_for_best_model: str | None = field(
+        default="bleu", metadata={"help": "What is best: bleu, chrf, exact_match or loss."}
+    )
+    dataloader_pin_memory: bool = field(
+        default_factory=torch.cuda.is_available, metadata={"help": "Whether batches are copied to pinned memory."}
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False,
+        metadata={"help": "Whether to look for weights without a gradient; an encoder-decoder has none."},
+    )
+    average_last_checkpoints: int = field(
+        default=5,
+        metadata={
+            "help": "Average the last so many checkpoints at the end (section 6.1: 5) and keep the average if it is "
+            "better on the validation pairs, or if there are none; 0: never."
+        },
+    )
+    bf16_if_fast: bool = field(
+        default=False, metadata={"help": "Set --bf16 where the GPU or CPU has instructions for it."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
+    )
+    final_num_beams: int = field(
+        default=4, metadata={"help": "Beams of the final evaluation, and of the saved model's generate()."}
+    )
+    final_length_penalty: float = field(
+        default=1.0, metadata={"help": "Length penalty of the same (scores are divided by length ** penalty)."}
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from other fields."""
+        if self.save_strategy is None:
+            self.save_strategy = "epoch" if self.eval_strategy == "no" else self.eval_strategy
+        if self.save_steps is None:
+            by_evaluations = self.eval_strategy == self.save_strategy == "steps"
+            self.save_steps = (self.eval_steps or self.logging_steps) if by_evaluations else 500
+        self.load_best_model_at_end = self.load_best_model_at_end and self.eval_strategy != "no"
+        if self.save_total_limit is None:
+            # One more than the average needs: the best checkpoint is kept besides the last ones.
+            self.save_total_limit = max(0, self.average_last_checkpoints) + 1
+        if self.disable_tqdm is None:
+            # In a log file a progress bar is thousands of lines.
+            self.disable_tqdm = not sys.stderr.isatty()
+        self.bf16 = self.bf16 or (self.bf16_if_fast and not self.fp16 and bf16_is_fast())
+        # transformers refuses bf16 on a CPU, which computes it well, unless told that the CPU is meant.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        super().__post_init__()
+        if self.learning_rate is None and self.warmup_steps < 1:
+            raise ValueError(
+                f"--warmup_steps is {self.warmup_steps:g}, from which no learning rate follows: make it at least 1, "
+                "or give --learning_rate"
+            )
+
+
+def bf16_is_fast() -> bool:
+    """Return whether the GPU, or else the CPU, multiplies bfloat16 matrices by instructions of its own."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16") or torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+class EndlessStream(IterableDataset):
+    """The batches of a `TokenBudgetStream`, epoch after epoch, so that training by steps sees one stream."""
+
+    def __init__(self, batches: TokenBudgetStream) -> None:
+        """Wrap a stream of batches."""
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the batches of epoch 0, 1, 2, ...
+
+        Raises:
+            DataError: An epoch has no batch.
+        """
+        for epoch in count():
+            self.batches.set_epoch(epoch)
+            batch = None
+            for batch in self.batches:
+                yield batch
+            if batch is None:
+                raise DataError("the stream has no pairs that the filters keep; check the data and the length options")
+
+
+class _EpochOfSampler(TrainerCallback):
+    """Tells the sampler the epoch: resuming in mid-epoch, accelerate loses sight of one that it shares out."""
+
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Pass on the epoch, counted from 0."""
+        if hasattr(train_dataloader, "set_epoch"):
+            train_dataloader.set_epoch(int(state.epoch or 0))
+
+
+class VanillaTransformerTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
+
+    Batches follow `args.max_tokens`; the training data have `input_ids` and `labels`, and are padded by a
+    `DataCollatorForSeq2Seq` unless another collator is given. For our model, smoothing happens in the model's own
+    loss, only while training: evaluation reports the plain cross-entropy. Other encoder-decoders are trained as
+    `Seq2SeqTrainer` trains them.
+    """
+
+    args: VanillaTransformerTrainingArguments
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the arguments of `Seq2SeqTrainer`, and derive a learning rate that is not given."""
+        super().__init__(*args, **kwargs)
+        model: Any = self.model
+        if self.args.learning_rate is None:
+            self.args.learning_rate = (model.config.hidden_size * self.args.warmup_steps) ** -0.5
+        # The collator that `Trainer` falls back on does not pad labels.
+        tokenizer = self.processing_class
+        if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
+            self.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+        unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+        parameters = signature(unwrapped.forward).parameters
+        if self.args.label_names is None:
+            # Otherwise `Trainer` takes every argument with "label" in its name for labels, `label_smoothing` too.
+            self.label_names = ["labels"]
+        self.model_smooths_labels = "label_smoothing" in parameters
+        if self.model_smooths_labels:
+            # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
+            self.label_smoother = None
+        elif self.label_smoother is None and "num_items_in_batch" not in parameters:
+            # Marian, BART and T5 seem to divide by the labels of all accumulated batches, since they take any keyword,
+            # but divide by those of one: `Trainer` would add up means and train with a gradient that is too large.
+            self.model_accepts_loss_kwargs = False
+        self.add_callback(_EpochOfSampler)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return batches within `args.max_tokens`, or the ordinary ones without it.
+
+        Raises:
+            DataError: A pair is longer than the budget, or there are fewer pairs than processes.
+        """
+        if not getattr(self.args, "max_tokens", None):
+            return super().get_train_dataloader()
+        if self.train_dataset is None:
+            raise ValueError("training needs a `train_dataset`.")
+        dataset: Any = self.train_dataset
+        options: dict[str, Any] = {
+            "collate_fn": self.data_collator,
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory,
+            "persistent_workers": self.args.dataloader_persistent_workers,
+            "prefetch_factor": self.args.dataloader_prefetch_factor,
+        }
+        if not hasattr(dataset, "__len__"):
+            return self._stream_loader(dataset, options)
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        sampler = TokenBudgetBatchSampler(
+            *lengths_of(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
+        )
+        return self._shared_out(DataLoader(dataset, batch_sampler=sampler, **options))
+
+    @property
+    def _max_tokens(self) -> int:
+        return cast(int, self.args.max_tokens)
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _stream_loader(self, stream: Any, options: dict[str, Any]) -> DataLoader:
+        """Return the batches of a stream; every process reads all of it and keeps its share."""
+        batches = TokenBudgetStream(
+            stream,
+            self._max_tokens,
+            seed=self._data_seed,
+            num_replicas=self.args.world_size,
+            rank=self.args.process_index,
+        )
+        # A worker without a shard of the stream would wait for pairs that never come.
+        workers = min(options["num_workers"], getattr(stream, "num_shards", options["num_workers"]))
+        single = {"persistent_workers": False, "prefetch_factor": None} if workers == 0 else {}
+        return DataLoader(EndlessStream(batches), batch_size=None, **{**options, "num_workers": workers, **single})
+
+    def _shared_out(self, loader: DataLoader) -> DataLoader:
+        """Give each process every n-th batch; the sampler has made their number a multiple of n already."""
+        even_batches, self.accelerator.even_batches = self.accelerator.even_batches, False
+        try:
+            return self.accelerator.prepare(loader)
+        finally:
+            self.accelerator.even_batches = even_batches
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss; our model smooths it while training, and stores no logits where none are returned."""
+        if self.model_smooths_labels and "labels" in inputs and model.training:
+            smoothing = self.args.label_smoothing_factor
+            inputs = {**inputs, "label_smoothing": smoothing, "skip_logits": not return_outputs}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None]:
+        """Evaluate a batch; what is generated has a bound, since an untrained model often does not end by itself."""
+        options = {
+            name: value
+            for name, value in (gen_kwargs or getattr(self, "_gen_kwargs", {})).items()
+            if value is not None
+        }
+        if not {"max_length", "max_new_tokens"} & options.keys() and "input_ids" in inputs:
+            bound = inputs["input_ids"].shape[1] + EXTRA_OUTPUT_TOKENS
+            options["max_length"] = min(bound, position_limit(cast(PreTrainedModel, self.model).config) or bound)
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Tied weights are stored once: that the other names are missing from a checkpoint is no news."""
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+
+def position_limit(config: Any) -> int | None:
+    """Return the longest sequence that a model has positions for; None where there is no limit."""
+    if getattr(config, "position_embedding_type", None) == "sinusoidal":
+        return None
+    return getattr(config, "max_position_embeddings", None)
+
+
+def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
+    """Return the last `number` checkpoints of a run, or as many as there are, oldest first.
+
+    Raises:
+        ValueError: The folder holds none.
+    """
+    steps = {int(name): path for path in Path(run_dir).glob("checkpoint-*") if (name := path.name[11:]).isdigit()}
+    if not steps:
+        raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
+    return [steps[step] for step in sorted(steps)][-number:]
+
+
+def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
+    """Return the model whose weights are the mean of those of `checkpoints` (section 6.1).
+
+    The sum is kept in float64; the result has the dtype, configuration and generation settings of the last one.
+
+    Raises:
+        ValueError: No checkpoints are given, or one has other weights than the last; names folder and weight.
+    """
+    if not checkpoints:
+        raise ValueError("there are no checkpoints to average.")
+    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[-1])
+    total = {name: value.double() for name, value in model.state_dict().items() if value.is_floating_point()}
+    for folder in checkpoints[:-1]:
+        weights = AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+        for name, value in total.items():
+            if name not in weights or weights[name].shape != value.shape:
+                raise ValueError(
+                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it is not of the same model as "
+                    f"{checkpoints[-1]}."
+                )
+            value += weights[name]
+    model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()}, strict=False)
+    return model
+
+
+__all__ = [
+    "EndlessStream",
+    "VanillaTransformerTrainer",
+    "VanillaTransformerTrainingArguments",
+    "average_checkpoints",
+    "last_checkpoints",
+    "position_limit",
+]

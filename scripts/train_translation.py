@@ -1,0 +1,84 @@
+"""Train a translation model from scratch on parallel text.
+
+Two text files, line n of one translating line n of the other:
+
+    python scripts/train_translation.py --train_source_file train.en --train_target_file train.de \
+        --validation_split_size 1000 --preset small --output_dir my-model
+
+Arguments can also stand in a .yaml or .json file, given first; what follows on the command line has priority:
+
+    python scripts/train_translation.py scripts/recipes/multi30k.yaml --output_dir my-model
+
+The folder then holds model, tokenizer, generation settings, all_results.json, pictures and a model card;
+`scripts/translate.py --model my-model` uses it.
+"""
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import datasets
+import transformers
+import yaml
+from transformers import HfArgumentParser
+
+from hf_vanilla_transformer.data import DataArguments
+from hf_vanilla_transformer.recipe import ModelArguments, train_translation
+from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
+
+CARD_TEMPLATE = Path(__file__).parents[1] / "model_cards" / "template.md"
+USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"
+INTERRUPTED = 130
+
+
+def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
+    """Return what stands in a .yaml or .json file as it would stand on the command line."""
+    try:
+        # Of JSON every file is YAML too; plain strings, because the parser knows what the arguments are.
+        arguments = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{path} holds no mapping of argument names to values")
+    words = []
+    for name, value in arguments.items():
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            raise ValueError(f"{path}: unknown argument {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        if isinstance(value, dict):
+            raise ValueError(f"{path}: {name} is a mapping; write it as a JSON string in quotes")
+        if value not in ("", "null", "~"):
+            words += [f"--{name}", *value] if isinstance(value, list) else [f"--{name}={value}"]
+    return words
+
+
+def parse_arguments(parser: HfArgumentParser, argv: list[str]) -> tuple[Any, ...]:
+    """Return the arguments of the command line, over those of an argument file that comes first."""
+    if argv and argv[0].endswith((".yaml", ".yml", ".json")):
+        known = [action.dest for action in parser._actions]
+        argv = [*read_argument_file(argv[0], known), *argv[1:]]
+    return parser.parse_args_into_dataclasses(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train; a mistake in the input ends with one line on standard error and status 2."""
+    kinds: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
+    parser = HfArgumentParser(kinds, usage=USAGE, description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    # Reading and writing a checkpoint takes a moment and is no news.
+    transformers.logging.disable_progress_bar()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
+        train_translation(model_args, data_args, args, CARD_TEMPLATE)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
+    except KeyboardInterrupt:
+        parser.exit(INTERRUPTED, "interrupted; --resume_from_checkpoint last goes on from the last checkpoint\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The loss: shifted labels, smoothing, accumulation, and the loss that never stores its logits."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    loss_vanilla_transformer,
+)
+from hf_vanilla_transformer.loss_vanilla_transformer import (
+    mean_over_labels,
+    shift_tokens_right,
+    summed_loss,
+    summed_loss_without_logits,
+)
+
+VOCABULARY = 50
+IGNORED = -100
+
+
+def tiny_model(**changes) -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    widths = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**sizes, **widths, **changes}))
+
+
+def pairs(count: int = 4, length: int = 7) -> dict[str, Tensor]:
+    """Sources and labels of unequal lengths."""
+    labels = torch.randint(4, VOCABULARY, (count, length))
+    for row in range(count):
+        labels[row, length - row % 4 :] = IGNORED
+    source = torch.randint(4, VOCABULARY, (count, length + 1))
+    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return taken
+
+
+def smoothed_by_formula(logits: Tensor, labels: Tensor, eps: float) -> Tensor:
+    """Sum over the labels of the cross-entropy with (1 - eps) one-hot + eps / V, term by term."""
+    total = torch.zeros((), dtype=logits.dtype)
+    for row, label in zip(logits.flatten(0, 1), labels.flatten().tolist(), strict=True):
+        if label != IGNORED:
+            log_p = row - row.exp().sum().log()
+            target = torch.full_like(row, eps / len(row))
+            target[label] += 1 - eps
+            total = total - (target * log_p).sum()
+    return total
+
+
+def test_shift_tokens_right():
+    labels = torch.tensor([[7, 8, 2], [9, 2, IGNORED]])
+    shifted = shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1)
+    assert shifted.tolist() == [[1, 7, 8], [1, 9, 2]]
+    labels = torch.tensor([[9, IGNORED, IGNORED]])
+    assert shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1).tolist() == [[1, 9, 0]]
+    assert labels.tolist() == [[9, IGNORED, IGNORED]]
+
+
+@pytest.mark.parametrize("missing", ["pad_token_id", "decoder_start_token_id"])
+def test_shifting_without_a_token_names_it(missing):
+    tokens = {"pad_token_id": 0, "decoder_start_token_id": 1, missing: None}
+    with pytest.raises(ValueError, match=f"`{missing}` is None.*decoder_input_ids"):
+        shift_tokens_right(torch.ones(1, 2, dtype=torch.long), **tokens)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1, 0.9])
+def test_smoothing_equals_torch_and_the_formula(eps):
+    logits, labels = torch.randn(3, 5, 11, dtype=torch.float64), torch.randint(0, 11, (3, 5))
+    labels[0, 2:] = IGNORED
+    loss = summed_loss(logits, labels, eps)
+    by_torch = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=eps, reduction="sum")
+    torch.testing.assert_close(loss, by_torch, rtol=1e-12, atol=0)
+    torch.testing.assert_close(loss, smoothed_by_formula(logits, labels, eps), rtol=1e-12, atol=0)
+
+
+def test_the_model_takes_the_mean_over_labels():
+    model, batch = tiny_model(), pairs()
+    outputs = model(**batch, label_smoothing=0.1)
+    count = (batch["labels"] != IGNORED).sum()
+    expected = smoothed_by_formula(outputs.logits, batch["labels"], 0.1) / count
+    torch.testing.assert_close(outputs.loss, expected, rtol=1e-5, atol=1e-5)
+    unsmoothed = F.cross_entropy(outputs.logits.flatten(0, 1), batch["labels"].flatten())
+    torch.testing.assert_close(model(**batch).loss, unsmoothed, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_num_items_in_batch_divides_the_sum(as_tensor):
+    labels = torch.tensor([[3, IGNORED, 4]])
+    count = torch.tensor(8) if as_tensor else 8
+    assert mean_over_labels(torch.tensor(12.0), labels, count).item() == 1.5
+    assert mean_over_labels(torch.tensor(12.0), labels, None).item() == 6.0
+
+
+@pytest.mark.parametrize("skip_logits", [False, True])
+@pytest.mark.parametrize("split", [2, 4, 16])
+def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
+    model, batch = tiny_model(), pairs(count=16)
+    count = (batch["labels"] != IGNORED).sum()
+
+    def accumulated(pieces: int) -> tuple[float, dict[str, Tensor]]:
+        total = 0.0
+        for part in zip(*(tensor.chunk(pieces) for tensor in batch.values()), strict=True):
+            piece = dict(zip(batch, part, strict=True))
+            loss = model(**piece, num_items_in_batch=count, label_smoothing=0.1, skip_logits=skip_logits).loss
+            loss.backward()
+            total += loss.item()
+        return total, gradients(model)
+
+    whole_loss, whole = accumulated(1)
+    split_loss, parts = accumulated(split)
+    assert split_loss == pytest.approx(whole_loss, abs=1e-5)
+    assert whole.keys() == parts.keys() and max(grad.abs().max() for grad in whole.values()) > 1e-3
+    for name, grad in whole.items():
+        torch.testing.assert_close(parts[name], grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["float32", "float64"]
+)
+@pytest.mark.parametrize("chunk_elements", [2**23, 3 * VOCABULARY], ids=["one chunk", "chunks"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"lm_head_bias": True},
+        {"tie_word_embeddings": False, "lm_head_bias": True},
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY + 7},
+    ],
+    ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
+)
+def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, dtype, tolerance):
+    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
+    model, batch = tiny_model(**changes).to(dtype), pairs()
+    if model.lm_head.bias is not None:
+        nn.init.normal_(model.lm_head.bias)
+    stored = model(**batch, label_smoothing=0.1)
+    stored.loss.backward()
+    expected = gradients(model)
+    skipped = model(**batch, label_smoothing=0.1, skip_logits=True)
+    assert skipped.logits is None and stored.logits is not None
+    assert skipped.loss.dtype == dtype
+    torch.testing.assert_close(skipped.loss, stored.loss, rtol=tolerance, atol=tolerance)
+    skipped.loss.backward()
+    actual = gradients(model)
+    assert actual.keys() == expected.keys()
+    for name, grad in expected.items():
+        torch.testing.assert_close(actual[name], grad, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("chunk_elements", "chunks"), [(3 * VOCABULARY, [3, 3, 3]), (1, [1] * 9), (2**23, [9])], ids=["3 rows", "1", "all"]
+)
+def test_chunks_are_as_small_as_asked(monkeypatch, chunk_elements, chunks):
+    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
+    sizes, linear = [], F.linear
+
+    def recording_linear(states: Tensor, *arguments: Tensor) -> Tensor:
+        sizes.append(len(states))
+        return linear(states, *arguments)
+
+    monkeypatch.setattr(F, "linear", recording_linear)
+    labels = torch.randint(4, VOCABULARY, (2, 5))
+    labels[0, 0] = IGNORED
+    summed_loss_without_logits(torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), labels, 0.1)
+    assert sizes == chunks
+
+
+def test_gradients_are_not_computed_where_none_are_wanted(monkeypatch):
+    products, mm = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *arguments, **kwargs: products.append(1) or mm(*arguments, **kwargs))
+    states, head, labels = torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), torch.randint(0, VOCABULARY, (2, 5))
+    with torch.no_grad():
+        without = summed_loss_without_logits(states, head, labels, 0.1)
+    assert not products
+    torch.testing.assert_close(summed_loss_without_logits(states, head, labels, 0.1), without)
+    assert products
+
+
+def test_skip_logits_under_bf16_autocast():
+    model, batch = tiny_model(lm_head_bias=True), pairs(count=8)
+    model(**batch, label_smoothing=0.1).loss.backward()
+    exact = gradients(model)
+    results = {}
+    for skip_logits in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**batch, label_smoothing=0.1, skip_logits=skip_logits).loss
+        loss.backward()
+        results[skip_logits] = (loss, gradients(model))
+    (stored_loss, stored), (skipped_loss, skipped) = results[False], results[True]
+    assert skipped_loss.dtype == torch.float32
+    # A bfloat16 number has 8 significant bits, so one rounding errs by up to 2**-9 = 0.2 %. The losses differ only
+    # in the order of sums over equally rounded logits; a gradient passes some ten roundings in either case.
+    torch.testing.assert_close(skipped_loss, stored_loss, rtol=2e-3, atol=0)
+    for name, grad in exact.items():
+        error = (skipped[name] - grad).norm() / grad.norm()
+        stored_error = (stored[name] - grad).norm() / grad.norm()
+        assert error < max(2 * stored_error, 0.02), name
+
+
+def test_backward_twice_adds_up():
+    states = torch.randn(2, 3, 8, requires_grad=True)
+    head, labels = nn.Linear(8, 13), torch.randint(0, 13, (2, 3))
+    loss = summed_loss_without_logits(states, head, labels, 0.1)
+    loss.backward(retain_graph=True)
+    once = [tensor.grad.clone() for tensor in (states, head.weight, head.bias)]
+    (2 * loss).backward()
+    for tensor, grad in zip((states, head.weight, head.bias), once, strict=True):
+        torch.testing.assert_close(tensor.grad, 3 * grad)
+
+
+def test_two_losses_of_one_head_add_their_gradients():
+    head, labels = nn.Linear(8, 13).double(), torch.randint(0, 13, (2, 2, 3))
+    states = torch.randn(2, 2, 3, 8, dtype=torch.float64)
+    sum(summed_loss_without_logits(states[i], head, labels[i], 0.1) for i in range(2)).backward()
+    actual, head.weight.grad = head.weight.grad, None
+    sum(summed_loss(head(states[i]), labels[i], 0.1) for i in range(2)).backward()
+    torch.testing.assert_close(actual, head.weight.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_the_chunked_loss_by_finite_differences():
+    states = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
+    head, labels = nn.Linear(4, 6).double(), torch.tensor([[1, 5, IGNORED]])
+    summed_loss_without_logits(states, head, labels, 0.2).backward()
+    step = 1e-6
+    for tensor in (states, head.weight, head.bias):
+        flat = tensor.data.view(-1)
+        for index in range(0, flat.numel(), 5):
+            flat[index] += step
+            above = summed_loss_without_logits(states, head, labels, 0.2).item()
+            flat[index] -= 2 * step
+            below = summed_loss_without_logits(states, head, labels, 0.2).item()
+            flat[index] += step
+            assert tensor.grad.view(-1)[index].item() == pytest.approx((above - below) / (2 * step), abs=1e-6)
+
+
+@pytest.mark.parametrize("num_items_in_batch", [None, 0, torch.tensor(0), 12], ids=["none", "0", "tensor 0", "12"])
+@pytest.mark.parametrize("skip_logits", [False, True])
+def test_a_batch_without_labels_that_count_gives_zero(skip_logits, num_items_in_batch):
+    model, batch = tiny_model(), pairs()
+    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    loss = model(**batch, num_items_in_batch=num_items_in_batch, skip_logits=skip_logits, label_smoothing=0.1).loss
+    assert loss.item() == 0
+    loss.backward()
+    taken = gradients(model)
+    assert taken and all((grad == 0).all() for grad in taken.values())
+
+
+@pytest.mark.parametrize("skip_logits", [False, True])
+@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, float("nan")])
+def test_label_smoothing_out_of_range_raises(label_smoothing, skip_logits):
+    with pytest.raises(ValueError, match=f"`label_smoothing` is {label_smoothing}; .*below 1"):
+        tiny_model()(**pairs(), label_smoothing=label_smoothing, skip_logits=skip_logits)
+
+
+@pytest.mark.parametrize("skip_logits", [False, True])
+def test_labels_of_another_length_than_the_decoder_input_raise(skip_logits):
+    batch = pairs()
+    with pytest.raises(ValueError, match=r"`labels`.*\(4, 7\).*\(4, 3\)"):
+        tiny_model()(**batch, decoder_input_ids=batch["input_ids"][:, :3], skip_logits=skip_logits)

@@ -1,0 +1,75 @@
+"""Every command of the README runs as printed, long ones cut short."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# Added to a command of the README so that it ends in seconds.
+CUT_SHORT = {
+    "train_translation.py": "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32 "
+    "--vocab_size 300 --max_steps 2 --max_tokens 512 --final_num_beams 1 --use_cpu"
+}
+TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    return [shlex.split(line) for block in blocks("sh") for line in block.splitlines() if line.strip()]
+
+
+def run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the README assumes it: the scripts, and text files by the names it uses."""
+    path = tmp_path_factory.mktemp("readme")
+    (path / "scripts").symlink_to(ROOT / "scripts")
+    for name in TEXT_FILES:
+        for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
+            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40)]
+            (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def python_commands() -> list[list[str]]:
+    return [command for command in commands() if command[0] == "python"]
+
+
+def test_commands_are_known_to_this_test():
+    for command in commands():
+        assert command[0] in ("python", "make"), f"no test runs {shlex.join(command)}"
+
+
+def test_python_commands_and_code_run_in_their_order(folder: Path):
+    for command in python_commands():
+        run([sys.executable, *command[1:], *CUT_SHORT.get(Path(command[1]).name, "").split()], folder)
+    for code in blocks("python"):
+        run([sys.executable, "-c", code], folder)
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)
+def test_make_targets_exist(command: list[str]):
+    run([*command, "--dry-run"], ROOT)
+
+
+@pytest.mark.slow
+def test_make_demo_runs(tmp_path: Path):
+    output = tmp_path / "demo"
+    arguments = f"--output_dir {output} --max_steps 3 --warmup_steps 1 --final_num_beams 1"
+    run(["make", "demo", f"ARGS={arguments}"], ROOT)
+    assert {"model.safetensors", "training_curve.png", "attention.png", "README.md"} <= {
+        path.name for path in output.iterdir()
+    }

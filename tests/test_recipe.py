@@ -1,0 +1,583 @@
+"""The whole way through scripts/train_translation.py: inputs, faults, files, resuming, choice of the model."""
+
+import gzip
+import json
+import math
+import os
+import random
+import runpy
+import subprocess
+import sys
+from itertools import count, islice
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+)
+
+from hf_vanilla_transformer import recipe, train_tokenizer
+from hf_vanilla_transformer.data import DataArguments
+from hf_vanilla_transformer.recipe import ModelArguments, parse_overrides, train_translation
+from hf_vanilla_transformer.training import (
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    average_checkpoints,
+    last_checkpoints,
+)
+from hf_vanilla_transformer.translation import translate
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train_translation.py"
+main = runpy.run_path(str(SCRIPT))["main"]
+
+TINY = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
+TINY += ",encoder_ffn_dim=32,decoder_ffn_dim=32"
+MODEL = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word", "--min_frequency", "1"]
+SCHEDULE = ["--max_tokens", "400", "--warmup_steps", "10", "--num_train_epochs", "2", "--logging_steps", "5"]
+OPTIONS = [*MODEL, *SCHEDULE, "--use_cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Models as small as these only wait for a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def sentences(rows=80, seed=0):
+    """Pairs of sentences, the target having the words of the source in capitals; other seeds have other sources."""
+    generator, words = random.Random(seed), ["ant", "bee", "cat", "dog", "eel", "fox"]
+    lines = (" ".join(generator.choices(words, k=generator.randint(2, 6))) for _ in count())
+    own = (line for line in lines if sum(map(ord, line)) % 3 == seed)
+    return [(line, line.upper()) for line in islice(own, rows)]
+
+
+def write(path, text):
+    path.parent.mkdir(exist_ok=True)
+    content = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return str(path)
+
+
+def lines(items):
+    return "".join(f"{item}\n" for item in items)
+
+
+def tsv(pairs):
+    return lines("\t".join(pair) for pair in pairs)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The arguments that name training, validation and test pairs."""
+    parts = {"train": sentences(), "validation": sentences(12, 1), "test": sentences(9, 2)}
+    return [
+        word
+        for split, pairs in parts.items()
+        for word in (f"--{split}_file", write(tmp_path / f"{split}.tsv", tsv(pairs)))
+    ]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Train by the script, in this process, and return the folder of the model and its results."""
+
+    def train(*words, folder="model", options=OPTIONS):
+        main([*words, *options, "--output_dir", str(tmp_path / folder)])
+        return tmp_path / folder, json.loads((tmp_path / folder / "all_results.json").read_text())
+
+    return train
+
+
+@pytest.fixture
+def fail(tmp_path, capsys):
+    """Return the one line in which the script refuses its input, having trained nothing."""
+
+    def refuse(*words, options=OPTIONS, folder="model"):
+        before = set(tmp_path.glob("*/checkpoint-*"))
+        with pytest.raises(SystemExit) as stop:
+            main([*words, *options, "--output_dir", str(tmp_path / folder)])
+        printed = capsys.readouterr()
+        assert stop.value.code == 2
+        messages = [
+            line for line in printed.err.split("\n") if line and "usage:" not in line and "Warning" not in line
+        ]
+        assert len(messages) == 1, printed.err
+        assert "'loss'" not in printed.out and set(tmp_path.glob("*/checkpoint-*")) == before
+        return messages[0]
+
+    return refuse
+
+
+def weights(folder):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+
+
+def assert_equal_weights(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def history(folder, key="loss"):
+    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [(entry["step"], entry[key]) for entry in log if key in entry]
+
+
+class TestWholeWay:
+    def test_as_a_program(self, tmp_path, files):
+        """What a user sees and gets: a quiet run, every file, and the same translations from a new process."""
+        folder = tmp_path / "model"
+        command = [sys.executable, str(SCRIPT), *files, *OPTIONS, "--output_dir", str(folder), "--seed", "3"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        # Checkpoints follow one another so fast that their times can be equal.
+        noise = [line for line in done.stderr.split("\n") if line and "mtime may not be reliable" not in line]
+        assert noise == []
+        for part in ("train        read 80, kept 80", "learning     up to 0.0791 after 10 steps", "test bleu"):
+            assert part in done.stdout
+
+        written = {path.name for path in folder.iterdir() if path.is_file()}
+        expected = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+        expected |= {"tokenizer_config.json", "all_results.json", "trainer_state.json", "test_translations.txt"}
+        expected |= {"training_curve.png", "attention.png", "README.md"}
+        assert written == expected
+        results = json.loads((folder / "all_results.json").read_text())
+        assert (results["train_pairs"], results["validation_pairs"], results["test_pairs"]) == (80, 12, 9)
+        assert results["chosen_model"] in ("trained", "averaged") and results["train_tokens_per_second"] > 0
+        settings = json.loads((folder / "generation_config.json").read_text())
+        assert (settings["num_beams"], settings["max_length"]) == (4, 512)
+
+        code = (
+            "import sys, hf_vanilla_transformer as h; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer;"
+            "from hf_vanilla_transformer.translation import translate; m = AutoModelForSeq2SeqLM.from_pretrained("
+            "sys.argv[1]); t = AutoTokenizer.from_pretrained(sys.argv[1]); sources = sys.argv[2:];"
+            "[print(row[0].text) for row in translate(m, t, sources)]"
+        )
+        sources = [source for source, _ in sentences(9, 2)]
+        again = subprocess.run([sys.executable, "-c", code, str(folder), *sources], capture_output=True, text=True)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == (folder / "test_translations.txt").read_text()
+
+    def test_the_model_card(self, files, run):
+        folder, results = run(*files, "--source_lang", "en", "--target_lang", "xx")
+        card = ModelCard.load(folder / "README.md")
+        card_data = card.data.to_dict()
+        assert card_data["language"] == ["en", "xx"] and card_data["pipeline_tag"] == "translation"
+        (bleu, _) = card_data["model-index"][0]["results"][0]["metrics"]
+        assert bleu["type"] == "bleu" and bleu["value"] == round(results["test_bleu"], 2)
+        assert "| train | 80 |" in card.text and "| `warmup_steps` | 10 |" in card.text
+        assert "\n\n\n" not in card.text and "{{" not in card.text and "{%" not in card.text
+        # The example is Python.
+        (code,) = [block.split("```")[0] for block in card.text.split("```python\n")[1:]]
+        compile(code, "README.md", "exec")
+
+    def test_the_card_quotes_any_text(self, tmp_path, run):
+        path = write(tmp_path / "x.tsv", tsv([(r'C\C="C" | *x* \'', "$1 `b`")] * 20))
+        folder, _ = run("--train_file", path)
+        code = ModelCard.load(folder / "README.md").text.split("```python\n")[1].split("```")[0]
+        compile(code, "README.md", "exec")
+        assert r'"C\\C=\"C\" | *x* \\' in code
+
+    def test_learns(self, tmp_path, files, run):
+        """Some 400 steps suffice for so easy a task; what the run says of itself is what its files give."""
+        write(tmp_path / "train.tsv", tsv(sentences(400)))
+        options = [*OPTIONS, "--num_train_epochs", "36", "--eval_strategy", "steps", "--eval_steps", "60"]
+        options += ["--learning_rate", "0.01", "--warmup_steps", "20", "--config_overrides", f"{TINY},d_model=32"]
+        options += ["--label_smoothing_factor", "0.05", "--metric_for_best_model", "exact_match"]
+        folder, results = run(*files, options=options)
+        assert results["test_exact_match"] > 50
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        pairs = sentences(9, 2)
+        outputs = [row[0].text for row in translate(model, tokenizer, [source for source, _ in pairs])]
+        matches = sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True))
+        assert results["test_exact_match"] == pytest.approx(100 * matches / 9)
+
+    def test_the_seed_decides(self, files, run):
+        curves = [
+            history(run(*files, "--seed", seed, folder=f"{number}")[0]) for number, seed in enumerate(("1", "1", "2"))
+        ]
+        assert curves[0] == curves[1] != curves[2]
+
+    @pytest.mark.slow
+    def test_two_processes(self, tmp_path, files):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+        command += [
+            "--rdzv-endpoint=localhost:0",
+            str(SCRIPT),
+            *files,
+            *OPTIONS,
+            "--output_dir",
+            str(tmp_path / "two"),
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("test bleu") == 1 and "accumulated x 2 processes" in done.stdout
+        assert "Traceback" not in done.stderr
+        assert (tmp_path / "two" / "README.md").exists()
+
+
+class TestInputs:
+    def test_two_gzip_files(self, tmp_path, run):
+        sides = zip(*sentences(), strict=True)
+        paths = [write(tmp_path / f"x.{i}.gz", lines(side)) for i, side in enumerate(sides)]
+        words = ["--train_source_file", paths[0], "--train_target_file", paths[1], "--validation_split_size", "10"]
+        _, results = run(*words)
+        assert results["validation_pairs"] >= 10 and "test_bleu" not in results
+
+    def test_json_lines_with_translations(self, tmp_path, run):
+        rows = [json.dumps({"translation": {"en": source, "xx": target}}) for source, target in sentences()]
+        words = [
+            "--train_file",
+            write(tmp_path / "x.jsonl", lines(rows)),
+            "--source_lang",
+            "en",
+            "--target_lang",
+            "xx",
+        ]
+        _, results = run(*words)
+        assert results["train_pairs"] == 80 and results["chosen_model"] == "averaged"
+
+    def test_a_folder_as_data_set(self, tmp_path, run):
+        for split, rows in (("train", 80), ("validation", 10)):
+            write(tmp_path / "set" / f"{split}.tsv", tsv([("source", "target"), *sentences(rows)]))
+        for split in ("train", "validation"):
+            pairs = [{"source": source, "target": target} for source, target in sentences(20)]
+            write(tmp_path / "set" / f"{split}.jsonl", lines(map(json.dumps, pairs)))
+            (tmp_path / "set" / f"{split}.tsv").unlink()
+        _, results = run("--dataset_name", str(tmp_path / "set"))
+        assert (results["train_pairs"], results["validation_pairs"]) == (20, 20)
+
+    def test_streaming(self, files, run):
+        folder, results = run(*files, "--streaming", "--max_steps", "12")
+        assert (results["steps"], results["validation_pairs"]) == (12, 12)
+        assert history(folder, "eval_loss")[-1][0] == 12 and len(history(folder, "eval_bleu")) > 2
+
+    @pytest.mark.parametrize("algorithm", ["bpe", "character"])
+    def test_separate_vocabularies(self, files, run, algorithm):
+        words = ["--separate_vocabularies", "--tokenizer_algorithm", algorithm, "--vocab_size", "300"]
+        folder, _ = run(*files, options=[*OPTIONS, *words])
+        config = AutoModelForSeq2SeqLM.from_pretrained(folder).config
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert not config.share_encoder_decoder_embeddings
+        assert (config.vocab_size, config.decoder_vocab_size) == (len(tokenizer), tokenizer.target_vocab_size)
+
+    @pytest.mark.parametrize("suffix", ["yaml", "json"])
+    def test_argument_file_and_command_line(self, tmp_path, files, run, suffix):
+        arguments = {"seed": 5, "warmup_steps": "1e1", "lowercase": True, "eval_strategy": "no", "source_lang": None}
+        text = json.dumps(arguments) if suffix == "json" else "\n".join(f"{k}: {v}" for k, v in arguments.items())
+        text = text.replace("None", "null")
+        options = [word for word in OPTIONS if word not in ("--warmup_steps", "10")]
+        folder, _ = run(write(tmp_path / f"x.{suffix}", text), *files, "--seed", "6", options=options)
+        card = (folder / "README.md").read_text()
+        assert "| `seed` | 6 |" in card and "| `warmup_steps` | 10 |" in card
+        assert AutoTokenizer.from_pretrained(folder).tokenize("ANT") == ["ant"]
+        assert history(folder, "eval_loss") == []
+
+    def test_going_on_from_a_model(self, tmp_path, files, run):
+        first, _ = run(*files)
+        words = [
+            "--model_name_or_path",
+            str(first),
+            "--learning_rate",
+            "0",
+            *SCHEDULE,
+            "--average_last_checkpoints",
+            "0",
+        ]
+        second, results = run(*files, folder="second", options=[*words, "--use_cpu"])
+        assert results["chosen_model"] == "trained"
+        assert_equal_weights(weights(first), weights(second))
+
+    def test_a_tokenizer_from_a_folder(self, tmp_path, files, run):
+        tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="character")
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+        folder, _ = run(*files, "--tokenizer_name_or_path", str(tmp_path / "tokenizer"))
+        assert AutoTokenizer.from_pretrained(folder).get_vocab() == tokenizer.get_vocab()
+
+    def test_marian(self, tmp_path, files, run):
+        tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="word")
+        ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+        layers = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+        widths = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 40}
+        config = MarianConfig(vocab_size=len(tokenizer), forced_eos_token_id=2, **ids, **layers, **widths)
+        for part in (MarianMTModel(config), tokenizer):
+            part.save_pretrained(tmp_path / "marian")
+        options = ["--model_name_or_path", str(tmp_path / "marian"), *SCHEDULE, "--use_cpu"]
+        folder, results = run(*files, options=options)
+        assert isinstance(AutoModelForSeq2SeqLM.from_pretrained(folder), MarianMTModel)
+        assert math.isfinite(results["train_loss"]) and "test_bleu" in results
+
+    def test_options_of_training(self, files, run):
+        """Learned positions, sampling of presets, bfloat16 and no beams go the whole way too."""
+        words = ["--config_overrides", f"{TINY},position_embedding_type=learned,max_position_embeddings=24"]
+        words += ["--bf16", "--final_num_beams", "1", "--final_length_penalty", "0.6", "--max_tokens", "0"]
+        folder, results = run(*files, options=[*OPTIONS, *words])
+        assert json.loads((folder / "generation_config.json").read_text())["max_length"] == 24
+        assert "test_bleu" in results
+
+    def test_tensorboard(self, tmp_path, files, run):
+        pytest.importorskip("tensorboard", reason="an optional dependency: the extra `tensorboard`")
+        folder, _ = run(*files, "--report_to", "tensorboard")
+        assert list(folder.rglob("events.out.tfevents.*"))
+
+    def test_a_preset_brings_its_smoothing(self, tmp_path):
+        for preset, given, expected in (
+            ("table3-d-smoothing0.2", 0.1, 0.2),
+            ("table3-d-smoothing0.2", 0.3, 0.3),
+            ("base", 0.1, 0.1),
+        ):
+            args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+            recipe.check_arguments(ModelArguments(preset=preset), DataArguments(), args, None)
+            assert args.label_smoothing_factor == expected
+
+
+class TestResuming:
+    @pytest.mark.parametrize("streaming", [False, True])
+    def test_goes_on_exactly(self, files, run, monkeypatch, streaming):
+        options = [
+            *OPTIONS,
+            "--eval_strategy",
+            "steps",
+            "--eval_steps",
+            "4",
+            "--max_steps",
+            "12",
+            "--logging_steps",
+            "1",
+        ]
+        options += ["--config_overrides", f"{TINY},dropout=0.2"] + ["--streaming"] * streaming
+        whole, _ = run(*files, folder="whole", options=options)
+
+        class Interrupt(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step == 6:
+                    raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            start = VanillaTransformerTrainer.__init__
+            patch.setattr(
+                VanillaTransformerTrainer,
+                "__init__",
+                lambda self, *args, **kwargs: start(self, *args, **kwargs) or self.add_callback(Interrupt),
+            )
+            with pytest.raises(SystemExit) as stop:
+                run(*files, folder="parts", options=options)
+        assert stop.value.code == 130
+        # Without its preset and tokenizer: they come from the checkpoint.
+        parts, results = run(*files, "--resume_from_checkpoint", "last", folder="parts", options=options[len(MODEL) :])
+        assert history(parts) == history(whole) and history(parts, "eval_bleu") == history(whole, "eval_bleu")
+        assert results["steps"] == 12
+        assert_equal_weights(weights(whole), weights(parts))
+
+    def test_a_run_that_has_ended_is_evaluated_again(self, files, run):
+        folder, first = run(*files)
+        (folder / "all_results.json").unlink()
+        _, second = run(*files, "--resume_from_checkpoint", "last")
+        assert (second["steps"], second["test_chrf"]) == (first["steps"], first["test_chrf"])
+
+
+class TestChoice:
+    def scored(self, monkeypatch, scores):
+        """Let the models that `choose_model` compares, the trained one first, have these scores."""
+        scores = iter(scores)
+        monkeypatch.setattr(recipe, "best_texts", lambda *args: [""])
+        monkeypatch.setattr(
+            recipe, "translation_scores", lambda *args, **kwargs: dict.fromkeys(recipe.METRICS, 0.0) | next(scores)
+        )
+
+    @pytest.fixture
+    def trained(self, tmp_path, files, run):
+        return run(*files, "--num_train_epochs", "3", "--average_last_checkpoints", "2")[0]
+
+    @pytest.mark.parametrize(
+        ("metric", "scores", "chosen"),
+        [
+            ("bleu", [{"bleu": 2.0}, {"bleu": 1.0}], "trained"),
+            ("bleu", [{"bleu": 1.0}, {"bleu": 2.0}], "averaged"),
+            ("chrf", [{"chrf": 2.0}, {"bleu": 9.0, "chrf": 1.0}], "trained"),
+            ("loss", [{"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}], "trained"),
+        ],
+    )
+    def test_the_better_one_on_validation(self, trained, monkeypatch, metric, scores, chosen):
+        self.scored(monkeypatch, scores)
+        args = VanillaTransformerTrainingArguments(
+            str(trained), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
+        )
+        text = {"validation": datasets.Dataset.from_list([{"source": "a", "target": "b"}])}
+        results = {}
+        model = recipe.choose_model(AutoTokenizer.from_pretrained(trained), text, args, results)
+        assert results["chosen_model"] == chosen and results["averaged_checkpoints"] == 2
+        averaged = average_checkpoints(last_checkpoints(trained, 2)).state_dict()
+        assert_equal_weights(model.state_dict(), averaged if chosen == "averaged" else weights(trained))
+
+    def test_early_stopping(self, files, run):
+        words = ["--early_stopping_patience", "2", "--metric_for_best_model", "loss", "--num_train_epochs", "50"]
+        folder, results = run(*files, options=[*OPTIONS, *words, "--learning_rate", "1e-12"])
+        # Nothing improves at such a rate: the first evaluation is the best, and the second after it the last.
+        assert len(history(folder, "eval_loss")) <= 5 and results["epoch"] <= 5
+
+
+class TestFaults:
+    def test_text(self, tmp_path, fail):
+        two = ["--train_source_file", str(tmp_path / "a"), "--train_target_file", str(tmp_path / "b")]
+        for source, target, message in (
+            ("a\nb\n", "a\n", r"a has 2 lines but "),
+            ("", "", "a: no lines in it"),
+            (b"a\n\xff\n", "a\nb\n", "a, line 2: byte 0xff at position 1 is not UTF-8"),
+        ):
+            write(tmp_path / "a", source)
+            write(tmp_path / "b", target)
+            assert message in fail(*two)
+        assert "no data is named" in fail()
+        assert "no such file" in fail("--train_file", str(tmp_path / "none.tsv"))
+
+    def test_columns_and_splits(self, tmp_path, fail):
+        table = write(tmp_path / "x.csv", "en,xx\na,b\n")
+        rows = write(tmp_path / "x.jsonl", '{"translation": {"en": "a", "xx": "b"}}\n')
+        assert "no column 'source' or 'target'" in fail("--train_file", table)
+        languages = ["--source_lang", "en", "--target_lang", "fr"]
+        assert "the languages en, xx, not en and fr" in fail("--train_file", rows, *languages)
+        assert "there are no training pairs" in fail("--test_file", write(tmp_path / "x.tsv", "a\tb\n"))
+
+    def test_no_pair_fits(self, files, fail):
+        assert "no pair is left" in fail(*files, "--max_source_length", "2", "--max_target_length", "2")
+        assert "tokens (source and target) exceed max_tokens 5" in fail(
+            *files, options=[*OPTIONS, "--max_tokens", "5"]
+        )
+
+    def test_output_dir(self, tmp_path, files, fail):
+        write(tmp_path / "model" / "config.json", "{}")
+        assert "already holds a run: go on with it by --resume_from_checkpoint last" in fail(*files)
+        assert "holds no checkpoint to resume from" in fail(*files, "--resume_from_checkpoint", "last")
+        assert "is no checkpoint; name a" in fail(*files, "--resume_from_checkpoint", str(tmp_path))
+        write(tmp_path / "a-file", "")
+        assert "a-file cannot be made: File exists" in fail(*files, folder="a-file")
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--preset", "smal"], "unknown preset 'smal'; use one of small"),
+            (["--config_overrides", "d_model"], "'d_model' sets no field of the configuration; write field=value"),
+            (["--config_overrides", "d_modle=8"], "did you mean d_model=...?"),
+            (["--config_overrides", "from_pretrained=8"], "'from_pretrained=8' sets no field"),
+            (["--config_overrides", "d_model=wide"], "d_model=wide is of the wrong type; d_model takes int"),
+            (["--config_overrides", "d_model=17"], "`d_model` is 17"),
+            (["--config_overrides", "vocab_size=5,decoder_vocab_size=5"], "the model's `vocab_size` is 5"),
+            (
+                ["--config_overrides", "pad_token_id=3"],
+                "the tokenizer has pad_token_id 0, but the model pad_token_id 3",
+            ),
+            (
+                ["--config_overrides", f"{TINY},position_embedding_type=learned,max_position_embeddings=4"],
+                "the longest validation pair has 7 tokens on one side, but the model has 4 positions",
+            ),
+            (["--tokenizer_algorithm", "magic"], "magic"),
+            (["--model_name_or_path", "there"], "brings its own tokenizer and configuration"),
+            (["--early_stopping_patience", "1", "--eval_strategy", "no"], "needs evaluations; set --eval_strategy"),
+            (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown; use bleu, chrf"),
+            (["--predict_with_generate", "false"], "bleu needs --predict_with_generate; use loss without it"),
+            (["--streaming"], "say how long to train by --max_steps"),
+            (["--final_num_beams", "0"], "--final_num_beams 0 leaves no hypothesis"),
+            (["--warmup_steps", "0"], "--warmup_steps is 0, from which no learning rate follows"),
+            (["--save_strategy", "no"], "requires the save and eval strategy to match"),
+            (["--lr_scheduler_type", "sqrt"], "sqrt"),
+            (["--vocab_size", "many"], "invalid int value: 'many'"),
+            (["--colour", "red"], "--colour"),
+            (["--report_to", "nothing-known"], "nothing-known"),
+        ],
+    )
+    def test_arguments(self, files, fail, words, message):
+        assert message in fail(*files, options=[*OPTIONS, *words])
+
+    def test_early_stopping_without_validation(self, files, fail):
+        assert "--early_stopping_patience needs validation pairs" in fail(*files[:2], "--early_stopping_patience", "1")
+
+    def test_names_of_models(self, tmp_path, files, fail):
+        (tmp_path / "empty").mkdir()
+        for name in (str(tmp_path / "none"), str(tmp_path / "empty")):
+            assert f"{name}: no tokenizer can be loaded" in fail(*files, "--tokenizer_name_or_path", name)
+            assert f"{name}: no tokenizer can be loaded" in fail(
+                *files, options=[*SCHEDULE, "--model_name_or_path", name]
+            )
+        train_tokenizer(["a"]).save_pretrained(tmp_path / "empty")
+        message = fail(*files, options=[*SCHEDULE, "--model_name_or_path", str(tmp_path / "empty")])
+        assert "empty: no encoder-decoder can be loaded" in message
+
+    def test_special_tokens_of_another_kind(self, tmp_path, files, fail):
+        vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "ant"]
+        inner = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unk>"))
+        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+        special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        PreTrainedTokenizerFast(tokenizer_object=inner, **special).save_pretrained(tmp_path / "other")
+        words = ["--tokenizer_name_or_path", str(tmp_path / "other")]
+        message = fail(*files, *words)
+        remedy = "pad_token_id=1,bos_token_id=0,eos_token_id=2,decoder_start_token_id=0"
+        assert "the tokenizer has pad_token_id 1, bos_token_id 0, but the model pad_token_id 0" in message
+        assert message.endswith(f"--config_overrides {remedy}")
+        main(
+            [
+                *files,
+                *OPTIONS,
+                *words,
+                "--config_overrides",
+                f"{TINY},{remedy}",
+                "--output_dir",
+                str(tmp_path / "model"),
+            ]
+        )
+
+    def test_argument_files(self, tmp_path, fail):
+        for text, message in (
+            ("seed: 1\nwarmup: 3\n", "unknown argument warmup; did you mean warmup_steps?"),
+            ("- seed\n", "holds no mapping of argument names"),
+            ("seed: [1\n", "x.yaml cannot be read: while parsing"),
+            (b"\xff", "x.yaml cannot be read"),
+            ("optim_args: {a: 1}\n", "optim_args is a mapping; write it as a JSON string in quotes"),
+            ("vocab_size: many\n", "invalid int value: 'many'"),
+        ):
+            assert message in fail(write(tmp_path / "x.yaml", text))
+        assert "none.yaml cannot be read" in fail(str(tmp_path / "none.yaml"))
+
+    def test_card_template(self, tmp_path, files):
+        args = VanillaTransformerTrainingArguments(str(tmp_path / "model"), use_cpu=True)
+        data_args = DataArguments(train_file=files[1])
+        for content in (None, "{% if %}"):
+            if content:
+                write(tmp_path / "card.md", content)
+            with pytest.raises(ValueError, match="card.md: not a readable template of the model card"):
+                train_translation(ModelArguments(preset="tiny"), data_args, args, tmp_path / "card.md")
+
+    def test_help(self, capsys):
+        with pytest.raises(SystemExit) as stop:
+            main(["--help"])
+        assert stop.value.code == 0
+        text = capsys.readouterr().out
+        for name in ("--train_source_file", "--preset", "--max_tokens", "scripts/recipes/multi30k.yaml"):
+            assert name in text
+
+
+def test_overrides():
+    text = "d_model=256, norm_position=pre,dropout=0,layer_norm_eps=1e-6,head_dim=None,attention_bias=True"
+    assert parse_overrides(text) == {
+        "d_model": 256,
+        "norm_position": "pre",
+        "dropout": 0,
+        "layer_norm_eps": 1e-6,
+        "head_dim": None,
+        "attention_bias": True,
+    }
+    assert parse_overrides(None) == parse_overrides("") == {}
