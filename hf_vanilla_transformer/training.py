@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import signature
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer_utils import EvalLoopOutput
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
 from .text_files import DataError
@@ -290,6 +292,13 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "label_smoothing": smoothing, "skip_logits": not return_outputs}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate; `Seq2SeqTrainer` would count those twice that fill the last batch of several processes."""
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
+        return super().evaluation_loop(*args, **kwargs)
 
     def prediction_step(
         self,

@@ -29,7 +29,7 @@ from hf_vanilla_transformer.data import DataArguments
 from hf_vanilla_transformer.recipe import ModelArguments, train_translation
 from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 
-CARD_TEMPLATE = Path(__file__).parents[1] / "model_cards" / "template.md"
+CARD_TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
 USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"
 INTERRUPTED = 130
 

@@ -84,7 +84,8 @@ def test_empty_missing_and_unreadable_files(tmp_path, capsys, references, monkey
     unwritable = str(tmp_path / "no folder" / "scores.json")
     assert unwritable in fail(capsys, "--predictions", references, "--references", references, "--json", unwritable)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\xff\n"))))
-    assert "standard input, line 1: byte 0xff at position 1 is not UTF-8" in fail(capsys, "--predictions", "-", "--references", references)
+    expected = "standard input, line 1: byte 0xff at position 1 is not UTF-8"
+    assert expected in fail(capsys, "--predictions", "-", "--references", references)
 
 
 def test_help_shows_the_options_and_an_example(capsys):

@@ -211,7 +211,7 @@ class TestWholeWay:
         assert curves[0] == curves[1] != curves[2]
 
     @pytest.mark.slow
-    def test_two_processes(self, tmp_path, files):
+    def test_two_processes(self, tmp_path, files, run):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
         command += [
             "--rdzv-endpoint=localhost:0",
@@ -227,6 +227,10 @@ class TestWholeWay:
         assert done.stdout.count("test bleu") == 1 and "accumulated x 2 processes" in done.stdout
         assert "Traceback" not in done.stderr
         assert (tmp_path / "two" / "README.md").exists()
+        # Every validation pair counts once, although two batches are filled up with repetitions.
+        one, _ = run(*files, "--learning_rate", "0")
+        chrf = [{value for _, value in history(folder, "eval_chrf")} for folder in (one, tmp_path / "two")]
+        assert chrf[0] == chrf[1] and len(chrf[0]) == 1
 
 
 class TestInputs:

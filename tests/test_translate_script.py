@@ -134,7 +134,8 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, fo
     assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "out.txt"}
     # Enough lines before it to fill a block of the decoder.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\n" * 9000 + b"caf\xe9\n"))))
-    assert "standard input, line 9001: byte 0xe9 at position 4 is not UTF-8" in fail(capsys, "--model", folder, "--output", str(output))
+    expected = "standard input, line 9001: byte 0xe9 at position 4 is not UTF-8"
+    assert expected in fail(capsys, "--model", folder, "--output", str(output))
     assert output.read_text() == "from before"
 
 
