@@ -144,6 +144,8 @@ class DataArguments:
         if len(given) > 1:
             given = [name if " " in name else f"--{name}" for name in given]
             raise DataError(f"{' and '.join(given)} are both given; keep one of them")
+        if self.toy_corpus and self.streaming:
+            raise DataError("--toy_corpus is generated in memory, so --streaming has nothing to read; leave it out")
         for split in SPLITS[1:]:
             size = getattr(self, f"{split}_split_size")
             if size is not None and self.files(split):
@@ -336,13 +338,14 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     Raises:
         DataError: The data cannot be read or used; see the message.
     """
-    if arguments.toy_corpus:
-        return load_toy_corpus()
-    if not (arguments.dataset_name or any(map(arguments.files, SPLITS))):
+    if not (arguments.dataset_name or arguments.toy_corpus or any(map(arguments.files, SPLITS))):
         raise DataError(
-            "no data is named; give --train_source_file and --train_target_file, --train_file or --dataset_name"
+            "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
+            "--toy_corpus"
         )
-    splits = _load_named(arguments) if arguments.dataset_name else {}
+    splits: dict[str, Any] = dict(load_toy_corpus()) if arguments.toy_corpus else {}
+    if arguments.dataset_name:
+        splits = _load_named(arguments)
     for split in SPLITS:
         if files := arguments.files(split):
             splits[split] = _load_files(files, split, arguments)

@@ -239,6 +239,9 @@ class TestArguments:
             ({"source_lang": "en"}, "--source_lang is given without --target_lang"),
             ({"train_file": "a", "train_source_file": "a", "train_target_file": "b"}, "are both given"),
             ({"train_file": "a.tsv", "dataset_name": "b"}, "--dataset_name and a training file are both given"),
+            ({"train_file": "a.tsv", "toy_corpus": True}, "--toy_corpus and a training file are both given"),
+            ({"dataset_name": "a", "toy_corpus": True}, "--dataset_name and --toy_corpus are both given"),
+            ({"streaming": True, "toy_corpus": True}, "nothing to read"),
             ({"validation_file": "a.tsv", "validation_split_size": 0.1}, "and a validation file are both given"),
             ({"train_file": "a.tsv", "test_split_size": 1.5}, "1.5 is neither a fraction below 1 nor a number"),
             ({"train_file": "a.tsv", "max_train_samples": 0}, "leaves no pairs"),
@@ -247,6 +250,15 @@ class TestArguments:
     def test_contradictions(self, options, message):
         with pytest.raises(DataError, match=message):
             DataArguments(**options)
+
+    def test_toy_corpus(self):
+        splits = load_parallel_text(DataArguments(toy_corpus=True, max_train_samples=50))
+        assert {split: len(pairs) for split, pairs in splits.items()} == {
+            "train": 50,
+            "validation": 1000,
+            "test": 1000,
+        }
+        assert splits["train"].column_names == ["source", "target"]
 
     def test_no_data(self):
         with pytest.raises(DataError, match="no data is named"):

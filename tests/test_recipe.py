@@ -212,15 +212,9 @@ class TestWholeWay:
 
     @pytest.mark.slow
     def test_two_processes(self, tmp_path, files, run):
+        options = [*files, *OPTIONS, "--learning_rate", "0"]
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-        command += [
-            "--rdzv-endpoint=localhost:0",
-            str(SCRIPT),
-            *files,
-            *OPTIONS,
-            "--output_dir",
-            str(tmp_path / "two"),
-        ]
+        command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), *options, "--output_dir", str(tmp_path / "two")]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
@@ -228,7 +222,7 @@ class TestWholeWay:
         assert "Traceback" not in done.stderr
         assert (tmp_path / "two" / "README.md").exists()
         # Every validation pair counts once, although two batches are filled up with repetitions.
-        one, _ = run(*files, "--learning_rate", "0")
+        one, _ = run(options=options)
         chrf = [{value for _, value in history(folder, "eval_chrf")} for folder in (one, tmp_path / "two")]
         assert chrf[0] == chrf[1] and len(chrf[0]) == 1
 

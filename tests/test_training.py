@@ -145,6 +145,15 @@ class TestDefaults:
         assert (args.warmup_steps, args.label_smoothing_factor, args.max_grad_norm) == (4000, 0.1, 0)
         assert (args.average_last_checkpoints, args.save_total_limit, args.load_best_model_at_end) == (5, 6, True)
 
+    @pytest.mark.parametrize(
+        ("fast", "fp16", "bf16"), [(True, False, True), (True, True, False), (False, False, False)]
+    )
+    def test_bf16_if_fast(self, tmp_path, monkeypatch, fast, fp16, bf16):
+        monkeypatch.setattr("hf_vanilla_transformer.training.bf16_is_fast", lambda: fast)
+        args = VanillaTransformerTrainingArguments(str(tmp_path), bf16_if_fast=True, fp16=fp16)
+        assert (args.bf16, args.fp16) == (bf16, fp16)
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).bf16
+
     def test_a_given_learning_rate_stays(self, tmp_path):
         assert trainer_of(tmp_path, learning_rate=0.5).args.learning_rate == 0.5
 
