@@ -160,6 +160,13 @@ class DataArguments:
         names = (f"{split}_source_file", f"{split}_target_file", f"{split}_file")
         return tuple(path for path in (getattr(self, name) for name in names) if path)
 
+    @property
+    def description(self) -> str:
+        """Where the training pairs come from, for people: no folder names."""
+        if self.toy_corpus:
+            return "the built-in English-Spanish corpus"
+        return self.dataset_name or ", ".join(Path(file).name for file in self.files("train"))
+
     def _need_both(self, one: str, other: str) -> None:
         given = [name for name in (one, other) if getattr(self, name) is not None]
         if len(given) == 1:

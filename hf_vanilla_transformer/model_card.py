@@ -50,7 +50,7 @@ def write_model_card(
     check_template(template)
     name = Path(folder).resolve().name
     languages = [language for language in (data_args.source_lang, data_args.target_lang) if language]
-    data = data_args.dataset_name or ", ".join(Path(file).name for file in data_args.files("train"))
+    data = data_args.description
     card_data = ModelCardData(
         language=languages or None,
         library_name="transformers",

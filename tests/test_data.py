@@ -260,6 +260,17 @@ class TestArguments:
         }
         assert splits["train"].column_names == ["source", "target"]
 
+    @pytest.mark.parametrize(
+        ("options", "description"),
+        [
+            ({"toy_corpus": True}, "the built-in English-Spanish corpus"),
+            ({"dataset_name": "Helsinki-NLP/opus_books"}, "Helsinki-NLP/opus_books"),
+            ({"train_source_file": "some/a.en", "train_target_file": "some/a.de"}, "a.en, a.de"),
+        ],
+    )
+    def test_description(self, options, description):
+        assert DataArguments(**options).description == description
+
     def test_no_data(self):
         with pytest.raises(DataError, match="no data is named"):
             load_parallel_text(DataArguments())

@@ -411,19 +411,15 @@ class TestLayers:
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 def test_whole_stacks_equal_those_of_torch(norm_position):
-    model = tiny_model(norm_position=norm_position, attention_bias=True, encoder_attention_heads=2)
+    model = tiny_model(norm_position=norm_position, attention_bias=True, encoder_attention_heads=2, layer_norm_eps=0.1)
     TestLayers.randomize(model.model.encoder.layers)
     TestLayers.randomize(model.model.decoder.layers)
-    pre, kwargs = norm_position == "pre", {"dropout": 0.0, "batch_first": True, "norm_first": norm_position == "pre"}
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(16, 2, 32, **kwargs),
-        2,
-        nn.LayerNorm(16) if pre else None,
-        enable_nested_tensor=False,
-    )
-    decoder = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(16, 2, 24, **kwargs), 3, nn.LayerNorm(16) if pre else None
-    )
+    pre = norm_position == "pre"
+    kwargs = {"dropout": 0.0, "batch_first": True, "norm_first": pre, "layer_norm_eps": 0.1}
+    norms = [nn.LayerNorm(16, eps=0.1) if pre else None for _ in range(2)]
+    encoder_layer = nn.TransformerEncoderLayer(16, 2, 32, **kwargs)
+    encoder = nn.TransformerEncoder(encoder_layer, 2, norms[0], enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 24, **kwargs), 3, norms[1])
     for ours, theirs in ((model.model.encoder, encoder), (model.model.decoder, decoder)):
         for layer, reference in zip(ours.layers, theirs.layers, strict=True):
             TestLayers.copy_layer(layer, reference)
@@ -849,6 +845,16 @@ class TestLoadingAndInitialWeights:
         model.save_pretrained(tmp_path)
         loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
         assert (loaded.model.shared.weight == 1).all()
+
+    def test_weights_marked_as_loaded_are_not_drawn_again(self):
+        model = tiny_model(attention_bias=True, position_embedding_type="learned")
+        for module in model.modules():
+            for parameter in module.parameters(recurse=False):
+                nn.init.ones_(parameter)
+                parameter._is_hf_initialized = True
+        for module in model.modules():
+            model._init_weights(module)
+        assert all((parameter == 1).all() for parameter in model.parameters())
 
     def test_matrices_start_xavier_uniform_and_biases_at_zero(self):
         model = tiny_model(d_model=64, encoder_ffn_dim=256, attention_bias=True, lm_head_bias=True)
