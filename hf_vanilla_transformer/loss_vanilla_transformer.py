@@ -37,24 +37,24 @@ def mean_over_labels(summed: Tensor, labels: Tensor, num_items_in_batch: int | T
     return summed / count.to(summed.device).clamp(min=1)
 
 
-def summed_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Return the label-smoothed cross-entropy of `logits` (B, T, V), summed over `labels` (B, T). Section 5.4.
 
     Raises:
-        ValueError: If the shapes differ, or `label_smoothing` is not at least 0 and below 1.
+        ValueError: If the shapes differ, or `smoothing` is not at least 0 and below 1.
     """
-    _check_arguments(logits, labels, label_smoothing)
+    _check_arguments(logits, labels, smoothing)
     logits, labels = logits.to(_sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
-    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
-def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float) -> Tensor:
+def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, smoothing: float) -> Tensor:
     """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all.
 
     Raises:
-        ValueError: If the shapes differ, or `label_smoothing` is not at least 0 and below 1.
+        ValueError: If the shapes differ, or `smoothing` is not at least 0 and below 1.
     """
-    _check_arguments(states, labels, label_smoothing)
+    _check_arguments(states, labels, smoothing)
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
@@ -62,7 +62,7 @@ def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, 
     kept = labels != IGNORE_INDEX
     bias = None if head.bias is None else head.bias.to(dtype)
     states, labels, differentiate = states[kept].to(dtype), labels[kept], torch.is_grad_enabled()
-    return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, label_smoothing, differentiate)
+    return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, smoothing, differentiate)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -105,9 +105,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return *scaled, None, None, None
 
 
-def _check_arguments(states: Tensor, labels: Tensor, label_smoothing: float) -> None:
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"`label_smoothing` is {label_smoothing}; it must be at least 0 and below 1.")
+def _check_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"`smoothing` is {smoothing}; it must be at least 0 and below 1.")
     if states.shape[:2] != labels.shape:
         raise ValueError(
             f"`labels` have the shape {tuple(labels.shape)}, but the decoder's input has {tuple(states.shape[:2])}: "

@@ -522,7 +522,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
-        label_smoothing: float = 0.0,
+        smoothing: float = 0.0,
         skip_logits: bool = False,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
@@ -543,7 +543,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                 with `labels`, always for all.
             num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
                 are accumulated into one step. By default, the labels of this batch.
-            label_smoothing: Epsilon of section 5.4, at least 0 and below 1, applied to this call's loss.
+            smoothing: Epsilon of the label smoothing of section 5.4, at least 0 and below 1, in this call's loss;
+                `Trainer` would take an argument with "label" in its name for labels.
             skip_logits: Whether to compute the loss without storing logits (`logits` is then None).
             **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
 
@@ -572,11 +573,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(states[:, kept, :])
         elif skip_logits:
-            loss = summed_loss_without_logits(states, self.lm_head, labels, label_smoothing)
+            loss = summed_loss_without_logits(states, self.lm_head, labels, smoothing)
             loss = mean_over_labels(loss, labels, num_items_in_batch)
         else:
             logits = self.lm_head(states)
-            loss = mean_over_labels(summed_loss(logits, labels, label_smoothing), labels, num_items_in_batch)
+            loss = mean_over_labels(summed_loss(logits, labels, smoothing), labels, num_items_in_batch)
         passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 

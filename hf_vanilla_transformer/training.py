@@ -210,10 +210,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model)
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
-        if self.args.label_names is None:
-            # Otherwise `Trainer` takes every argument with "label" in its name for labels, `label_smoothing` too.
-            self.label_names = ["labels"]
-        self.model_smooths_labels = "label_smoothing" in parameters
+        self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
             # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
             self.label_smoother = None
@@ -290,7 +287,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         """Return the loss; our model smooths it while training, and stores no logits where none are returned."""
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
-            inputs = {**inputs, "label_smoothing": smoothing, "skip_logits": not return_outputs}
+            inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:

@@ -83,7 +83,7 @@ def test_smoothing_equals_torch_and_the_formula(eps):
 
 def test_the_model_takes_the_mean_over_labels():
     model, batch = tiny_model(), pairs()
-    outputs = model(**batch, label_smoothing=0.1)
+    outputs = model(**batch, smoothing=0.1)
     count = (batch["labels"] != IGNORED).sum()
     expected = smoothed_by_formula(outputs.logits, batch["labels"], 0.1) / count
     torch.testing.assert_close(outputs.loss, expected, rtol=1e-5, atol=1e-5)
@@ -109,7 +109,7 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
         total = 0.0
         for part in zip(*(tensor.chunk(pieces) for tensor in batch.values()), strict=True):
             piece = dict(zip(batch, part, strict=True))
-            loss = model(**piece, num_items_in_batch=count, label_smoothing=0.1, skip_logits=skip_logits).loss
+            loss = model(**piece, num_items_in_batch=count, smoothing=0.1, skip_logits=skip_logits).loss
             loss.backward()
             total += loss.item()
         return total, gradients(model)
@@ -141,10 +141,10 @@ def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, 
     model, batch = tiny_model(**changes).to(dtype), pairs()
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
-    stored = model(**batch, label_smoothing=0.1)
+    stored = model(**batch, smoothing=0.1)
     stored.loss.backward()
     expected = gradients(model)
-    skipped = model(**batch, label_smoothing=0.1, skip_logits=True)
+    skipped = model(**batch, smoothing=0.1, skip_logits=True)
     assert skipped.logits is None and stored.logits is not None
     assert skipped.loss.dtype == dtype
     torch.testing.assert_close(skipped.loss, stored.loss, rtol=tolerance, atol=tolerance)
@@ -186,12 +186,12 @@ def test_gradients_are_not_computed_where_none_are_wanted(monkeypatch):
 
 def test_skip_logits_under_bf16_autocast():
     model, batch = tiny_model(lm_head_bias=True), pairs(count=8)
-    model(**batch, label_smoothing=0.1).loss.backward()
+    model(**batch, smoothing=0.1).loss.backward()
     exact = gradients(model)
     results = {}
     for skip_logits in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(**batch, label_smoothing=0.1, skip_logits=skip_logits).loss
+            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
         loss.backward()
         results[skip_logits] = (loss, gradients(model))
     (stored_loss, stored), (skipped_loss, skipped) = results[False], results[True]
@@ -246,7 +246,7 @@ def test_gradients_of_the_chunked_loss_by_finite_differences():
 def test_a_batch_without_labels_that_count_gives_zero(skip_logits, num_items_in_batch):
     model, batch = tiny_model(), pairs()
     batch["labels"] = torch.full_like(batch["labels"], IGNORED)
-    loss = model(**batch, num_items_in_batch=num_items_in_batch, skip_logits=skip_logits, label_smoothing=0.1).loss
+    loss = model(**batch, num_items_in_batch=num_items_in_batch, skip_logits=skip_logits, smoothing=0.1).loss
     assert loss.item() == 0
     loss.backward()
     taken = gradients(model)
@@ -254,10 +254,10 @@ def test_a_batch_without_labels_that_count_gives_zero(skip_logits, num_items_in_
 
 
 @pytest.mark.parametrize("skip_logits", [False, True])
-@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, float("nan")])
-def test_label_smoothing_out_of_range_raises(label_smoothing, skip_logits):
-    with pytest.raises(ValueError, match=f"`label_smoothing` is {label_smoothing}; .*below 1"):
-        tiny_model()(**pairs(), label_smoothing=label_smoothing, skip_logits=skip_logits)
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
+def test_smoothing_out_of_range_raises(smoothing, skip_logits):
+    with pytest.raises(ValueError, match=f"`smoothing` is {smoothing}; .*below 1"):
+        tiny_model()(**pairs(), smoothing=smoothing, skip_logits=skip_logits)
 
 
 @pytest.mark.parametrize("skip_logits", [False, True])

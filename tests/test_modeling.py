@@ -776,7 +776,7 @@ class TestTrainingMachinery:
 
     @pytest.mark.slow
     def test_compiled_training_step_equals(self):
-        model, batch = tiny_model(), {"input_ids": tokens(2, 5), "labels": tokens(2, 4), "label_smoothing": 0.1}
+        model, batch = tiny_model(), {"input_ids": tokens(2, 5), "labels": tokens(2, 4), "smoothing": 0.1}
         loss = model(**batch).loss
         loss.backward()
         expected = gradients(model)
