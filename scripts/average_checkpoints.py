@@ -9,15 +9,15 @@ The folder then holds model and tokenizer, with the configuration and generation
 """
 
 import sys
-from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.training import average_checkpoints, last_checkpoints
 
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -35,23 +35,17 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> None:
     """Average and save; a mistake in the input ends with one line on standard error and status 2."""
-    parser = HfArgumentParser(
-        Arguments,  # type: ignore[arg-type]  # declared as a NewType, which no class satisfies
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = argument_parser(Arguments, __doc__)
     (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
-    try:
+    with one_line_errors(parser):
         checkpoints = _checkpoints(arguments)
         output = _empty_folder(arguments.output_dir)
         tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(checkpoints[-1]))
         average_checkpoints(checkpoints).save_pretrained(output)
         tokenizer.save_pretrained(output)
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
-    print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
+        print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 
 
 def _checkpoints(arguments: Arguments) -> list[Path]:

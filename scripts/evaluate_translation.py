@@ -7,12 +7,10 @@ One segment a line, detokenized UTF-8, plain or .gz. For example:
 """
 
 import json
-from argparse import RawDescriptionHelpFormatter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import HfArgumentParser
-
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.metrics import translation_scores
 from hf_vanilla_transformer.text_files import read_lines
 
@@ -35,18 +33,12 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the scores; a mistake in the input ends with one line on standard error and status 2."""
-    parser = HfArgumentParser(
-        Arguments,  # type: ignore[arg-type]  # its annotation, a NewType of Any, admits no class
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = argument_parser(Arguments, __doc__)
     (arguments,) = parser.parse_args_into_dataclasses(argv)
-    try:
+    with one_line_errors(parser):
         scores = _score(arguments)
         if arguments.json is not None:
             Path(arguments.json).write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
     print(f"BLEU         {scores['bleu']:6.2f}  {scores['bleu_signature']}")
     print(f"chrF2        {scores['chrf']:6.2f}  {scores['chrf_signature']}")
     print(f"exact match  {scores['exact_match']:6.2f}  % of {scores['segments']} segments")

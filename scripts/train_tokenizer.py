@@ -21,9 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from transformers import HfArgumentParser
-
-from hf_vanilla_transformer.data import read_lines
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+from hf_vanilla_transformer.text_files import read_lines
 from hf_vanilla_transformer.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 
 _ALGORITHMS = Literal["bpe", "unigram", "word", "whitespace", "character"]
@@ -68,17 +67,11 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train and save; a mistake in the input ends with one line on standard error and status 2."""
-    parser = HfArgumentParser(
-        Arguments,  # type: ignore[arg-type]  # declared as a NewType, which no class satisfies
-        description=__doc__,
-        formatter_class=_HelpFormatter,
-    )
+    parser = argument_parser(Arguments, __doc__, formatter_class=_HelpFormatter)
     (arguments,) = parser.parse_args_into_dataclasses(argv)
-    try:
+    with one_line_errors(parser):
         _check(arguments)
         _train(arguments)
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
 
 
 def _check(arguments: Arguments) -> None:

@@ -14,7 +14,6 @@ The folder then holds model, tokenizer, generation settings, all_results.json, p
 """
 
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,6 +24,7 @@ import transformers
 import yaml
 from transformers import HfArgumentParser
 
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.data import DataArguments
 from hf_vanilla_transformer.recipe import ModelArguments, train_translation
 from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
@@ -66,16 +66,15 @@ def parse_arguments(parser: HfArgumentParser, argv: list[str]) -> tuple[Any, ...
 def main(argv: list[str] | None = None) -> None:
     """Train; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
-    parser = HfArgumentParser(kinds, usage=USAGE, description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(kinds, __doc__, usage=USAGE)
     # Reading and writing a checkpoint takes a moment and is no news.
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
-        train_translation(model_args, data_args, args, CARD_TEMPLATE)
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
+        with one_line_errors(parser):
+            model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
+            train_translation(model_args, data_args, args, CARD_TEMPLATE)
     except KeyboardInterrupt:
         parser.exit(INTERRUPTED, "interrupted; --resume_from_checkpoint last goes on from the last checkpoint\n")
 

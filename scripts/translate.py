@@ -13,7 +13,6 @@ is a translation's log-probability, in nats, divided by its number of tokens to 
 import json
 import os
 import sys
-from argparse import RawDescriptionHelpFormatter
 from dataclasses import asdict, dataclass, field
 from itertools import tee
 from typing import Any, Literal
@@ -23,13 +22,13 @@ from safetensors import SafetensorError
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    HfArgumentParser,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.utils.logging import disable_progress_bar
 
 import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.text_files import read_lines, written_whole
 from hf_vanilla_transformer.translation import CHUNK_SIZE, translate_lines
 
@@ -73,23 +72,18 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> None:
     """Translate; a mistake in the input ends with one line on standard error and status 2."""
-    parser = HfArgumentParser(
-        Arguments,  # type: ignore[arg-type]  # declared as a NewType, which no class satisfies
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    parser = argument_parser(Arguments, __doc__)
     (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
     try:
-        _translate(arguments)
+        with one_line_errors(parser):
+            _translate(arguments)
     except BrokenPipeError:
         # The reader (head, say) has had enough. Python would complain when it flushes standard output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except torch.OutOfMemoryError:
         parser.exit(2, f"{parser.prog}: error: out of memory; lower --max_tokens {arguments.max_tokens}\n")
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
 
 
 def _translate(arguments: Arguments) -> None:
