@@ -39,9 +39,8 @@ from .training import (
     VanillaTransformerTrainingArguments,
     average_checkpoints,
     last_checkpoints,
-    position_limit,
 )
-from .translation import cross_attention, translate
+from .translation import cross_attention, position_limit, translate
 
 METRICS = ("bleu", "chrf", "exact_match")
 
@@ -93,7 +92,9 @@ class ModelArguments:
         default="bpe", metadata={"help": "Tokens to learn: bpe, unigram, word, whitespace or character."}
     )
     vocab_size: int = field(default=8000, metadata={"help": "Most tokens in the vocabulary to learn."})
-    min_frequency: int = field(default=2, metadata={"help": "Least occurrences of a token to learn."})
+    min_frequency: int | None = field(
+        default=None, metadata={"help": "Least occurrences of a token to learn; by default 2, where it applies."}
+    )
     separate_vocabularies: bool = field(
         default=False, metadata={"help": "Learn a vocabulary for each side instead of a shared one."}
     )
@@ -274,12 +275,17 @@ def load_or_train_tokenizer(
     if not isinstance(train, datasets.Dataset):
         train = train.take(STREAM_TOKENIZER_PAIRS)
 
+    algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
+    if min_frequency is None:
+        # The unigram model prunes by likelihood, not by counts.
+        min_frequency = 1 if algorithm == "unigram" else 2
+
     def learn(*sides: str) -> PreTrainedTokenizerFast:
         return train_tokenizer(
             (row[side] for row in train for side in sides),
-            algorithm=model_args.tokenizer_algorithm,
+            algorithm=algorithm,
             vocab_size=model_args.vocab_size,
-            min_frequency=model_args.min_frequency,
+            min_frequency=min_frequency,
             lowercase=model_args.lowercase,
             normalization=model_args.normalization,
         )
@@ -598,7 +604,7 @@ def evaluate_test(
         lowercased = translation_scores(translations, references, lowercase=True)
         results |= {f"test_lowercase_{name}": lowercased[name] for name in ("bleu", "bleu_signature")}
         Path(args.output_dir, "test_translations.txt").write_text(
-            "".join(f"{' '.join(line.split(chr(10)))}\n" for line in translations), encoding="utf-8"
+            "".join(f"{' '.join(line.splitlines())}\n" for line in translations), encoding="utf-8"
         )
     outputs = best_texts(model, tokenizer, samples["source"][:], args)
     return [

@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
 from .text_files import DataError
-from .translation import EXTRA_OUTPUT_TOKENS
+from .translation import EXTRA_OUTPUT_TOKENS, position_limit
 
 
 @dataclass
@@ -323,13 +323,6 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         super()._issue_warnings_after_load(load_result)
 
 
-def position_limit(config: Any) -> int | None:
-    """Return the longest sequence that a model has positions for; None where there is no limit."""
-    if getattr(config, "position_embedding_type", None) == "sinusoidal":
-        return None
-    return getattr(config, "max_position_embeddings", None)
-
-
 def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
     """Return the last `number` checkpoints of a run, or as many as there are, oldest first.
 
@@ -373,5 +366,4 @@ __all__ = [
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
     "last_checkpoints",
-    "position_limit",
 ]

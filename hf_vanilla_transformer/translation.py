@@ -103,7 +103,7 @@ def translate_lines(
     _at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _at_least(2, max_source_length=max_source_length)
-    limit = min((n for n in (max_source_length, _position_limit(model)) if n is not None), default=None)
+    limit = min((n for n in (max_source_length, position_limit(model.config)) if n is not None), default=None)
     read = cut = 0
     iterator, total = iter(_strings(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
@@ -164,11 +164,11 @@ def _strings(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def _position_limit(model: PreTrainedModel) -> int | None:
+def position_limit(config: Any) -> int | None:
     """Return the most tokens of a side that a model has positions for; None where it computes them for any."""
-    if getattr(model.config, "position_embedding_type", None) == "sinusoidal":
+    if getattr(config, "position_embedding_type", None) == "sinusoidal":
         return None
-    return getattr(model.config, "max_position_embeddings", None)
+    return getattr(config, "max_position_embeddings", None)
 
 
 def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
@@ -177,7 +177,7 @@ def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int
     if not any(bounds.values()):
         # The other bound stays None: a model's own max_new_tokens would win over it.
         bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS
-    limit = _position_limit(model)
+    limit = position_limit(model.config)
     return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
 
 
@@ -303,7 +303,7 @@ def cross_attention(
     Raises:
         ValueError: The sentence is blank.
     """
-    (ids,), _ = encode(tokenizer, [source], _position_limit(model))
+    (ids,), _ = encode(tokenizer, [source], position_limit(model.config))
     if not ids:
         raise ValueError("the sentence is blank, so nothing can be attended to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)
@@ -322,4 +322,4 @@ def cross_attention(
     return output.cross_attentions[-1][0].mean(0).float().cpu(), source_tokens, target_tokens
 
 
-__all__ = ["Hypothesis", "cross_attention", "encode", "translate", "translate_lines"]
+__all__ = ["Hypothesis", "cross_attention", "encode", "position_limit", "translate", "translate_lines"]

@@ -272,6 +272,12 @@ class TestInputs:
         assert not config.share_encoder_decoder_embeddings
         assert (config.vocab_size, config.decoder_vocab_size) == (len(tokenizer), tokenizer.target_vocab_size)
 
+    def test_unigram(self, files, run):
+        frequency = OPTIONS.index("--min_frequency")
+        options = [*OPTIONS[:frequency], *OPTIONS[frequency + 2 :]]
+        folder, _ = run(*files, options=[*options, "--tokenizer_algorithm", "unigram", "--vocab_size", "60"])
+        assert type(AutoTokenizer.from_pretrained(folder).backend_tokenizer.model).__name__ == "Unigram"
+
     @pytest.mark.parametrize("suffix", ["yaml", "json"])
     def test_argument_file_and_command_line(self, tmp_path, files, run, suffix):
         arguments = {"seed": 5, "warmup_steps": "1e1", "lowercase": True, "eval_strategy": "no", "source_lang": None}
