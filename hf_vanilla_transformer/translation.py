@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -37,6 +38,33 @@ class Hypothesis:
 
     text: str
     score: float | None = None
+
+
+def load(
+    name: str, dtype: torch.dtype | None = None, device: str | None = None, trust_remote_code: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return an encoder-decoder and its tokenizer.
+
+    Args:
+        name: Folder of both, or their name on the Hub.
+        dtype: Of the weights; by default the one that they were saved in.
+        device: For example "cuda:1"; by default the accelerator of the machine, if it has one.
+        trust_remote_code: Whether to run Python code that comes with the model.
+
+    Raises:
+        ValueError: They cannot be loaded, or the device cannot be used; names what it was.
+    """
+    try:
+        # The model first: what it says of code that is not trusted is clearer.
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (ValueError, OSError, SafetensorError) as error:
+        raise ValueError(f"model {name} cannot be loaded as an encoder-decoder and tokenizer: {error}") from error
+    place = device or torch.accelerator.current_accelerator() or "cpu"
+    try:
+        return model.to(place), tokenizer
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {place} cannot be used: {error}") from error
 
 
 def translate(
@@ -322,4 +350,4 @@ def cross_attention(
     return output.cross_attentions[-1][0].mean(0).float().cpu(), source_tokens, target_tokens
 
 
-__all__ = ["Hypothesis", "cross_attention", "encode", "position_limit", "translate", "translate_lines"]
+__all__ = ["Hypothesis", "cross_attention", "encode", "load", "position_limit", "translate", "translate_lines"]

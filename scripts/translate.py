@@ -18,19 +18,11 @@ from itertools import tee
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils.logging import disable_progress_bar
 
-import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
 from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.text_files import read_lines, written_whole
-from hf_vanilla_transformer.translation import CHUNK_SIZE, translate_lines
+from hf_vanilla_transformer.translation import CHUNK_SIZE, load, translate_lines
 
 # What a script that reads the output would take for the end of a line.
 LINE_ENDS_TO_BLANKS = str.maketrans("\r\n", "  ")
@@ -90,7 +82,8 @@ def _translate(arguments: Arguments) -> None:
     """Write a line for every line read."""
     if arguments.num_hypotheses > 1 and arguments.format == "text":
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    model, tokenizer = _load(arguments)
+    dtype = torch.bfloat16 if arguments.bf16 else None
+    model, tokenizer = load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
     lines, sources = tee(line for path in arguments.input for line in read_lines(path))
     names = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "max_tokens", "chunk_size")
     given: dict[str, Any] = {name: value for name in names if (value := getattr(arguments, name)) is not None}
@@ -106,23 +99,6 @@ def _translate(arguments: Arguments) -> None:
                 line = json.dumps(row, ensure_ascii=False)
             file.write(f"{line}\n".encode())
             file.flush()
-
-
-def _load(arguments: Arguments) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return model and tokenizer."""
-    name, trust = arguments.model, {"trust_remote_code": arguments.trust_remote_code}
-    try:
-        # The model first: what it says of code that is not trusted is clearer.
-        dtype = torch.bfloat16 if arguments.bf16 else "auto"
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype, **trust)
-        tokenizer = AutoTokenizer.from_pretrained(name, **trust)
-    except (ValueError, OSError, SafetensorError) as error:
-        raise ValueError(f"--model {name} cannot be loaded as an encoder-decoder and tokenizer: {error}") from error
-    device = arguments.device or torch.accelerator.current_accelerator() or "cpu"
-    try:
-        return model.to(device), tokenizer
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {device} cannot be used: {error}") from error
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, fo
 
 def test_what_cannot_be_used(tmp_path, capsys, folder):
     source, missing = write(tmp_path / "source.txt", ["a cat"]), str(tmp_path / "missing")
-    assert f"--model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
+    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
     assert f"{missing}: cannot be read" in fail(capsys, "--model", folder, "--input", missing)
     given = ("--model", folder, "--input", source)
     assert "no folder" in fail(capsys, *given, "--output", str(tmp_path / "no folder" / "out.txt")).replace("_", " ")
@@ -150,8 +150,8 @@ def test_what_cannot_be_used(tmp_path, capsys, folder):
     assert "raise it" in fail(capsys, *given, "--num_hypotheses", "3", "--format", "json")
     shutil.copytree(folder, missing)
     Path(missing, "model.safetensors").write_bytes(b"cut short")
-    assert f"--model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
-    assert "--device warp cannot be used" in fail(capsys, *given, "--device", "warp")
+    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
+    assert "device warp cannot be used" in fail(capsys, *given, "--device", "warp")
 
 
 def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):
