@@ -1,5 +1,6 @@
 """Configuration of the encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017)."""
 
+import copy
 import difflib
 from dataclasses import fields
 from typing import Any, ClassVar, get_args, get_origin
@@ -130,6 +131,18 @@ class VanillaTransformerConfig(PreTrainedConfig):
             default if self.head_dim is None else self.head_dim,
             default if self.value_head_dim is None else self.value_head_dim,
         )
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """Return this configuration, or that of one side, as seen by `generate()`.
+
+        Where nobody asks for the encoder, `vocab_size` is the number of target tokens: beam search (before
+        transformers 5.23), transition scores, prompt lookup and watermarks lay out the scores by it.
+        """
+        config = super().get_text_config(decoder=decoder, encoder=encoder)
+        if decoder == encoder and self.decoder_vocab_size != self.vocab_size:
+            config = copy.copy(config)
+            config.vocab_size = self.decoder_vocab_size
+        return config
 
     @property
     def has_final_layer_norm(self) -> bool:

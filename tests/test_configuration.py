@@ -222,6 +222,14 @@ def test_round_trip_through_dict_and_file(tmp_path):
         assert (loaded.decoder_vocab_size, loaded.head_dim, loaded.has_final_layer_norm) == (40, 6, True)
 
 
+def test_generation_lays_scores_out_by_the_target_vocabulary():
+    config = VanillaTransformerConfig(**TINY, decoder_vocab_size=40, share_encoder_decoder_embeddings=False)
+    assert config.get_text_config().vocab_size == 40
+    assert config.get_text_config(encoder=True).vocab_size == config.vocab_size == TINY["vocab_size"]
+    shared = VanillaTransformerConfig(**TINY)
+    assert shared.get_text_config() is shared
+
+
 def test_names_of_other_models_are_aliases():
     config = VanillaTransformerConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4)
     assert (config.d_model, config.encoder_layers, config.encoder_attention_heads) == (64, 3, 4)

@@ -598,6 +598,14 @@ class TestDecoding:
         if num_beams == 1:
             assert torch.equal(model.generate(source, cache_implementation="static", **options), cached)
 
+    @pytest.mark.parametrize("changes", [{}, VOCABULARIES["tied"]], ids=["shared", "two vocabularies"])
+    def test_transition_scores_add_up_to_the_scores_of_the_beams(self, changes):
+        model = tiny_model(**{**changes, "tie_word_embeddings": False})
+        options = {"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.0, "return_dict_in_generate": True}
+        out = model.generate(tokens(3, 6), output_scores=True, **options)
+        steps = model.compute_transition_scores(out.sequences, out.scores, out.beam_indices)
+        close(steps.sum(-1), out.sequences_scores)
+
     def test_generate_is_the_greedy_choice(self):
         model, source = tiny_model(tie_word_embeddings=False), tokens(1, 6)
         chosen = [1]
