@@ -3,13 +3,22 @@
 Importing this package registers configuration, models and tokenizer with the Auto classes.
 """
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+)
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import (
     VanillaTransformerDecoder,
     VanillaTransformerEncoder,
+    VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForSequenceClassification,
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
@@ -21,6 +30,8 @@ __version__ = "0.1.0"
 AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig)
 AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
 AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
+AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
+AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
 AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
 
 __all__ = [
@@ -28,7 +39,9 @@ __all__ = [
     "VanillaTransformerConfig",
     "VanillaTransformerDecoder",
     "VanillaTransformerEncoder",
+    "VanillaTransformerEncoderModel",
     "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerForSequenceClassification",
     "VanillaTransformerModel",
     "VanillaTransformerPreTrainedModel",
     "VanillaTransformerTokenizer",

@@ -1,6 +1,6 @@
-"""Teaching the target: labels shifted right, and the label-smoothed loss, with logits or without storing them.
+"""Teaching the target: labels shifted right; the label-smoothed loss, with or without stored logits; classes.
 
-Shape legend: B batch, T target length, N labels that count, d model width, V target vocabulary.
+Shape legend: B batch, T target length, N labels that count, d model width, V target vocabulary, K classes.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedConfig
 
 IGNORE_INDEX = -100
 
@@ -63,6 +64,40 @@ def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, 
     bias = None if head.bias is None else head.bias.to(dtype)
     states, labels, differentiate = states[kept].to(dtype), labels[kept], torch.is_grad_enabled()
     return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, smoothing, differentiate)
+
+
+def classification_loss(
+    logits: Tensor, labels: Tensor, config: PreTrainedConfig, num_items_in_batch: int | Tensor | None
+) -> Tensor:
+    """Return the mean loss of `logits` (B, K) for `labels`, by `config.problem_type`, which is set where it is None.
+
+    Cross-entropy of classes (B), binary cross-entropy of 0s and 1s (B, K), or the squared error of numbers (B, K)
+    or (B). Dividing by `num_items_in_batch` makes batches that are accumulated count as one.
+
+    Raises:
+        ValueError: If the labels have the wrong shape or type for the problem.
+    """
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels.is_floating_point():
+            config.problem_type = "multi_label_classification"
+        else:
+            config.problem_type = "single_label_classification"
+    problem, labels = config.problem_type, labels.to(logits.device)
+    shape = logits.shape[:1] if problem == "single_label_classification" else logits.shape
+    if labels.numel() != shape.numel():
+        raise ValueError(
+            f"`labels` have the shape {tuple(labels.shape)}, but {problem} with `num_labels`={config.num_labels} "
+            f"needs {tuple(shape)}: reshape them, or set `problem_type` in the configuration."
+        )
+    logits, labels = logits.to(_sum_dtype(logits.dtype)), labels.view(shape)
+    if problem == "single_label_classification":
+        summed = F.cross_entropy(logits, labels, reduction="sum")
+        return mean_over_labels(summed, labels, num_items_in_batch)
+    elementwise = F.mse_loss if problem == "regression" else F.binary_cross_entropy_with_logits
+    summed = elementwise(logits, labels.to(logits), reduction="sum")
+    return mean_over_labels(summed, labels, labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):

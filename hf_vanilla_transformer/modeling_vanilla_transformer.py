@@ -22,166 +22,22 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
+    SequenceClassifierOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_vanilla_transformer import VanillaTransformerAttention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .loss_vanilla_transformer import mean_over_labels, shift_tokens_right, summed_loss, summed_loss_without_logits
-
-
-def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
-    """Return the position encodings (..., d) of integer `positions` (...). Section 3.5.
-
-    `PE[pos, 2i] = sin(pos / 10000 ** (2i / d))`, `PE[pos, 2i + 1] = cos(same)`; the "concatenated" layout moves
-    all sines before all cosines. Angles are taken in float64 where the device has it: at position 1,000 a
-    float32 angle is already 3e-5 off.
-    """
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model
-    angles = positions[..., None].to(exact) * torch.exp(-math.log(10000.0) * exponents)
-    waves = (angles.sin(), angles.cos())
-    encoding = torch.stack(waves, -1).flatten(-2) if layout == "interleaved" else torch.cat(waves, -1)
-    return encoding.float()
-
-
-class VanillaTransformerSinusoidalPositions(nn.Module):
-    """Sinusoidal position encodings, cached up to `max_position_embeddings`, computed beyond. Section 3.5."""
-
-    weight: Tensor
-
-    def __init__(self, config: VanillaTransformerConfig):
-        super().__init__()
-        self.d_model, self.layout = config.d_model, config.sinusoidal_layout
-        self.num_cached = config.max_position_embeddings
-        self.register_buffer("weight", self.compute_table(), persistent=False)
-
-    def compute_table(self) -> Tensor:
-        """Return the cached encodings (max_position_embeddings, d)."""
-        return sinusoids(torch.arange(self.num_cached), self.d_model, self.layout)
-
-    def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
-        """Return the encodings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
-
-        `leading_padding` (B, 1) is the number of padding tokens before a row's first token: padding on the
-        left does not move a sentence.
-        """
-        in_cache = not isinstance(past, Tensor) and past + length <= self.num_cached
-        if in_cache and leading_padding is None:
-            return self.weight[past : past + length]
-        positions = position_ids(past, length, leading_padding, self.weight.device)
-        return F.embedding(positions, self.weight) if in_cache else sinusoids(positions, self.d_model, self.layout)
-
-
-class VanillaTransformerLearnedPositions(nn.Embedding):
-    """Learned position embeddings. Table 3, row E."""
-
-    def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(config.max_position_embeddings, config.d_model)
-
-    def forward(  # type: ignore[override]  # takes where positions start; their ids are counted here
-        self, past: int | Tensor, length: int, leading_padding: Tensor | None
-    ) -> Tensor:
-        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
-
-        Raises:
-            ValueError: If there are more positions than `max_position_embeddings`.
-        """
-        # A compiled graph cannot raise on a length that it does not know.
-        if not torch.compiler.is_compiling() and past + length > self.num_embeddings:
-            raise ValueError(
-                f"the sequence has {past + length} tokens, but the learned positions end at "
-                f"`max_position_embeddings`={self.num_embeddings}: shorten the input, or train with more positions "
-                'or `position_embedding_type="sinusoidal"`, which has no limit.'
-            )
-        return super().forward(position_ids(past, length, leading_padding, self.weight.device))
-
-
-POSITION_EMBEDDINGS = {
-    "sinusoidal": VanillaTransformerSinusoidalPositions,
-    "learned": VanillaTransformerLearnedPositions,
-}
-
-
-def position_ids(past: int | Tensor, length: int, leading_padding: Tensor | None, device: torch.device) -> Tensor:
-    """Return the positions (L) after `past`, or (B, L) counted from each row's first token."""
-    positions = torch.arange(length, device=device) + past
-    return positions if leading_padding is None else (positions - leading_padding).clamp(min=0)
-
-
-def leading_padding(attention_mask: Tensor | None) -> Tensor | None:
-    """Return how many padding tokens precede each row's first token, (B, 1), by a 2-D mask (B, L)."""
-    if attention_mask is None or attention_mask.dim() != 2:
-        return None
-    return attention_mask.ne(0).long().argmax(-1, keepdim=True)
-
-
-def eager_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
-
-    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and an additive mask; returns the
-    output (B, T, h, d_v) and the weights (B, h, T, S).
-    """
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2), weights
-
-
-class VanillaTransformerAttention(nn.Module):
-    """Multi-head attention. Section 3.2.2."""
-
-    def __init__(self, config: VanillaTransformerConfig, heads: int, layer_idx: int, is_causal: bool = False):
-        super().__init__()
-        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
-        self.head_dim, self.value_head_dim = config.attention_dims(heads)
-        self.scaling = self.head_dim**-0.5
-        self.q_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.d_model, heads * self.value_head_dim, bias=config.attention_bias)
-        self.out_proj = nn.Linear(heads * self.value_head_dim, config.d_model, bias=config.attention_bias)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
-        # (B, L, h * d_k) -> (B, h, L, d_k)
-        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        return self.out_proj(out.flatten(2)), weights
-
-    def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""
-        own: Any = getattr(cache, "self_attention_cache", cache)
-        if encoder_states is not None:
-            states, own = encoder_states, getattr(cache, "cross_attention_cache", None)
-            if own is not None:
-                if cache.is_updated.get(self.layer_idx):
-                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
-                cache.is_updated[self.layer_idx] = True
-        key = self.k_proj(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        value = self.v_proj(states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
-        return (key, value) if own is None else own.update(key, value, self.layer_idx)
+from .loss_vanilla_transformer import (
+    classification_loss,
+    mean_over_labels,
+    shift_tokens_right,
+    summed_loss,
+    summed_loss_without_logits,
+)
+from .positions_vanilla_transformer import POSITION_EMBEDDINGS, VanillaTransformerSinusoidalPositions, leading_padding
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -270,6 +126,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
+    # Weights that a configuration may tie, and to what, by their names in a model with both sides.
+    _tieable_weights_keys: dict[str, str] = {}
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Xavier-uniform matrices, embeddings of standard deviation d ** -0.5 so that section 3.4 scales them to 1."""
@@ -288,19 +147,49 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the vocabulary that both sides share, and the output projection; takes the base class's arguments.
+        """Resize the source vocabulary; one that both sides share, with the output projection.
+
+        Takes the arguments of the base class.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            embeddings = super().resize_token_embeddings(*args, **kwargs)
+            self.config.decoder_vocab_size = self.config.vocab_size
+            return embeddings
+        embeddings = self.get_encoder()._resize_token_embeddings(*args, **kwargs)
+        self.config.vocab_size = embeddings.num_embeddings
+        return embeddings
+
+    def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the target vocabulary and the output projection; takes the arguments of `resize_token_embeddings`.
 
         Raises:
-            ValueError: If each side has a vocabulary of its own.
+            ValueError: If both sides share one vocabulary.
         """
-        if not self.config.share_encoder_decoder_embeddings:
+        if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`share_encoder_decoder_embeddings` is False, so there is no one vocabulary to resize: make a model "
-                "with the new `vocab_size` and `decoder_vocab_size`, and copy the weights."
+                "`share_encoder_decoder_embeddings` is True, so the target has no vocabulary of its own: use "
+                "`resize_token_embeddings`."
             )
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.config.decoder_vocab_size = self.config.vocab_size
+        embeddings = self.get_decoder()._resize_token_embeddings(*args, **kwargs)
+        if (head := self.get_output_embeddings()) is not None:
+            self.set_output_embeddings(self._get_resized_lm_head(head, embeddings.num_embeddings))
+        self.config.decoder_vocab_size = embeddings.num_embeddings
+        self.tie_weights()
         return embeddings
+
+    def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
+        """Tie what the configuration ties; after loading, start what it does not tie from what it was tied to.
+
+        A checkpoint that stores two tied weights once says nothing else of the weight that this model keeps apart.
+        """
+        super().tie_weights(missing_keys, recompute_mapping)
+        for name, origin in self._tieable_weights_keys.items():
+            if missing_keys and name in missing_keys and origin not in missing_keys:
+                weight, start = self.get_parameter(name), self.get_parameter(origin)
+                if weight.shape == start.shape and start.device == weight.device:
+                    with torch.no_grad():
+                        weight.copy_(start)
+                    missing_keys.discard(name)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
@@ -374,6 +263,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         layers = [VanillaTransformerDecoderLayer(config, i) for i in range(config.decoder_layers)]
         super().__init__(config, config.decoder_vocab_size or config.vocab_size, layers)
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the target vocabulary, the only one of a decoder alone."""
+        shared = self.config.share_encoder_decoder_embeddings
+        resize = super().resize_token_embeddings if shared else self.resize_decoder_token_embeddings
+        return resize(*args, **kwargs)
+
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -417,14 +312,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """Encoder and decoder without the projection to the vocabulary. Figure 1."""
 
+    _tieable_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         if config.share_encoder_decoder_embeddings:
-            self.shared: nn.Module = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+            self._tied_weights_keys = self._tieable_weights_keys
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
@@ -432,6 +325,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Return the tied weights; sharing the two embeddings does not hang on `tie_word_embeddings`."""
         return super().get_expanded_tied_weights_keys(True) if all_submodels else dict(self._tied_weights_keys or {})
+
+    @property
+    def shared(self) -> nn.Module | None:
+        """The embeddings that both sides read, if they do."""
+        return self.encoder.embed_tokens if self.config.share_encoder_decoder_embeddings else None
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the shared embeddings, or else the encoder's."""
@@ -441,7 +339,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """Replace the shared embeddings, or else the encoder's."""
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
-            self.shared = self.decoder.embed_tokens = value
+            self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -495,12 +393,17 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, GenerationMixin):
     """The whole Transformer, with the projection to the target vocabulary; trains, and decodes by `generate()`."""
 
+    _tieable_weights_keys = {
+        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "lm_head.weight": "model.decoder.embed_tokens.weight",
+    }
+
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size or config.vocab_size, config.lm_head_bias)
-        shared = "shared" if config.share_encoder_decoder_embeddings else "decoder.embed_tokens"
-        self._tied_weights_keys = {"lm_head.weight": f"model.{shared}.weight"}
+        side = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
+        self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -582,10 +485,89 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
 
 
+class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
+    """The encoder alone, under the names it has in a model with both sides: loads either's weights."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^model\.decoder\.", r"^lm_head\."]
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.encoder = VanillaTransformerEncoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the embeddings of the source tokens."""
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the embeddings of the source tokens."""
+        self.encoder.embed_tokens = value
+
+    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
+        """Encode as `VanillaTransformerEncoder` does, by the same arguments."""
+        return self.encoder(*args, **kwargs)
+
+
+class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
+    """The encoder, the mean of its states over the tokens, dropout, and a linear classifier or regressor."""
+
+    _keys_to_ignore_on_load_unexpected = VanillaTransformerEncoderModel._keys_to_ignore_on_load_unexpected
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerEncoderModel(config)
+        self.classifier = nn.Linear(config.d_model, config.num_labels or 0)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Return the logits (B, K) of K classes, and the loss where `labels` are given.
+
+        Args:
+            input_ids: Tokens (B, S).
+            attention_mask: 1 at tokens, 0 at padding, (B, S).
+            inputs_embeds: Embeddings (B, S, d), unscaled, instead of `input_ids`.
+            labels: By `config.problem_type`, which where it is None is found by `num_labels` and the labels' type:
+                classes (B) for "single_label_classification", 0 or 1 for each class (B, K) for
+                "multi_label_classification", numbers (B) or (B, K) for "regression".
+            num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
+                are accumulated into one step. By default, the labels of this batch.
+            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
+
+        Raises:
+            ValueError: If not exactly one of the inputs is given, or the labels do not suit the problem.
+        """
+        encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
+        logits = self.classifier(mean_over_tokens(states, attention_mask))
+        loss = None if labels is None else classification_loss(logits, labels, self.config, num_items_in_batch)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=encoded.hidden_states, attentions=encoded.attentions
+        )
+
+
+def mean_over_tokens(states: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return the mean (B, d) of `states` (B, S, d) where `attention_mask` (B, S) is not 0; 0 for a row of padding."""
+    if attention_mask is None:
+        return states.mean(1)
+    weights = attention_mask.ne(0).to(states)[..., None]
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
 __all__ = [
     "VanillaTransformerDecoder",
     "VanillaTransformerEncoder",
+    "VanillaTransformerEncoderModel",
     "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerForSequenceClassification",
     "VanillaTransformerModel",
     "VanillaTransformerPreTrainedModel",
 ]

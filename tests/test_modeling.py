@@ -19,10 +19,12 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.attention_vanilla_transformer import VanillaTransformerAttention
 from hf_vanilla_transformer.modeling_vanilla_transformer import (
-    VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
+)
+from hf_vanilla_transformer.positions_vanilla_transformer import (
     VanillaTransformerLearnedPositions,
     VanillaTransformerSinusoidalPositions,
     sinusoids,
@@ -56,7 +58,7 @@ VOCABULARIES = {
         "decoder_vocab_size": 50,
     },
 }
-EMBEDDINGS = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 
 
 def tiny_config(**changes: Any) -> VanillaTransformerConfig:
@@ -448,12 +450,12 @@ class TestVocabularies:
         ("changes", "together", "apart"),
         [
             (VOCABULARIES["shared"], [(*EMBEDDINGS, "lm_head.weight")], []),
-            (VOCABULARIES["tied"], [(EMBEDDINGS[2], "lm_head.weight")], [(EMBEDDINGS[1], EMBEDDINGS[2])]),
+            (VOCABULARIES["tied"], [(EMBEDDINGS[1], "lm_head.weight")], [EMBEDDINGS]),
             (VOCABULARIES["shared, untied"], [EMBEDDINGS], [(EMBEDDINGS[0], "lm_head.weight")]),
             (
                 VOCABULARIES["separate"],
                 [],
-                [(EMBEDDINGS[1], EMBEDDINGS[2]), (EMBEDDINGS[2], "lm_head.weight")],
+                [EMBEDDINGS, (EMBEDDINGS[1], "lm_head.weight")],
             ),
         ],
         ids=VOCABULARIES,
@@ -468,7 +470,6 @@ class TestVocabularies:
                 assert len({storage[name] for name in names}) == 1
             for names in apart:
                 assert len({storage[name] for name in names}) == len(names)
-            assert ("model.shared.weight" in storage) == model.config.share_encoder_decoder_embeddings
         with safe_open(tmp_path / "model.safetensors", "pt") as file:
             stored = set(file.keys())
         for names in together:
@@ -521,9 +522,60 @@ class TestVocabularies:
         assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (VOCABULARY + 3, VOCABULARY + 3)
         close(loaded(**batch).logits, after, 0)
 
-    def test_one_of_two_vocabularies_cannot_be_resized_unnamed(self):
-        with pytest.raises(ValueError, match="`share_encoder_decoder_embeddings` is False.*`decoder_vocab_size`"):
-            tiny_model(**VOCABULARIES["tied"]).resize_token_embeddings(45)
+    @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+    @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+    def test_two_vocabularies_grow_apart(self, tied, bias, tmp_path):
+        model = tiny_model(**VOCABULARIES["tied"] | {"tie_word_embeddings": tied, "lm_head_bias": bias})
+        batch = batch_with_padding()
+        before = model(**batch).logits
+        assert model.resize_token_embeddings(VOCABULARY + 3) is model.model.encoder.embed_tokens
+        assert model.resize_decoder_token_embeddings(53, pad_to_multiple_of=8) is model.model.decoder.embed_tokens
+        assert (model.config.vocab_size, model.config.decoder_vocab_size) == (VOCABULARY + 3, 56)
+        after = model(**batch).logits
+        assert after.shape[-1] == model.lm_head.out_features == 56
+        close(after[..., :50], before)
+        assert (model.lm_head.weight is model.model.decoder.embed_tokens.weight) == tied
+        model.save_pretrained(tmp_path)
+        loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+        assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (VOCABULARY + 3, 56)
+        close(loaded(**batch).logits, after, 0)
+
+    @pytest.mark.parametrize("kind", [VanillaTransformerEncoder, VanillaTransformerDecoder])
+    def test_a_side_alone_grows_its_own_vocabulary(self, kind, tmp_path):
+        stack = kind(tiny_config(**VOCABULARIES["tied"]))
+        stack.resize_token_embeddings(60)
+        sizes = {VanillaTransformerEncoder: (60, 50), VanillaTransformerDecoder: (VOCABULARY, 60)}
+        assert (stack.config.vocab_size, stack.config.decoder_vocab_size) == sizes[kind]
+        stack.save_pretrained(tmp_path)
+        assert torch.equal(kind.from_pretrained(tmp_path).embed_tokens.weight, stack.embed_tokens.weight)
+
+    def test_a_shared_vocabulary_has_no_side_to_resize(self):
+        with pytest.raises(ValueError, match="use `resize_token_embeddings`"):
+            tiny_model().resize_decoder_token_embeddings(45)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"share_encoder_decoder_embeddings": False},
+            {"tie_word_embeddings": False},
+            {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+        ],
+        ids=["sides apart", "output apart", "all apart"],
+    )
+    def test_weights_that_were_one_are_loaded_apart_with_their_values(self, changes, tmp_path):
+        model, batch = tiny_model(), batch_with_padding()
+        model.save_pretrained(tmp_path)
+        loaded, info = VanillaTransformerForConditionalGeneration.from_pretrained(
+            tmp_path, **changes, output_loading_info=True
+        )
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        close(loaded(**batch).logits, model(**batch).logits, 0)
+        encoder, decoder = loaded.model.encoder.embed_tokens.weight, loaded.model.decoder.embed_tokens.weight
+        assert (encoder is decoder) == loaded.config.share_encoder_decoder_embeddings
+        assert (loaded.lm_head.weight is decoder) == loaded.config.tie_word_embeddings
+        loaded.save_pretrained(tmp_path / "apart")
+        again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "apart")
+        close(again(**batch).logits, model(**batch).logits, 0)
 
 
 class TestDecoding:
@@ -584,9 +636,9 @@ class TestDecoding:
         assert len(calls) == 1
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    @pytest.mark.parametrize("changes", [{}, VOCABULARIES["tied"]], ids=["shared", "two vocabularies"])
+    @pytest.mark.parametrize("changes", [{"decoder_layers": 2}, VOCABULARIES["tied"]], ids=["shared", "two vocabularies"])
     def test_generate_with_and_without_cache(self, num_beams, changes):
-        # Without tied weights an untrained model does not repeat its input for ever.
+        # Without tied weights an untrained model does not repeat its input for ever (with these sizes).
         model, source = tiny_model(**{**changes, "tie_word_embeddings": False}), tokens(3, 6)
         mask = torch.ones_like(source)
         mask[1, 4:] = 0

@@ -1,0 +1,82 @@
+"""Multi-head attention of the Transformer. Section 3.2.
+
+Shape legend: B batch, S source length, T target length, h heads, d model width [d_model], d_k key width,
+d_v value width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.cache_utils import Cache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
+
+    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and an additive mask; returns the
+    output (B, T, h, d_v) and the weights (B, h, T, S).
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention. Section 3.2.2."""
+
+    def __init__(self, config: VanillaTransformerConfig, heads: int, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
+        self.head_dim, self.value_head_dim = config.attention_dims(heads)
+        self.scaling = self.head_dim**-0.5
+        self.q_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, heads * self.value_head_dim, bias=config.attention_bias)
+        self.out_proj = nn.Linear(heads * self.value_head_dim, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
+        # (B, L, h * d_k) -> (B, h, L, d_k)
+        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        return self.out_proj(out.flatten(2)), weights
+
+    def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
+        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""
+        own: Any = getattr(cache, "self_attention_cache", cache)
+        if encoder_states is not None:
+            states, own = encoder_states, getattr(cache, "cross_attention_cache", None)
+            if own is not None:
+                if cache.is_updated.get(self.layer_idx):
+                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                cache.is_updated[self.layer_idx] = True
+        key = self.k_proj(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = self.v_proj(states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
+        return (key, value) if own is None else own.update(key, value, self.layer_idx)
