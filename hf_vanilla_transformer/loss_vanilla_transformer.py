@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
+from .checks_vanilla_transformer import check_ids
+
 IGNORE_INDEX = -100
 
 # Logits stored at a time by the loss that never stores them all: 32 MiB in float32.
@@ -42,9 +44,9 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Return the label-smoothed cross-entropy of `logits` (B, T, V), summed over `labels` (B, T). Section 5.4.
 
     Raises:
-        ValueError: If the shapes differ, or `smoothing` is not at least 0 and below 1.
+        ValueError: If the shapes differ, a label is no token, or `smoothing` is not at least 0 and below 1.
     """
-    _check_arguments(logits, labels, smoothing)
+    _check_arguments(logits, labels, logits.shape[-1], smoothing)
     logits, labels = logits.to(_sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
@@ -53,9 +55,9 @@ def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, 
     """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all.
 
     Raises:
-        ValueError: If the shapes differ, or `smoothing` is not at least 0 and below 1.
+        ValueError: If the shapes differ, a label is no token, or `smoothing` is not at least 0 and below 1.
     """
-    _check_arguments(states, labels, smoothing)
+    _check_arguments(states, labels, head.weight.shape[0], smoothing)
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
@@ -140,7 +142,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return *scaled, None, None, None
 
 
-def _check_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
+def _check_arguments(states: Tensor, labels: Tensor, vocab_size: int, smoothing: float) -> None:
     if not 0 <= smoothing < 1:
         raise ValueError(f"`smoothing` is {smoothing}; it must be at least 0 and below 1.")
     if states.shape[:2] != labels.shape:
@@ -148,6 +150,7 @@ def _check_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
             f"`labels` have the shape {tuple(labels.shape)}, but the decoder's input has {tuple(states.shape[:2])}: "
             "give one label for each decoder token, or leave out the decoder's input."
         )
+    check_ids(labels.masked_fill(labels == IGNORE_INDEX, 0), vocab_size, "`labels`")
 
 
 def _sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -6,7 +6,7 @@ positions, h heads, d model width [d_model], d_k key width, d_v value width, V t
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla_transformer import VanillaTransformerAttention
+from .checks_vanilla_transformer import check_ids, check_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .loss_vanilla_transformer import (
     classification_loss,
@@ -38,6 +39,14 @@ from .loss_vanilla_transformer import (
     summed_loss_without_logits,
 )
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, VanillaTransformerSinusoidalPositions, leading_padding
+
+
+class ForwardOptions(TypedDict, total=False):
+    """Keyword arguments that every model takes."""
+
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    return_dict: bool | None
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -195,6 +204,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """What encoder and decoder share: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
 
+    # What the names of a side's inputs begin with in a model with both sides.
+    side = ""
+
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[VanillaTransformerLayer]):
         super().__init__(config)
         self.embed_tokens: nn.Module = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
@@ -211,7 +223,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         """Return the scaled embeddings plus positions that the first layer takes, (B, L, d)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
+        if input_ids is not None:
+            # A wrapper, as of LoRA, may not tell.
+            check_ids(input_ids, getattr(self.embed_tokens, "num_embeddings", None), f"`{self.side}input_ids`")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`")
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
         positions = self.embed_positions(past, embeds.shape[1], leading_padding(mask))
         return F.dropout(embeds + positions.to(embeds), p=self.config.dropout, training=self.training)
@@ -236,12 +252,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
         Raises:
-            ValueError: If not exactly one of the inputs is given, or learned positions are too few.
+            ValueError: If the inputs do not fit together, or learned positions are too few.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
@@ -252,6 +268,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
     """A stack of N decoder layers over embedded target tokens. Section 3.1."""
+
+    side = "decoder_"
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
@@ -280,7 +298,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
 
@@ -288,13 +306,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         hidden from a token in any case (section 3.2.3).
 
         Raises:
-            ValueError: If not exactly one of the inputs is given, or learned positions are too few.
+            ValueError: If the inputs do not fit together, or learned positions are too few.
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
 
+        if encoder_hidden_states is not None:
+            rows, length = encoder_hidden_states.shape[:2]
+            check_mask(encoder_attention_mask, rows, length, "`attention_mask`")
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values=self_cache)
         encoder_mask = create_bidirectional_mask(
@@ -353,12 +374,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), or take `encoder_outputs`, and decode the target (B, T) over it to (B, T, d).
 
         Raises:
-            ValueError: If a side has no input or two, or learned positions are too few.
+            ValueError: If the inputs do not fit together, or learned positions are too few.
         """
         if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
             raise ValueError("give exactly one of `decoder_input_ids` and `decoder_inputs_embeds`, or only `labels`.")
@@ -427,7 +448,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         num_items_in_batch: int | Tensor | None = None,
         smoothing: float = 0.0,
         skip_logits: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the next target token, and the loss where `labels` (B, T) are given.
 
@@ -449,10 +470,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             smoothing: Epsilon of the label smoothing of section 5.4, at least 0 and below 1, in this call's loss;
                 `Trainer` would take an argument with "label" in its name for labels.
             skip_logits: Whether to compute the loss without storing logits (`logits` is then None).
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
+            **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
-            ValueError: If a side has no input or two, learned positions are too few, or epsilon is out of range.
+            ValueError: If a side has no input or two, a mask another shape than the tokens, an id no embedding,
+                learned positions are too few, or epsilon is out of range.
         """
         if labels is not None:
             use_cache = False
@@ -527,7 +549,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ForwardOptions],
     ) -> SequenceClassifierOutput:
         """Return the logits (B, K) of K classes, and the loss where `labels` are given.
 
@@ -540,7 +562,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
                 "multi_label_classification", numbers (B) or (B, K) for "regression".
             num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
                 are accumulated into one step. By default, the labels of this batch.
-            **kwargs: `output_attentions`, `output_hidden_states`, `return_dict` and attention arguments.
+            **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
             ValueError: If not exactly one of the inputs is given, or the labels do not suit the problem.

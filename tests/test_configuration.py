@@ -231,7 +231,10 @@ def test_generation_lays_scores_out_by_the_target_vocabulary():
 
 
 def test_names_of_other_models_are_aliases():
-    config = VanillaTransformerConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4)
+    config = VanillaTransformerConfig(
+        hidden_size=64, num_hidden_layers=3, num_attention_heads=4, layer_norm_epsilon=1e-6
+    )
+    assert config.layer_norm_eps == config.layer_norm_epsilon == 1e-6
     assert (config.d_model, config.encoder_layers, config.encoder_attention_heads) == (64, 3, 4)
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 3, 4)
 

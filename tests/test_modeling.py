@@ -29,66 +29,24 @@ from hf_vanilla_transformer.positions_vanilla_transformer import (
     VanillaTransformerSinusoidalPositions,
     sinusoids,
 )
+from tiny import (
+    EMBEDDINGS,
+    VOCABULARIES,
+    VOCABULARY,
+    batch_with_padding,
+    close,
+    close_gradients,
+    gradients,
+    tiny_config,
+    tiny_model,
+    tokens,
+)
 
-VOCABULARY = 40
-TINY: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 24,
-    "max_position_embeddings": 32,
-    "dropout": 0.0,
-}
 WIDTHS = {
     "default": {},
     "d_k other than d_model / h": {"head_dim": 6, "value_head_dim": 6},
     "d_k other than d_v": {"head_dim": 6, "value_head_dim": 10},
 }
-VOCABULARIES = {
-    "shared": {},
-    "tied": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
-    "shared, untied": {"tie_word_embeddings": False},
-    "separate": {
-        "share_encoder_decoder_embeddings": False,
-        "tie_word_embeddings": False,
-        "decoder_vocab_size": 50,
-    },
-}
-EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-
-
-def tiny_config(**changes: Any) -> VanillaTransformerConfig:
-    return VanillaTransformerConfig(**{**TINY, **changes})
-
-
-def tiny_model(**changes: Any) -> VanillaTransformerForConditionalGeneration:
-    torch.manual_seed(0)
-    return VanillaTransformerForConditionalGeneration(tiny_config(**changes)).eval()
-
-
-def tokens(rows: int, length: int) -> Tensor:
-    return torch.randint(4, VOCABULARY, (rows, length))
-
-
-def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-def gradients(model: nn.Module) -> dict[str, Tensor]:
-    taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return taken
-
-
-def close_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert actual.keys() == expected.keys()
-    assert max(grad.abs().max() for grad in expected.values()) > 1e-3
-    for name, grad in expected.items():
-        torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
 
 
 class TestPositions:
@@ -191,17 +149,6 @@ class TestAttention:
         attention = tiny_model(attention_bias=attention_bias).model.decoder.layers[0].encoder_attn
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
             assert (projection.bias is not None) == attention_bias
-
-
-def batch_with_padding() -> dict[str, Tensor]:
-    """Two sources and targets; the second of each is padded, on the right and on the left in turn."""
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    return {
-        "input_ids": tokens(2, 6),
-        "attention_mask": mask,
-        "decoder_input_ids": tokens(2, 5),
-        "decoder_attention_mask": torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
-    }
 
 
 def run(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -636,7 +583,9 @@ class TestDecoding:
         assert len(calls) == 1
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    @pytest.mark.parametrize("changes", [{"decoder_layers": 2}, VOCABULARIES["tied"]], ids=["shared", "two vocabularies"])
+    @pytest.mark.parametrize(
+        "changes", [{"decoder_layers": 2}, VOCABULARIES["tied"]], ids=["shared", "two vocabularies"]
+    )
     def test_generate_with_and_without_cache(self, num_beams, changes):
         # Without tied weights an untrained model does not repeat its input for ever (with these sizes).
         model, source = tiny_model(**{**changes, "tie_word_embeddings": False}), tokens(3, 6)

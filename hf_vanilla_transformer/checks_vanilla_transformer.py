@@ -1,0 +1,50 @@
+"""What is wrong with the input of a model, said before an index error deep inside would say less.
+
+Nothing is looked at while a graph is compiled or exported, nor are ids on an accelerator, which would have to wait.
+"""
+
+import torch
+from torch import Tensor
+
+
+def check_ids(ids: Tensor, vocab_size: int | None, name: str) -> None:
+    """Raise for an id outside of the vocabulary.
+
+    Args:
+        ids: Token ids of any shape.
+        vocab_size: Number of tokens that there are; None if that is not known.
+        name: What to call the ids in the error.
+
+    Raises:
+        ValueError: An id is negative, or not below `vocab_size`.
+    """
+    if vocab_size is None or torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+        return
+    lowest, highest = ids.aminmax()
+    if lowest < 0 or highest >= vocab_size:
+        place = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
+        raise ValueError(
+            f"{name} has {ids[tuple(place)].item()} at {place}, but ids go from 0 to {vocab_size - 1}: use the "
+            "tokenizer that the model was trained with, or resize the model's vocabulary."
+        )
+
+
+def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str) -> None:
+    """Raise for a 2-D mask that does not say of every token whether it is padding.
+
+    Args:
+        mask: The mask (B, L); none, or one of more dimensions, passes.
+        rows: Sentences in the batch [B].
+        length: Tokens of each, cached ones included [L].
+        name: What to call the mask in the error.
+
+    Raises:
+        ValueError: The mask has another shape.
+    """
+    if torch.compiler.is_compiling() or mask is None or mask.dim() != 2:
+        return
+    if tuple(mask.shape) != (rows, int(length)):
+        raise ValueError(
+            f"{name} has the shape {tuple(mask.shape)}, but the shape of the tokens is {(rows, int(length))}, cached "
+            "ones included: give 1 for each token and 0 for padding."
+        )

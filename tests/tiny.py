@@ -1,0 +1,74 @@
+"""A tiny model, batches for it, and comparisons, for the tests of the model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+VOCABULARY = 40
+TINY: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 32,
+    "dropout": 0.0,
+}
+VOCABULARIES = {
+    "shared": {},
+    "tied": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
+    "shared, untied": {"tie_word_embeddings": False},
+    "separate": {
+        "share_encoder_decoder_embeddings": False,
+        "tie_word_embeddings": False,
+        "decoder_vocab_size": 50,
+    },
+}
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+
+
+def tiny_config(**changes: Any) -> VanillaTransformerConfig:
+    return VanillaTransformerConfig(**{**TINY, **changes})
+
+
+def tiny_model(**changes: Any) -> VanillaTransformerForConditionalGeneration:
+    torch.manual_seed(0)
+    return VanillaTransformerForConditionalGeneration(tiny_config(**changes)).eval()
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    return torch.randint(4, VOCABULARY, (rows, length))
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return taken
+
+
+def close_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    assert max(grad.abs().max() for grad in expected.values()) > 1e-3
+    for name, grad in expected.items():
+        torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+
+
+def batch_with_padding() -> dict[str, Tensor]:
+    """Two sources and targets; the second of each is padded, on the right and on the left in turn."""
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    return {
+        "input_ids": tokens(2, 6),
+        "attention_mask": mask,
+        "decoder_input_ids": tokens(2, 5),
+        "decoder_attention_mask": torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
+    }
