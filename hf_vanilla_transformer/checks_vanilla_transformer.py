@@ -6,26 +6,28 @@ Nothing is looked at while a graph is compiled or exported, nor are ids on an ac
 import torch
 from torch import Tensor
 
+USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resize the model's vocabulary"
 
-def check_ids(ids: Tensor, vocab_size: int | None, name: str) -> None:
+
+def check_ids(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER) -> None:
     """Raise for an id outside of the vocabulary.
 
     Args:
-        ids: Token ids of any shape.
-        vocab_size: Number of tokens that there are; None if that is not known.
+        ids: Ids of any shape.
+        size: Number of tokens, or classes, that there are; None if that is not known.
         name: What to call the ids in the error.
+        remedy: What to do about it.
 
     Raises:
-        ValueError: An id is negative, or not below `vocab_size`.
+        ValueError: An id is negative, or not below `size`.
     """
-    if vocab_size is None or torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+    if size is None or torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
         return
     lowest, highest = ids.aminmax()
-    if lowest < 0 or highest >= vocab_size:
-        place = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
+    if lowest < 0 or highest >= size:
+        place = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
         raise ValueError(
-            f"{name} has {ids[tuple(place)].item()} at {place}, but ids go from 0 to {vocab_size - 1}: use the "
-            "tokenizer that the model was trained with, or resize the model's vocabulary."
+            f"{name} has {ids[tuple(place)].item()} at {place}, but ids go from 0 to {size - 1}: {remedy}."
         )
 
 

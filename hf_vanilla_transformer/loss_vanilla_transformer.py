@@ -87,14 +87,18 @@ def classification_loss(
         else:
             config.problem_type = "single_label_classification"
     problem, labels = config.problem_type, labels.to(logits.device)
-    shape = logits.shape[:1] if problem == "single_label_classification" else logits.shape
-    if labels.numel() != shape.numel():
+    single = problem == "single_label_classification"
+    shape = logits.shape[:1] if single else logits.shape
+    if labels.numel() != shape.numel() or (single and labels.is_floating_point()):
         raise ValueError(
-            f"`labels` have the shape {tuple(labels.shape)}, but {problem} with `num_labels`={config.num_labels} "
-            f"needs {tuple(shape)}: reshape them, or set `problem_type` in the configuration."
+            f"`labels` are {labels.dtype} of shape {tuple(labels.shape)}, but {problem} with "
+            f"`num_labels`={config.num_labels} needs {'integers' if single else 'numbers'} of shape {tuple(shape)}: "
+            "change them, or set `problem_type` in the configuration."
         )
     logits, labels = logits.to(_sum_dtype(logits.dtype)), labels.view(shape)
-    if problem == "single_label_classification":
+    if single:
+        classes = labels.masked_fill(labels == IGNORE_INDEX, 0)
+        check_ids(classes, config.num_labels, "`labels`", "set `num_labels` in the configuration")
         summed = F.cross_entropy(logits, labels, reduction="sum")
         return mean_over_labels(summed, labels, num_items_in_batch)
     elementwise = F.mse_loss if problem == "regression" else F.binary_cross_entropy_with_logits

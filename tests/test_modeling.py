@@ -718,6 +718,40 @@ class TestInputsAndOutputs:
         with pytest.raises(ValueError, match=message):
             tiny_model()(**given)
 
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"input_ids": torch.full((2, 6), 40)}, r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer"),
+            (
+                {"decoder_input_ids": torch.tensor([[1, 2, -100, 4, 5]] * 2)},
+                "`decoder_input_ids` has -100 at",
+            ),
+            ({"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)}, r"`labels` has 99 at \[0, 4\]"),
+            ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has the shape \(2, 5\).*\(2, 6\)"),
+            ({"attention_mask": torch.ones(1, 6)}, r"`attention_mask` has the shape \(1, 6\).*\(2, 6\)"),
+            (
+                {"decoder_attention_mask": torch.ones(2, 7)},
+                r"`decoder_attention_mask` has the shape \(2, 7\).*\(2, 5\)",
+            ),
+            ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have the shape \(2, 4\).*\(2, 5\)"),
+            (
+                {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
+                r"`attention_mask` has the shape \(2, 6\).*\(2, 4\)",
+            ),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    )
+    def test_inputs_that_do_not_fit_are_named(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            tiny_model()(**batch_with_padding() | changes)
+
+    def test_a_mask_covers_the_cached_tokens_too(self):
+        model, batch = tiny_model(), batch_with_padding()
+        cache = model(**batch).past_key_values
+        step = {**batch, "decoder_input_ids": tokens(2, 1), "past_key_values": cache}
+        with pytest.raises(ValueError, match=r"`decoder_attention_mask` has the shape \(2, 5\).*\(2, 6\), cached"):
+            model(**step)
+
     def test_the_encoder_alone(self, tmp_path):
         encoder = VanillaTransformerEncoder(tiny_config()).eval()
         source = tokens(2, 4)
