@@ -251,15 +251,11 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
     model_input_names = ["input_ids", "attention_mask"]
 
-    def __init__(
-        self,
-        target_tokenizer_object: Tokenizer | None = None,
-        target_tokenizer_file: str | os.PathLike[str] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         """Set up both sides from the arguments that the class describes."""
+        target = (kwargs.pop("target_tokenizer_object", None), kwargs.pop("target_tokenizer_file", None))
         # Set first: the base class may add special tokens, and those go to both vocabularies.
-        self._target_backend = _load_backend(target_tokenizer_object, target_tokenizer_file)
+        self._target_backend = _load_backend(*target)
         super().__init__(**kwargs)
         self._check_special_ids()
 
@@ -398,8 +394,8 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
     def add_special_tokens(self, special_tokens_dict: Any, replace_extra_special_tokens: bool = True) -> int:
         """Add special tokens to both vocabularies.
 
-        While `split_special_tokens` is true, as `train_tokenizer` sets it, no special token is looked for inside
-        texts; for markers written in texts use `add_tokens`.
+        From then on special tokens, all of them, are looked for inside texts: `split_special_tokens` becomes false
+        where a token is new, since nobody adds one that is never found.
 
         Args:
             special_tokens_dict: Role to token, such as `{"mask_token": "<mask>"}`.
@@ -435,8 +431,11 @@ class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
                 )
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        self.target_tokenizer._add_tokens(new_tokens, special_tokens)
-        return super()._add_tokens(new_tokens, special_tokens)
+        gained = self.target_tokenizer._add_tokens(new_tokens, special_tokens)
+        gained_by_source = super()._add_tokens(new_tokens, special_tokens)
+        if special_tokens and (gained or gained_by_source):
+            self.split_special_tokens = False
+        return gained_by_source
 
     def _convert_id_to_token(self, index: int) -> str | None:
         return self.target_tokenizer._convert_id_to_token(index)

@@ -367,6 +367,16 @@ def test_added_tokens_reach_both_sides(pair: VanillaTransformerTokenizer) -> Non
     assert [pair.pad_token_id, pair.bos_token_id, pair.eos_token_id, pair.unk_token_id] == [0, 1, 2, 3]
 
 
+def test_special_tokens_added_are_found_in_texts(pair: VanillaTransformerTokenizer, tmp_path: Path) -> None:
+    assert pair.tokenize("<s>") != ["<s>"]
+    pair.add_special_tokens({"extra_special_tokens": ["<2es>"]})
+    pair.save_pretrained(tmp_path)
+    for each in (pair, AutoTokenizer.from_pretrained(tmp_path)):
+        assert each("<2es> cat")["input_ids"][0] == each.convert_tokens_to_ids("<2es>")
+        ids = each(text_target="<2es>gato")["input_ids"]
+        assert each.decode(ids, skip_special_tokens=True) == "gato"
+
+
 def test_special_tokens_never_part(pair: VanillaTransformerTokenizer) -> None:
     sizes = len(pair), pair.target_vocab_size
     with pytest.raises(ValueError, match="pad_token '<blank>' has id 280 in the source .* and .* in the target"):
