@@ -1,18 +1,17 @@
 """The encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017), arXiv:1706.03762.
 
-Leaf first, the entry class last. Shape legend: B batch, S source length, T target length, L either, P cached
-positions, h heads, d model width [d_model], d_k key width, d_v value width, V target vocabulary.
+Leaf first, the entry class last; attention (section 3.2), positions (3.5) and losses (5.4) are files of their own.
+Shape legend: B batch, S source length, T target length, L either, P cached positions, h heads, d model width
+[d_model], V target vocabulary, K classes.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GenerationMixin, PreTrainedModel
-from transformers import initialization as init
+from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -38,7 +37,8 @@ from .loss_vanilla_transformer import (
     summed_loss,
     summed_loss_without_logits,
 )
-from .positions_vanilla_transformer import POSITION_EMBEDDINGS, VanillaTransformerSinusoidalPositions, leading_padding
+from .positions_vanilla_transformer import POSITION_EMBEDDINGS, leading_padding
+from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -119,86 +119,6 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, config.decoder_attention_heads, config.decoder_ffn_dim, is_decoder=True)
-
-
-class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """What every model of this package has in common: loading, saving and initial weights."""
-
-    config_class = VanillaTransformerConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True
-    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _can_compile_fullgraph = True
-
-    # Weights that a configuration may tie, and to what, by their names in a model with both sides.
-    _tieable_weights_keys: dict[str, str] = {}
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Xavier-uniform matrices, embeddings of standard deviation d ** -0.5 so that section 3.4 scales them to 1."""
-        if isinstance(module, VanillaTransformerSinusoidalPositions):
-            # Not stored with the weights, hence empty after `from_pretrained` until computed here.
-            init.copy_(module.weight, module.compute_table())
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.init_std or self.config.d_model**-0.5)
-            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
-                init.zeros_(module.weight[module.padding_idx])
-        else:
-            super()._init_weights(module)
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the source vocabulary; one that both sides share, with the output projection.
-
-        Takes the arguments of the base class.
-        """
-        if self.config.share_encoder_decoder_embeddings:
-            embeddings = super().resize_token_embeddings(*args, **kwargs)
-            self.config.decoder_vocab_size = self.config.vocab_size
-            return embeddings
-        embeddings = self.get_encoder()._resize_token_embeddings(*args, **kwargs)
-        self.config.vocab_size = embeddings.num_embeddings
-        return embeddings
-
-    def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the target vocabulary and the output projection; takes the arguments of `resize_token_embeddings`.
-
-        Raises:
-            ValueError: If both sides share one vocabulary.
-        """
-        if self.config.share_encoder_decoder_embeddings:
-            raise ValueError(
-                "`share_encoder_decoder_embeddings` is True, so the target has no vocabulary of its own: use "
-                "`resize_token_embeddings`."
-            )
-        embeddings = self.get_decoder()._resize_token_embeddings(*args, **kwargs)
-        if (head := self.get_output_embeddings()) is not None:
-            self.set_output_embeddings(self._get_resized_lm_head(head, embeddings.num_embeddings))
-        self.config.decoder_vocab_size = embeddings.num_embeddings
-        self.tie_weights()
-        return embeddings
-
-    def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
-        """Tie what the configuration ties; after loading, start what it does not tie from what it was tied to.
-
-        A checkpoint that stores two tied weights once says nothing else of the weight that this model keeps apart.
-        """
-        super().tie_weights(missing_keys, recompute_mapping)
-        for name, origin in self._tieable_weights_keys.items():
-            if missing_keys and name in missing_keys and origin not in missing_keys:
-                weight, start = self.get_parameter(name), self.get_parameter(origin)
-                if weight.shape == start.shape and start.device == weight.device:
-                    with torch.no_grad():
-                        weight.copy_(start)
-                    missing_keys.discard(name)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
@@ -430,6 +350,21 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); data collators call this."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    def prepare_inputs_for_generation(  # type: ignore[override]  # arguments that are only passed on stay unnamed
+        self, input_ids: Any, next_sequence_length: int | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return the arguments of `forward` for the next step of `generate()`.
+
+        Where a cache is handed to `generate()` with all target tokens (B, T) and no mask of them, only those that it
+        has not seen are decoded; the base class would decode all of them again.
+        """
+        cache, mask = kwargs.get("past_key_values"), kwargs.get("decoder_attention_mask")
+        if next_sequence_length is None and cache is not None and mask is None:
+            seen = cache.get_seq_length()
+            next_sequence_length = input_ids.shape[1] - seen if 0 < seen < input_ids.shape[1] else None
+        base: Any = super()
+        return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
     @can_return_tuple
     def forward(

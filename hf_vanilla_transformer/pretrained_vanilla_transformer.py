@@ -1,0 +1,91 @@
+"""What the models have in common beside the paper: initial weights, tied weights, sizes of vocabularies."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """What every model of this package has in common: loading, saving and initial weights."""
+
+    config_class = VanillaTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = True
+    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    # Weights that a configuration may tie, and to what, by their names in a model with both sides.
+    _tieable_weights_keys: dict[str, str] = {}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Xavier-uniform matrices, embeddings of standard deviation d ** -0.5 so that section 3.4 scales them to 1."""
+        if isinstance(module, VanillaTransformerSinusoidalPositions):
+            # Not stored with the weights, hence empty after `from_pretrained` until computed here.
+            init.copy_(module.weight, module.compute_table())
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.init_std or self.config.d_model**-0.5)
+            if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        else:
+            super()._init_weights(module)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the source vocabulary; one that both sides share, with the output projection.
+
+        Takes the arguments of the base class.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            embeddings = super().resize_token_embeddings(*args, **kwargs)
+            self.config.decoder_vocab_size = self.config.vocab_size
+            return embeddings
+        embeddings = self.get_encoder()._resize_token_embeddings(*args, **kwargs)
+        self.config.vocab_size = embeddings.num_embeddings
+        return embeddings
+
+    def resize_decoder_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resize the target vocabulary and the output projection; takes the arguments of `resize_token_embeddings`.
+
+        Raises:
+            ValueError: If both sides share one vocabulary.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "`share_encoder_decoder_embeddings` is True, so the target has no vocabulary of its own: use "
+                "`resize_token_embeddings`."
+            )
+        embeddings = self.get_decoder()._resize_token_embeddings(*args, **kwargs)
+        if (head := self.get_output_embeddings()) is not None:
+            self.set_output_embeddings(self._get_resized_lm_head(head, embeddings.num_embeddings))
+        self.config.decoder_vocab_size = embeddings.num_embeddings
+        self.tie_weights()
+        return embeddings
+
+    def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
+        """Tie what the configuration ties; after loading, start what it does not tie from what it was tied to.
+
+        A checkpoint that stores two tied weights once says nothing else of the weight that this model keeps apart.
+        """
+        super().tie_weights(missing_keys, recompute_mapping)
+        for name, origin in self._tieable_weights_keys.items():
+            if missing_keys and name in missing_keys and origin not in missing_keys:
+                weight, start = self.get_parameter(name), self.get_parameter(origin)
+                if weight.shape == start.shape and start.device == weight.device:
+                    with torch.no_grad():
+                        weight.copy_(start)
+                    missing_keys.discard(name)

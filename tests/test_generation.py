@@ -1,0 +1,357 @@
+"""`generate()`: every way of decoding against what the model's own logits say, and against each other."""
+
+import threading
+
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+    TextStreamer,
+)
+
+from hf_vanilla_transformer import train_tokenizer
+from tiny import VOCABULARIES, VOCABULARY, close, tiny_model, tokens
+
+# Without an end token every output has all its tokens, so that outputs of one call can be compared row by row.
+ENDLESS = {"eos_token_id": None, "max_new_tokens": 7}
+SHAPES = {
+    "paper": {"decoder_layers": 2},
+    "two vocabularies": VOCABULARIES["tied"],
+    "pre-norm": {"norm_position": "pre", "decoder_layers": 2},
+    "learned positions": {"position_embedding_type": "learned", "decoder_layers": 2},
+}
+EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+
+
+def varied_model(**changes):
+    """A model whose output projection is untied: with tied weights an untrained model repeats its input for ever."""
+    return tiny_model(**{**SHAPES["paper"], **changes, "tie_word_embeddings": False})
+
+
+def padded_source():
+    source, mask = tokens(3, 6), torch.ones(3, 6, dtype=torch.long)
+    mask[1, 4:] = 0
+    return {"input_ids": source.masked_fill(mask == 0, 0), "attention_mask": mask}
+
+
+def log_probs(model, source, target):
+    """Return the log-probabilities (B, T, V) of the next token after each token of `target`, without a cache."""
+    with torch.no_grad():
+        return model(**source, decoder_input_ids=target, use_cache=False).logits.log_softmax(-1)
+
+
+def by_hand(model, source, steps, start=None):
+    """Greedy decoding, one whole forward pass for each token."""
+    target = torch.ones(len(source["input_ids"]), 1, dtype=torch.long) if start is None else start
+    for _ in range(steps):
+        target = torch.cat([target, log_probs(model, source, target)[:, -1:].argmax(-1)], 1)
+    return target
+
+
+def every_sequence(model, source, steps):
+    """Return the best score there is, by trying all sequences of so many tokens."""
+    beams, scores = torch.ones(1, 1, dtype=torch.long), torch.zeros(1)
+    for _ in range(steps):
+        several = {name: value.expand(len(beams), -1) for name, value in source.items()}
+        following = log_probs(model, several, beams)[:, -1]
+        scores = (scores[:, None] + following).flatten()
+        beams = torch.cat(
+            [
+                beams.repeat_interleave(following.shape[1], 0),
+                torch.arange(following.shape[1]).repeat(len(beams))[:, None],
+            ],
+            1,
+        )
+    return beams[scores.argmax()], scores.max()
+
+
+class TestSearch:
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
+    def test_greedy(self, changes, use_cache):
+        model, source = varied_model(**changes), padded_source()
+        assert torch.equal(model.generate(**source, **ENDLESS, use_cache=use_cache), by_hand(model, source, 7))
+
+    @EVERY_SHAPE
+    def test_beams_find_what_trying_everything_finds(self, changes):
+        """As many beams as there are sequences of one token less leave nothing out."""
+        model = varied_model(**{**changes, "vocab_size": 12, "decoder_vocab_size": 12})
+        source = {"input_ids": torch.randint(4, 12, (1, 5)), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
+        out = model.generate(
+            **source,
+            eos_token_id=None,
+            max_new_tokens=3,
+            num_beams=144,
+            length_penalty=0.0,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        best, score = every_sequence(model, source, 3)
+        assert torch.equal(out.sequences[0], best)
+        close(out.sequences_scores[0], score)
+
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
+    def test_beams_report_the_log_probability_of_what_they_return(self, changes, use_cache):
+        model, source = varied_model(**changes), padded_source()
+        options = {**ENDLESS, "num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.0, "use_cache": use_cache}
+        out = model.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
+        assert out.sequences.shape == (9, 8)
+        assert len({tuple(row) for row in out.sequences[:3].tolist()}) == 3
+        several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
+        chosen = log_probs(model, several, out.sequences[:, :-1]).gather(2, out.sequences[:, 1:, None]).squeeze(2)
+        close(out.sequences_scores, chosen.sum(1))
+        close(model.compute_transition_scores(out.sequences, out.scores, out.beam_indices), chosen)
+        ranked = out.sequences_scores.view(3, 3)
+        assert (ranked.diff(dim=1) <= 0).all()
+
+    @EVERY_SHAPE
+    def test_transition_scores_of_greedy(self, changes):
+        model, source = varied_model(**changes), padded_source()
+        out = model.generate(**source, **ENDLESS, return_dict_in_generate=True, output_scores=True)
+        chosen = log_probs(model, source, out.sequences[:, :-1]).gather(2, out.sequences[:, 1:, None]).squeeze(2)
+        close(model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True), chosen)
+
+    def test_samples_follow_the_distribution(self):
+        model = varied_model(init_std=0.7)
+        source = {"input_ids": tokens(1, 5)}
+        out = model.generate(**source, do_sample=True, max_new_tokens=1, num_return_sequences=4000, top_k=0)
+        drawn = torch.bincount(out[:, 1], minlength=VOCABULARY) / 4000
+        expected = log_probs(model, source, torch.ones(1, 1, dtype=torch.long))[0, 0].exp()
+        close(drawn, expected, 0.035)
+        assert drawn.gt(0).sum() > 5
+
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["sampling", "beam sampling"])
+    def test_samples_of_one_seed_are_equal(self, num_beams):
+        model, source = varied_model(), padded_source()
+        options = {**ENDLESS, "do_sample": True, "num_beams": num_beams, "num_return_sequences": 2}
+
+        def drawn(seed, use_cache=True):
+            torch.manual_seed(seed)
+            return model.generate(**source, **options, use_cache=use_cache)
+
+        assert drawn(1).shape == (6, 8)
+        assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
+        assert torch.equal(drawn(1), drawn(1, use_cache=False))
+
+
+class TestConstraints:
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_forced_prefix(self, changes, num_beams):
+        model, source = varied_model(**changes), padded_source()
+        prefix = torch.cat([torch.ones(3, 1, dtype=torch.long), tokens(3, 3)], 1)
+        out = model.generate(**source, decoder_input_ids=prefix, **ENDLESS, num_beams=num_beams)
+        assert torch.equal(out[:, :4], prefix) and out.shape == (3, 11)
+        if num_beams == 1:
+            assert torch.equal(out, by_hand(model, source, 7, prefix))
+
+    def test_min_new_tokens(self):
+        model, source = varied_model(), padded_source()
+        soon = by_hand(model, source, 1)[0, 1].item()
+        assert model.generate(**source, eos_token_id=soon, max_new_tokens=7)[0, 1:].tolist()[0] == soon
+        late = model.generate(**source, eos_token_id=soon, max_new_tokens=7, min_new_tokens=4)
+        assert not (late[0, 1:5] == soon).any()
+
+    def test_after_its_end_a_row_is_padding(self):
+        model, source = varied_model(), padded_source()
+        ends = by_hand(model, source, 3)[0, 2].item()
+        out = model.generate(**source, eos_token_id=ends, max_new_tokens=7)
+        place = out[0].tolist().index(ends)
+        assert (out[0, place + 1 :] == model.config.pad_token_id).all()
+
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_bad_words(self, num_beams):
+        model, source = varied_model(), padded_source()
+        free = model.generate(**source, **ENDLESS, num_beams=num_beams)
+        words = [[token] for token in free[:, 1:].unique().tolist()]
+        barred = model.generate(**source, **ENDLESS, num_beams=num_beams, bad_words_ids=words)
+        assert not torch.isin(barred[:, 1:], torch.tensor(words).flatten()).any()
+
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_no_repeat_ngram_size(self, num_beams):
+        model, source = tiny_model(), padded_source()
+        options = {"eos_token_id": None, "max_new_tokens": 12, "num_beams": num_beams}
+
+        def repeated(rows):
+            return any(len({*zip(row, row[1:], strict=False)}) < len(row) - 1 for row in rows.tolist())
+
+        assert repeated(model.generate(**source, **options))
+        assert not repeated(model.generate(**source, **options, no_repeat_ngram_size=2))
+
+    def test_custom_processor_and_stopping_criterion(self):
+        class Descend(LogitsProcessor):
+            """Leaves only the token one below the last."""
+
+            def __call__(self, input_ids, scores):
+                allowed = torch.full_like(scores, -torch.inf)
+                return allowed.scatter(1, (input_ids[:, -1:] - 1).clamp(min=4), 0.0)
+
+        class AtFive(StoppingCriteria):
+            def __call__(self, input_ids, scores, **kwargs):
+                return input_ids[:, -1] == 5
+
+        out = varied_model().generate(
+            **padded_source(),
+            decoder_input_ids=torch.full((3, 1), 9),
+            eos_token_id=None,
+            max_new_tokens=20,
+            logits_processor=LogitsProcessorList([Descend()]),
+            stopping_criteria=StoppingCriteriaList([AtFive()]),
+        )
+        assert out.tolist() == [[1, 9, 8, 7, 6, 5]] * 3
+
+
+class TestInputs:
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_a_batch_decodes_as_its_sentences_do(self, changes, num_beams, side):
+        model = varied_model(**changes)
+        sources = [tokens(1, length) for length in (6, 3, 5)]
+        masks = [torch.ones_like(source) for source in sources]
+
+        def stack(rows):
+            pads = [torch.zeros(1, 6 - row.shape[1], dtype=torch.long) for row in rows]
+            pairs = zip(pads, rows, strict=True) if side == "left" else zip(rows, pads, strict=True)
+            return torch.cat([torch.cat(pair, 1) for pair in pairs])
+
+        options = {**ENDLESS, "num_beams": num_beams}
+        together = model.generate(stack(sources), attention_mask=stack(masks), **options)
+        alone = [model.generate(source, **options) for source in sources]
+        assert torch.equal(together, torch.cat(alone))
+
+    @EVERY_SHAPE
+    def test_a_prefix_padded_on_the_left_goes_on_as_it_does_alone(self, changes):
+        model, source = varied_model(**changes), tokens(2, 5)
+        short, long = torch.tensor([[1, 7]]), torch.tensor([[1, 9, 8, 7]])
+        prefixes = torch.cat([torch.cat([torch.zeros(1, 2, dtype=torch.long), short], 1), long])
+        mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+        out = model.generate(source, decoder_input_ids=prefixes, decoder_attention_mask=mask, **ENDLESS)
+        alone = model.generate(source[:1], decoder_input_ids=short, **ENDLESS)
+        assert torch.equal(out[:1, 2:], alone)
+        assert torch.equal(out[1:], model.generate(source[1:], decoder_input_ids=long, **ENDLESS))
+
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_embeddings_or_encoder_outputs_stand_for_tokens(self, num_beams):
+        model, source = varied_model(), padded_source()
+        options = {**ENDLESS, "num_beams": num_beams, "attention_mask": source["attention_mask"]}
+        expected = model.generate(source["input_ids"], **options)
+        embeds = model.get_input_embeddings()(source["input_ids"])
+        assert torch.equal(model.generate(inputs_embeds=embeds, **options), expected)
+        encoded = model.get_encoder()(**source)
+        assert torch.equal(model.generate(encoder_outputs=encoded, **options), expected)
+
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+    def test_going_on_from_a_cache(self, changes, masked):
+        model, source = varied_model(**changes), padded_source()
+        once = model.generate(**source, **ENDLESS)
+        first = model.generate(**source, **{**ENDLESS, "max_new_tokens": 3}, return_dict_in_generate=True)
+        second = model.generate(
+            **source,
+            decoder_input_ids=first.sequences,
+            past_key_values=first.past_key_values,
+            decoder_attention_mask=torch.ones_like(first.sequences) if masked else None,
+            **{**ENDLESS, "max_new_tokens": 4},
+        )
+        assert torch.equal(second, once)
+
+    def test_settings_of_the_model_and_of_the_call(self):
+        model, source = varied_model(), padded_source()
+        model.generation_config.update(num_beams=3, max_new_tokens=4, eos_token_id=None)
+        explicit = GenerationConfig(num_beams=3, max_new_tokens=4, decoder_start_token_id=1, pad_token_id=0)
+        assert torch.equal(model.generate(**source), model.generate(**source, generation_config=explicit))
+        assert torch.equal(model.generate(**source, num_beams=1), by_hand(model, source, 4))
+
+
+class TestOutputs:
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_attentions_and_states_of_each_step(self, num_beams):
+        model, source = varied_model(), padded_source()
+        model.set_attn_implementation("eager")
+        asked = {"output_attentions": True, "output_hidden_states": True, "output_scores": True, "output_logits": True}
+        out = model.generate(**source, **ENDLESS, num_beams=num_beams, **asked, return_dict_in_generate=True)
+        rows = 3 * num_beams
+        assert [weights.shape for weights in out.encoder_attentions] == [(3, 4, 6, 6)] * 2
+        assert [state.shape for state in out.encoder_hidden_states] == [(3, 6, 16)] * 3
+        assert len(out.scores) == len(out.logits) == len(out.cross_attentions) == len(out.decoder_attentions) == 7
+        for step, (cross, own, states) in enumerate(
+            zip(out.cross_attentions, out.decoder_attentions, out.decoder_hidden_states, strict=True)
+        ):
+            assert [weights.shape for weights in cross] == [(rows, 2, 1, 6)] * 2
+            assert [weights.shape for weights in own] == [(rows, 2, 1, step + 1)] * 2
+            assert [state.shape for state in states] == [(rows, 1, 16)] * 3
+            assert (cross[0].view(3, num_beams, 2, 6)[1, ..., 4:] == 0).all()
+
+    def test_streamers(self, capsys):
+        texts = ["a b c d", "e f g h"]
+        tokenizer = train_tokenizer(texts, algorithm="word", min_frequency=1)
+        model = varied_model(vocab_size=len(tokenizer))
+        source = tokenizer(texts[:1], return_tensors="pt")
+        expected = tokenizer.decode(model.generate(**source, **ENDLESS)[0], skip_special_tokens=True)
+        model.generate(**source, **ENDLESS, streamer=TextStreamer(tokenizer, skip_special_tokens=True))
+        assert capsys.readouterr().out.split() == expected.split()
+        streamer = TextIteratorStreamer(tokenizer, skip_special_tokens=True, timeout=60)
+        options = {**source, **ENDLESS, "streamer": streamer}
+        thread = threading.Thread(target=model.generate, kwargs=options)
+        thread.start()
+        assert "".join(streamer).split() == expected.split()
+        thread.join()
+
+
+class TestSpeculation:
+    @EVERY_SHAPE
+    def test_an_assistant_changes_no_token(self, changes):
+        model = varied_model(**changes)
+        assistant = varied_model(**{**changes, "encoder_layers": 1, "decoder_layers": 1})
+        source = {"input_ids": tokens(1, 6)}
+        expected = model.generate(**source, **ENDLESS)
+        calls = []
+        assistant.register_forward_hook(lambda *_: calls.append(1))
+        assert torch.equal(model.generate(**source, **ENDLESS, assistant_model=assistant), expected)
+        assert calls
+
+    @EVERY_SHAPE
+    def test_looking_up_the_prompt_changes_no_token(self, changes):
+        model, source = varied_model(**changes), {"input_ids": tokens(1, 6)}
+        prefix = torch.tensor([[1, 7, 8, 9, 7, 8]])
+        expected = model.generate(**source, decoder_input_ids=prefix, **ENDLESS)
+        looked_up = model.generate(**source, decoder_input_ids=prefix, **ENDLESS, prompt_lookup_num_tokens=2)
+        assert torch.equal(looked_up, expected)
+
+
+class TestCaches:
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    @pytest.mark.parametrize("cache", ["dynamic", "static"])
+    def test_of_every_kind_give_the_same_tokens(self, changes, num_beams, cache):
+        model, source = varied_model(**changes), padded_source()
+        options = {**ENDLESS, "num_beams": num_beams}
+        expected = model.generate(**source, **options, use_cache=False)
+        # A static cache has decoding compiled on accelerators only.
+        assert torch.equal(model.generate(**source, **options, cache_implementation=cache), expected)
+
+    @EVERY_SHAPE
+    def test_compiled_decoding_is_one_graph_for_all_steps(self, changes):
+        model, source = varied_model(**changes), padded_source()
+        expected = model.generate(**source, **ENDLESS)
+        graphs = []
+
+        def backend(graph, _):
+            graphs.append(graph)
+            return graph.forward
+
+        torch._dynamo.reset()
+        plain = model.forward
+        model.forward = torch.compile(plain, fullgraph=True, backend=backend, dynamic=False)
+        actual = model.generate(**source, **ENDLESS, cache_implementation="static", disable_compile=True)
+        assert torch.equal(actual, expected)
+        # One for the first token, where the cross-attention cache is filled, and one for all that follow.
+        assert len(graphs) == 2
+        torch._dynamo.reset()
