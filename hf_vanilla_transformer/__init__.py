@@ -1,6 +1,7 @@
 """The Transformer of *Attention Is All You Need* as a Hugging Face model plugin.
 
-Importing this package registers configuration, models and tokenizer with the Auto classes.
+Importing this package registers configuration, models and tokenizer with the Auto classes, and the translation
+pipeline.
 """
 
 from transformers import (
@@ -22,7 +23,9 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
+from .pipeline import TranslationPipeline, register
 from .presets import PRESETS, preset_config
+from .scoring import Score, score
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 
 __version__ = "0.1.0"
@@ -33,9 +36,12 @@ AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForCo
 AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
 AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
 AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
+register()
 
 __all__ = [
     "PRESETS",
+    "Score",
+    "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerDecoder",
     "VanillaTransformerEncoder",
@@ -46,5 +52,6 @@ __all__ = [
     "VanillaTransformerPreTrainedModel",
     "VanillaTransformerTokenizer",
     "preset_config",
+    "score",
     "train_tokenizer",
 ]

@@ -127,7 +127,7 @@ def translate_lines(
     Raises:
         ValueError: An option is out of its range, there are more hypotheses than beams, or a sentence is no string.
     """
-    search = _Search(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
+    search = Search(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
     _at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _at_least(2, max_source_length=max_source_length)
@@ -216,7 +216,7 @@ def _at_least(minimum: int, **arguments: int) -> None:
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Switch dropout and gradients off for a while."""
     training = model.training
     model.eval()
@@ -227,8 +227,8 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-class _Search:
-    """Decodes one chunk after the other by the same settings."""
+class Search:
+    """Decodes one chunk after the other by the same settings; its arguments are those of `translate_lines`."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class _Search:
         # From long to short, so that what needs the most memory comes first.
         order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
         bar.update(len(ids) - len(order))
-        with _evaluating(self.model):
+        with evaluating(self.model):
             while order:
                 size = self._batch_size(len(ids[order[0]]))
                 places, order = order[:size], order[size:]
@@ -281,6 +281,12 @@ class _Search:
 
     def _translate_batch(self, ids: list[list[int]]) -> list[Hypothesis]:
         """Return the hypotheses of all sentences of a batch, longest source first, one after the other."""
+        sequences, scores = self.generate_batch(ids)
+        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+        return [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+
+    def generate_batch(self, ids: list[list[int]]) -> tuple[torch.Tensor, Sequence[float | None]]:
+        """Return the target ids (B * num_hypotheses, T) of sources that are not blank, longest first, and scores."""
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
@@ -295,9 +301,7 @@ class _Search:
             output_logits=self.with_scores and self.num_beams == 1,
             **self.options | beams | _output_bounds(self.model, self.options, len(ids[0])),
         )
-        texts = self.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        scores = self._scores(output) if self.with_scores else [None] * len(texts)
-        return [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
+        return output.sequences, self._scores(output) if self.with_scores else [None] * len(output.sequences)
 
     def _scores(self, output: Any) -> list[float]:
         """Return what beam search ranked the sequences by, or the same quantity for a search without beams."""
@@ -339,7 +343,7 @@ def cross_attention(
     implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the only one that returns weights
     try:
-        with _evaluating(model):
+        with evaluating(model):
             target = generate(input_ids, do_sample=False, **NO_BEAMS, **_output_bounds(model, {}, len(ids)))
             output = model(input_ids=input_ids, decoder_input_ids=target[:, :-1], output_attentions=True)
     finally:
@@ -350,4 +354,14 @@ def cross_attention(
     return output.cross_attentions[-1][0].mean(0).float().cpu(), source_tokens, target_tokens
 
 
-__all__ = ["Hypothesis", "cross_attention", "encode", "load", "position_limit", "translate", "translate_lines"]
+__all__ = [
+    "Hypothesis",
+    "Search",
+    "cross_attention",
+    "encode",
+    "evaluating",
+    "load",
+    "position_limit",
+    "translate",
+    "translate_lines",
+]

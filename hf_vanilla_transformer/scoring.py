@@ -1,0 +1,153 @@
+"""How likely a model finds a translation: log-probabilities of sentences and of their tokens."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .translation import evaluating, position_limit
+
+# A target is a text, or the ids that `generate()` returned.
+Target = str | Sequence[int] | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a model finds one translation.
+
+    Attributes:
+        token_ids: Ids of the T target tokens, the end token included.
+        tokens: The same as tokens of the target vocabulary.
+        token_log_probs: Log-probability of each, given the source and the tokens before it, in nats.
+    """
+
+    token_ids: list[int]
+    tokens: list[str]
+    token_log_probs: list[float]
+
+    @property
+    def log_prob(self) -> float:
+        """Log-probability of the translation, the sum over its tokens, in nats."""
+        return math.fsum(self.token_log_probs)
+
+    @property
+    def perplexity(self) -> float:
+        """Inverse of the geometric mean of the tokens' probabilities."""
+        return math.exp(-self.log_prob / len(self.token_ids))
+
+
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[Target],
+    *,
+    max_tokens: int = 4096,
+) -> list[Score]:
+    """Return how likely a model finds each target as a translation of its source.
+
+    The result equals what `generate()` reports for its own output: the sum of the transition scores, which with
+    `length_penalty=0` is the score of a beam. A first token that the generation settings force counts as certain.
+    What `generate()` returned should be passed as ids, since tokenizing its text may cut the text otherwise.
+
+    Args:
+        model: Any encoder-decoder with `generate()`.
+        tokenizer: The tokenizer it was trained with.
+        sources: Source sentences.
+        targets: A target for each: a text, or ids, with or without the start token in front; what
+            follows the end token is padding.
+        max_tokens: Most tokens in a batch, padding counted, sources and targets each.
+
+    Returns:
+        A score for each pair, in their order.
+
+    Raises:
+        ValueError: The lists differ in length, an item is no text or has no token, or a side has more tokens than the
+            model has positions; names the pair.
+    """
+    if isinstance(sources, str) or isinstance(targets, str):
+        raise ValueError("sources and targets are lists, of one sentence or more; put a single one into a list")
+    if len(sources) != len(targets):
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; give one for each")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}; it must be at least 1")
+    pairs = [
+        (_source_ids(model, tokenizer, source, number), _target_ids(model, tokenizer, target, number))
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1)
+    ]
+    scores: dict[int, Score] = {}
+    with evaluating(model):
+        for places in _batches(pairs, max_tokens):
+            log_probs = _token_log_probs(model, [pairs[place] for place in places])
+            for place, row in zip(places, log_probs, strict=True):
+                ids = pairs[place][1]
+                scores[place] = Score(ids, list(tokenizer.convert_ids_to_tokens(ids)), row[: len(ids)])
+    return [scores[place] for place in range(len(pairs))]
+
+
+def _source_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
+    if not isinstance(source, str):
+        raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
+    return _checked(model, tokenizer(source, verbose=False)["input_ids"], f"source {number}")
+
+
+def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target, number: int) -> list[int]:
+    """Return the ids that are to be predicted: no start token, and nothing after the end token."""
+    if isinstance(target, str):
+        ids = tokenizer(text_target=target, verbose=False)["input_ids"]
+        return _checked(model, ids, f"target {number}")
+    ids = [int(token) for token in target]
+    if ids and ids[0] == model.generation_config.decoder_start_token_id:
+        ids = ids[1:]
+    end = next((place for place, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
+    return _checked(model, ids[: end + 1], f"target {number}")
+
+
+def _checked(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
+    limit = position_limit(model.config)
+    if not ids:
+        raise ValueError(f"{name} has no token, not even one for its end; leave the pair out")
+    if limit is not None and len(ids) > limit:
+        raise ValueError(f"{name} has {len(ids)} tokens, but the model has positions for {limit}; shorten it")
+    return ids
+
+
+def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> Iterator[list[int]]:
+    """Yield the places of pairs of similar length, so many that no side has more than `max_tokens`, or one."""
+    batch: list[int] = []
+    longest = 0
+    for place in sorted(range(len(pairs)), key=lambda place: max(map(len, pairs[place]))):
+        # Sorted, the newest pair is the longest.
+        longest = max(map(len, pairs[place]))
+        if batch and longest * (len(batch) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _token_log_probs(model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+    """Return the log-probability of each target token, (B, T) with values of no meaning where there is padding."""
+    device = model.device
+    sources, targets = ([torch.tensor(row, device=device) for row in side] for side in zip(*pairs, strict=True))
+    labels = pad_sequence(targets, batch_first=True, padding_value=-100)
+    shift: Any = model.prepare_decoder_input_ids_from_labels
+    logits = model(
+        input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
+        attention_mask=pad_sequence([torch.ones_like(row) for row in sources], batch_first=True),
+        decoder_input_ids=shift(labels=labels),
+        use_cache=False,
+    ).logits
+    chosen = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    forced = getattr(model.generation_config, "forced_bos_token_id", None)
+    if forced is not None:
+        chosen[:, 0] = chosen[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
+    return chosen.tolist()
+
+
+__all__ = ["Score", "Target", "score"]
