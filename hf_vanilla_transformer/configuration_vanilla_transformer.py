@@ -8,6 +8,8 @@ from typing import Any, ClassVar, get_args, get_origin
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .sharing_vanilla_transformer import CodeSharingMixin
+
 NORM_POSITIONS = ("post", "pre", "none")
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
@@ -16,7 +18,7 @@ SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
 MISSPELLING_SIMILARITY = 0.85
 
 
-class VanillaTransformerConfig(PreTrainedConfig):
+class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
     """All sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
 
     Names follow `MarianConfig` wherever they mean the same. The paper's symbol stands in brackets.

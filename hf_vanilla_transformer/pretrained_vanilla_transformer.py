@@ -9,9 +9,10 @@ from transformers import initialization as init
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
+from .sharing_vanilla_transformer import CodeSharingMixin
 
 
-class VanillaTransformerPreTrainedModel(PreTrainedModel):
+class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
     """What every model of this package has in common: loading, saving and initial weights."""
 
     config_class = VanillaTransformerConfig

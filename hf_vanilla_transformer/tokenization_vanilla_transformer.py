@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
+from .sharing_vanilla_transformer import CodeSharingMixin
+
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 _T = TypeVar("_T")
@@ -224,7 +226,7 @@ def _at_least(minimum: int, value: int, field: str) -> None:
         raise ValueError(f"{field} is {value}; it must be at least {minimum}")
 
 
-class VanillaTransformerTokenizer(PreTrainedTokenizerFast):
+class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
     """One vocabulary for the source and another for the target, as one tokenizer.
 
     Texts go in as source, or as target when named `text_target`. Ids and tokens come out as target, since those are

@@ -1,0 +1,287 @@
+"""A Hub of the tests' own on the loopback device: what `huggingface_hub` asks of one to push and to load models."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+TOKEN = "hf_the_token_of_the_tests"
+LFS_ENDINGS = (".safetensors", ".png")
+
+
+@dataclass
+class Repository:
+    """Files by commit, commits by branch."""
+
+    private: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, branch: str, files: dict[str, bytes]) -> str:
+        """Store the files as the newest of a branch, and return the commit's id."""
+        content = repr(
+            (len(self.commits), sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items()))
+        )
+        sha = hashlib.sha1(content.encode()).hexdigest()
+        self.commits[sha] = files
+        self.branches[branch] = sha
+        return sha
+
+    def find(self, revision: str) -> str | None:
+        """Return the commit that a branch or an id names."""
+        return self.branches.get(revision) or (revision if revision in self.commits else None)
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories in memory; `requests` lists what was asked, `unknown` what it has no answer for.
+
+    `refuse_with` is a status to answer every commit with.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repositories: dict[str, Repository] = {}
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.unknown: list[str] = []
+        self.refuse_with: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens: what HF_ENDPOINT must be."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing on standard error."""
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    do_HEAD = do_POST = do_PUT = do_GET
+
+    def answer(self) -> None:
+        """Find the route of the request, and follow it."""
+        length = int(self.headers.get("Content-Length") or 0)
+        self.body = self.rfile.read(length)
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            self.body = b"".join(self.chunks())
+        path = unquote(urlsplit(self.path).path)
+        method = "GET" if self.command == "HEAD" else self.command
+        self.server.requests.append(f"{self.command} {path}")
+        if self.server.refuse_with and "/commit/" in path:
+            return self.reply(self.server.refuse_with, {"error": f"refused to {self.headers.get('Authorization')}"})
+        for wanted, pattern, route in ROUTES:
+            if method == wanted and (found := re.fullmatch(pattern, path)):
+                return route(self, **found.groupdict())
+        self.server.unknown.append(f"{self.command} {path}")
+        self.reply(404, {"error": "Not found"})
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body of a request that does not say its length."""
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+
+    def reply(self, status: int, content: Any = b"", **headers: str) -> None:
+        """Send bytes, or JSON."""
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        # The answer to HEAD tells the length of what GET would bring.
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    @property
+    def logged_in(self) -> bool:
+        """Whether the request carries the right token."""
+        return self.headers.get("Authorization") == f"Bearer {TOKEN}"
+
+    def repository(self, repo: str) -> Repository | None:
+        """Return a repository that the request may see, or say that there is none."""
+        found = self.server.repositories.get(repo)
+        if found is None or (found.private and not self.logged_in):
+            self.reply(401, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
+            return None
+        return found
+
+    def create(self) -> None:
+        if not self.logged_in:
+            return self.reply(401, {"error": "Invalid credentials"})
+        wanted = json.loads(self.body)
+        name = f"{wanted.get('organization') or 'tester'}/{wanted['name']}"
+        if name in self.server.repositories:
+            return self.reply(
+                409, {"error": "You already created this model repo", "url": f"{self.server.url}/{name}"}
+            )
+        private = wanted.get("private") is True or wanted.get("visibility") == "private"
+        repository = self.server.repositories[name] = Repository(private)
+        repository.commit("main", {".gitattributes": b""})
+        self.reply(200, {"url": f"{self.server.url}/{name}", "name": name, "id": name})
+
+    def branch(self, repo: str, branch: str) -> None:
+        if repository := self.repository(repo):
+            repository.branches.setdefault(branch, repository.branches["main"])
+            self.reply(200, {})
+
+    def preupload(self, repo: str, revision: str) -> None:
+        if self.repository(repo):
+            files = json.loads(self.body)["files"]
+            modes = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(LFS_ENDINGS) else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in files
+            ]
+            self.reply(200, {"files": modes})
+
+    def lfs_batch(self, repo: str) -> None:
+        if self.repository(repo):
+            objects = json.loads(self.body)["objects"]
+            for one in objects:
+                if one["oid"] not in self.server.objects:
+                    one["actions"] = {"upload": {"href": f"{self.server.url}/objects/{one['oid']}"}}
+            self.reply(200, {"transfer": "basic", "objects": objects}, Content_Type="application/vnd.git-lfs+json")
+
+    def store(self, oid: str) -> None:
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            return self.reply(400, {"error": "The content is not what its id says"})
+        self.server.objects[oid] = self.body
+        self.reply(200)
+
+    def commit(self, repo: str, revision: str) -> None:
+        if not self.logged_in:
+            return self.reply(401, {"error": "Invalid credentials"})
+        if not (repository := self.repository(repo)):
+            return None
+        files = dict(repository.commits[repository.branches[revision]])
+        for line in self.body.splitlines():
+            item = json.loads(line)
+            value = item["value"]
+            if item["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif item["key"] == "lfsFile":
+                files[value["path"]] = self.server.objects[value["oid"]]
+            elif item["key"] == "deletedFile":
+                files.pop(value["path"])
+        sha = repository.commit(revision, files)
+        self.reply(200, {"commitUrl": f"{self.server.url}/{repo}/commit/{sha}", "commitOid": sha, "success": True})
+
+    def info(self, repo: str, revision: str | None = None) -> None:
+        if repository := self.repository(repo):
+            if not (sha := repository.find(revision or "main")):
+                return self.reply(404, {"error": "No such revision"}, X_Error_Code="RevisionNotFound")
+            siblings = [{"rfilename": name} for name in sorted(repository.commits[sha])]
+            self.reply(
+                200, {"id": repo, "modelId": repo, "sha": sha, "private": repository.private, "tags": [],
+                      "siblings": siblings, "pipeline_tag": "translation", "downloads": 0, "likes": 0},
+            )  # fmt: skip  # one answer
+        return None
+
+    def tree(self, repo: str, revision: str, path: str | None = None) -> None:
+        if repository := self.repository(repo):
+            sha = repository.find(revision)
+            inside = {
+                name: data
+                for name, data in (repository.commits[sha] if sha else {}).items()
+                if not path or name.startswith(f"{path}/")
+            }
+            if not sha or (path and not inside):
+                return self.reply(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
+            entries = [
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for name, data in inside.items()
+            ]
+            self.reply(200, entries)
+        return None
+
+    def resolve(self, repo: str, revision: str, path: str) -> None:
+        if not (repository := self.repository(repo)):
+            return None
+        if not (sha := repository.find(revision)):
+            return self.reply(404, {"error": "No such revision"}, X_Error_Code="RevisionNotFound")
+        if (data := repository.commits[sha].get(path)) is None:
+            return self.reply(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound", X_Repo_Commit=sha)
+        lfs = path.endswith(LFS_ENDINGS)
+        etag = f'"{(hashlib.sha256 if lfs else hashlib.sha1)(data).hexdigest()}"'
+        linked = {"X_Linked_Size": str(len(data)), "X_Linked_Etag": etag} if lfs else {}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if wanted:
+            first, last = int(wanted[1]), int(wanted[2] or len(data) - 1)
+            linked["Content_Range"] = f"bytes {first}-{last}/{len(data)}"
+            data = data[first : last + 1]
+        self.reply(206 if wanted else 200, data, ETag=etag, X_Repo_Commit=sha, **linked)
+        return None
+
+    def whoami(self) -> None:
+        self.reply(200 if self.logged_in else 401, {"name": "tester", "type": "user", "orgs": [], "auth": {}})
+
+    def validate(self) -> None:
+        assert parse_qs(urlsplit(self.path).query) == {}
+        self.reply(200, {"errors": [], "warnings": []})
+
+
+REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
+ROUTES: list[tuple[str, str, Callable[..., None]]] = [
+    ("POST", "/api/repos/create", Handler.create),
+    ("GET", "/api/whoami-v2", Handler.whoami),
+    ("POST", "/api/validate-yaml", Handler.validate),
+    ("POST", f"/api/models/{REPO}/branch/(?P<branch>[^/]+)", Handler.branch),
+    ("POST", f"/api/models/{REPO}/preupload/(?P<revision>[^/]+)", Handler.preupload),
+    ("POST", f"/{REPO}.git/info/lfs/objects/batch", Handler.lfs_batch),
+    ("PUT", "/objects/(?P<oid>[0-9a-f]+)", Handler.store),
+    ("POST", f"/api/models/{REPO}/commit/(?P<revision>[^/]+)", Handler.commit),
+    ("GET", f"/api/models/{REPO}", Handler.info),
+    ("GET", f"/api/models/{REPO}/revision/(?P<revision>[^/]+)", Handler.info),
+    ("GET", f"/api/models/{REPO}/tree/(?P<revision>[^/]+)(/(?P<path>.+))?", Handler.tree),
+    ("GET", f"/{REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", Handler.resolve),
+]
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    """Serve a Hub as long as the context lasts."""
+    with Hub() as hub:
+        thread = threading.Thread(target=hub.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()
+
+
+def environment(hub: Hub, home: Any, **more: str) -> dict[str, str]:
+    """Return the environment of a process that knows no Hub but this one, and has an empty cache of its own."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # The protocol of large files that the tests' Hub does not speak.
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "*",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }

@@ -1,0 +1,183 @@
+"""The script that publishes a model: what it lists, what it uploads, and what it refuses, in one line."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.sharing_vanilla_transformer import code_files
+from hub_server import TOKEN, environment, running_hub
+from translators import build
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "push_to_hub.py"
+CODE = {path.name for path in code_files()}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("push_to_hub_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder as training leaves it."""
+    folder = tmp_path / "model"
+    for part in build("pair"):
+        part.save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n# A model\n", encoding="utf-8")
+    (folder / "all_results.json").write_text("{}", encoding="utf-8")
+    (folder / "attention.png").write_bytes(b"\x89PNG")
+    (folder / "checkpoint-7").mkdir()
+    for name in ("optimizer.pt", "model.safetensors"):
+        (folder / "checkpoint-7" / name).write_bytes(b"x")
+    for name in ("training_args.bin", "trainer_state.json", "events.out.tfevents.1", ".env"):
+        (folder / name).write_bytes(b"secret")
+    return folder
+
+
+SHARED = {
+    "README.md", "all_results.json", "attention.png", "config.json", "generation_config.json", "model.safetensors",
+    "target_tokenizer.json", "tokenizer.json", "tokenizer_config.json",
+}  # fmt: skip  # a list of names
+
+
+def push(hub, home, *arguments, token=TOKEN):
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    settings = {**os.environ, **environment(hub, home), "HF_TOKEN": token}
+    done = subprocess.run(command, capture_output=True, text=True, env=settings)
+    assert not (token and token in done.stdout + done.stderr)
+    return done
+
+
+def refusal(script, capsys, *arguments):
+    with pytest.raises(SystemExit) as error:
+        script.main([*map(str, arguments)])
+    said = capsys.readouterr()
+    assert error.value.code == 2 and len(said.err.splitlines()) == 1 and not said.out
+    return said.err
+
+
+def test_dry_run_lists_what_would_go(script, folder, capsys):
+    script.main(["--model", str(folder), "--repo_id", "me/model", "--dry_run"])
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert {line.split()[-1] for line in lines} == SHARED | CODE
+    assert total.startswith(f"{len(lines)} files, ") and "nothing was uploaded to me/model" in total
+    size = (folder / "model.safetensors").stat().st_size
+    assert f"{size / 1000:.1f} kB  model.safetensors" in "\n".join(lines)
+
+
+def test_shards_and_variants_go_along(script, folder, capsys):
+    model, _ = build("pair")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    model.to(torch.float16).save_pretrained(folder, variant="fp16")
+    script.main(["--model", str(folder), "--repo_id", "me/model", "--dry_run"])
+    names = {line.split()[-1] for line in capsys.readouterr().out.splitlines()[:-1]}
+    assert {"model.safetensors.index.json", "model.fp16.safetensors"} <= names
+    assert sum(name.startswith("model-0") for name in names) > 1
+
+
+def test_push_is_one_commit_that_can_be_repeated(folder, tmp_path):
+    with running_hub() as hub:
+        done = push(hub, tmp_path, "--model", folder, "--repo_id", "tester/model", "--private")
+        assert done.returncode == 0, done.stderr
+        repository = hub.repositories["tester/model"]
+        files = repository.commits[repository.branches["main"]]
+        assert repository.private and set(files) == SHARED | CODE | {".gitattributes"}
+        assert f"/tester/model/commit/{repository.branches['main']}" in done.stdout
+        assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+        assert json.loads(files["config.json"])["auto_map"]["AutoModel"].startswith("modeling_vanilla_transformer.")
+        assert "AutoTokenizer" in json.loads(files["tokenizer_config.json"])["auto_map"]
+        # What was there stays as it was.
+        assert "auto_map" not in (folder / "config.json").read_text() and not list(folder.glob("*.py"))
+
+        options = ("--model", folder, "--repo_id", "tester/model", "--revision", "draft", "--commit_message", "More")
+        done = push(hub, tmp_path, *options)
+        assert done.returncode == 0, done.stderr
+        assert set(repository.branches) == {"main", "draft"} and len(hub.repositories) == 1
+        assert not hub.unknown
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "message"),
+    [
+        (None, "hf_wrong_token_of_somebody", "answers 401 .*log in with `hf auth login`"),
+        (403, TOKEN, "answers 403 .*may not write"),
+        (409, TOKEN, "answers 409 .*try again"),
+        (None, "", "log in with `hf auth login`"),
+    ],
+)
+def test_what_the_hub_refuses_is_said_in_one_line(folder, tmp_path, status, token, message):
+    with running_hub() as hub:
+        hub.refuse_with = status
+        done = push(hub, tmp_path, "--model", folder, "--repo_id", "tester/model", token=token)
+    error = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.search(message, error), done.stderr
+    assert "hf_wrong" not in done.stderr
+
+
+def test_no_hub_at_all(folder, tmp_path):
+    with running_hub() as hub:
+        pass
+    done = push(hub, tmp_path, "--model", folder, "--repo_id", "tester/model")
+    assert done.returncode == 2 and "cannot be reached" in done.stderr.splitlines()[-1], done.stderr
+
+
+class TestRefusals:
+    def ask(self, script, capsys, folder):
+        return refusal(script, capsys, "--model", folder, "--repo_id", "me/model", "--dry_run")
+
+    def test_no_folder(self, script, tmp_path, capsys):
+        assert "is not a folder" in self.ask(script, capsys, tmp_path / "nowhere")
+
+    def test_no_weights(self, script, folder, capsys):
+        (folder / "model.safetensors").unlink()
+        (folder / "training_args.bin").unlink()
+        assert "holds no model*.safetensors; save the model" in self.ask(script, capsys, folder)
+
+    def test_weights_that_can_run_code(self, script, folder, capsys):
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        (folder / "training_args.bin").unlink()
+        assert "pytorch_model.bin can run code" in self.ask(script, capsys, folder)
+
+    @pytest.mark.parametrize("name", ["README.md", "config.json", "tokenizer_config.json"])
+    def test_missing_files(self, script, folder, capsys, name):
+        (folder / name).unlink()
+        assert f"holds no {name}" in self.ask(script, capsys, folder)
+
+    def test_no_vocabulary(self, script, folder, capsys):
+        for path in folder.glob("*tokenizer.json"):
+            path.unlink()
+        assert "holds no tokenizer.json" in self.ask(script, capsys, folder)
+
+    @pytest.mark.parametrize("content", ["{", "[]"])
+    def test_broken_configuration(self, script, folder, capsys, content):
+        (folder / "config.json").write_text(content)
+        assert "config.json" in self.ask(script, capsys, folder)
+
+    def test_somebody_elses_model(self, script, folder, capsys):
+        (folder / "config.json").write_text('{"model_type": "bert"}')
+        assert "model_type is 'bert'" in self.ask(script, capsys, folder)
+
+    def test_no_name_of_a_repository(self, script, folder, capsys):
+        with pytest.raises(SystemExit):
+            script.main(["--model", str(folder), "--repo_id", "a/b/c"])
+        assert "--repo_id a/b/c is no name of a repository" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])
+def test_readable_sizes(script, size, text):
+    assert script.readable(size) == text
