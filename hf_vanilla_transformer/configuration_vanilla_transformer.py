@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args, get_origin
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .sharing_vanilla_transformer import CodeSharingMixin
+from .sharing_vanilla_transformer import MODEL_TYPE, CodeSharingMixin
 
 NORM_POSITIONS = ("post", "pre", "none")
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
@@ -73,7 +73,7 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
         ```
     """
 
-    model_type = "vanilla_transformer"
+    model_type = MODEL_TYPE
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",

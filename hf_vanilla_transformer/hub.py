@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
 
-from .sharing_vanilla_transformer import code_files, with_auto_map
+from .sharing_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
 
 WEIGHTS = "model*.safetensors"
 
@@ -122,9 +122,9 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model's card; write one from model_cards/template.md")
-    if (kind := _read_json(folder / "config.json").get("model_type")) != "vanilla_transformer":
+    if (kind := _read_json(folder / "config.json").get("model_type")) != MODEL_TYPE:
         raise ValueError(
-            f"{folder / 'config.json'}: model_type is {kind!r}, not 'vanilla_transformer'; push it by its own class"
+            f"{folder / 'config.json'}: model_type is {kind!r}, not {MODEL_TYPE!r}; push it by its own class"
         )
     _read_json(folder / "tokenizer_config.json")
     if not any(folder.glob("*tokenizer.json")):

@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+MODEL_TYPE = "vanilla_transformer"
+
 # What each Auto class loads, as `module.class`: an entry of config.json.
 MODEL_AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
@@ -36,7 +38,7 @@ def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         name: Name of the file.
         settings: What it holds.
     """
-    if name == "config.json" and settings.get("model_type") == "vanilla_transformer":
+    if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
         return settings | {"auto_map": MODEL_AUTO_MAP}
     if name == "tokenizer_config.json" and settings.get("tokenizer_class") == "VanillaTransformerTokenizer":
         return settings | {"auto_map": TOKENIZER_AUTO_MAP}
@@ -64,4 +66,4 @@ class CodeSharingMixin:
         return parent._upload_modified_files(working_dir, *args, **kwargs)
 
 
-__all__ = ["CodeSharingMixin", "add_code", "code_files", "with_auto_map"]
+__all__ = ["MODEL_TYPE", "CodeSharingMixin", "add_code", "code_files", "with_auto_map"]

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
+from .sharing_vanilla_transformer import MODEL_TYPE, add_code
 from .text_files import DataError
 from .translation import EXTRA_OUTPUT_TOKENS, position_limit
 
@@ -219,6 +220,12 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             # but divide by those of one: `Trainer` would add up means and train with a gradient that is too large.
             self.model_accepts_loss_kwargs = False
         self.add_callback(_EpochOfSampler)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Save as `Trainer` does, and with the code what is to be pushed to the Hub."""
+        super()._save(output_dir, state_dict)
+        if self.args.push_to_hub and getattr(getattr(self.model, "config", None), "model_type", None) == MODEL_TYPE:
+            add_code(output_dir or self.args.output_dir)
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches within `args.max_tokens`, or the ordinary ones without it.

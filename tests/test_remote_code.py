@@ -185,6 +185,31 @@ def test_revisions_and_private_repositories(hub, tmp_path):
     assert json.loads(newest.stdout.splitlines()[-1])["ids"] != wanted["ids"]
 
 
+TRAIN = """
+import sys
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from translators import ENGLISH, SPANISH, build
+model, tokenizer = build("pair")
+rows = [{"input_ids": s, "labels": t} for s, t in zip(
+    tokenizer(ENGLISH)["input_ids"], tokenizer(text_target=SPANISH)["input_ids"])]
+arguments = VanillaTransformerTrainingArguments(sys.argv[1], max_steps=2, max_tokens=64, warmup_steps=1, use_cpu=True,
+    eval_strategy="no", save_strategy="no", push_to_hub=True, hub_model_id="tester/trained", hub_strategy="end", report_to=[], disable_tqdm=True)
+trainer = VanillaTransformerTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
+trainer.train()
+trainer.push_to_hub()
+"""
+
+
+@pytest.mark.slow
+def test_a_trainer_that_pushes_pushes_the_code_too(hub, tmp_path):
+    settings = environment(hub, tmp_path / "home", HF_TOKEN=TOKEN, PYTHONPATH=str(ROOT / "tests"))
+    done = python(TRAIN, str(tmp_path / "run"), environment=settings)
+    assert done.returncode == 0, done.stderr
+    loaded = load(hub, "tester/trained", tmp_path / "stranger", "absent", trust_remote_code=True)
+    assert loaded.returncode == 0, loaded.stderr
+    assert json.loads(loaded.stdout.splitlines()[-1])["module"] == "transformers_modules"
+
+
 class TestCode:
     """The files that travel, looked at here."""
 
