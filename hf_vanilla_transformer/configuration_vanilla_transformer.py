@@ -75,6 +75,17 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
 
     model_type = MODEL_TYPE
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # Heads and inner feed-forward units are dealt out to the processes; see `from_pretrained(..., tp_plan="auto")`.
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        f"{side}.layers.*.{part}": style
+        for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn")))
+        for part, style in (
+            *((f"{attention}.{name}_proj", "colwise") for attention in attentions for name in ("q", "k", "v")),
+            *((f"{attention}.out_proj", "rowwise") for attention in attentions),
+            ("fc1", "colwise"),
+            ("fc2", "rowwise"),
+        )
+    }
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "layer_norm_epsilon": "layer_norm_eps",

@@ -334,6 +334,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, GenerationMixin):
     """The whole Transformer, with the projection to the target vocabulary; trains, and decodes by `generate()`."""
 
+    _tp_plan = {"lm_head": "colwise_gather_output"}
     _tieable_weights_keys = {
         "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
         "lm_head.weight": "model.decoder.embed_tokens.weight",

@@ -1,5 +1,6 @@
 """What the models have in common beside the paper: initial weights, tied weights, sizes of vocabularies."""
 
+import re
 from typing import Any
 
 import torch
@@ -28,6 +29,12 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
 
     # Weights that a configuration may tie, and to what, by their names in a model with both sides.
     _tieable_weights_keys: dict[str, str] = {}
+
+    def post_init(self) -> None:
+        """Finish the construction as every model does; keep of the tensor-parallel plan what this model has."""
+        super().post_init()
+        parts = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
+        self._tp_plan = {name: style for name, style in (self._tp_plan or {}).items() if name in parts}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -190,10 +190,12 @@ import sys
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from translators import ENGLISH, SPANISH, build
 model, tokenizer = build("pair")
-rows = [{"input_ids": s, "labels": t} for s, t in zip(
-    tokenizer(ENGLISH)["input_ids"], tokenizer(text_target=SPANISH)["input_ids"])]
-arguments = VanillaTransformerTrainingArguments(sys.argv[1], max_steps=2, max_tokens=64, warmup_steps=1, use_cpu=True,
-    eval_strategy="no", save_strategy="no", push_to_hub=True, hub_model_id="tester/trained", hub_strategy="end", report_to=[], disable_tqdm=True)
+sources, targets = tokenizer(ENGLISH)["input_ids"], tokenizer(text_target=SPANISH)["input_ids"]
+rows = [{"input_ids": source, "labels": target} for source, target in zip(sources, targets)]
+arguments = VanillaTransformerTrainingArguments(
+    sys.argv[1], max_steps=2, max_tokens=64, warmup_steps=1, use_cpu=True, eval_strategy="no", save_strategy="no",
+    push_to_hub=True, hub_model_id="tester/trained", hub_strategy="end", report_to=[], disable_tqdm=True,
+)
 trainer = VanillaTransformerTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
 trainer.train()
 trainer.push_to_hub()

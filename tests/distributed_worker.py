@@ -1,0 +1,114 @@
+"""What each of two processes does in `test_distributed.py`, and how they are started."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+
+STEPS, RATE = 3, 0.05
+
+# Its name for several processes is that of the machines it mostly runs on; without a GPU they talk by gloo.
+ACCELERATE_LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+ACCELERATE_LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+ACCELERATE_LAUNCH += ["--main_process_port", "0"]
+
+
+def batches() -> list[dict[str, torch.Tensor]]:
+    """Batches of four pairs with unequal numbers of labels, the same in every process."""
+    generator = torch.Generator().manual_seed(7)
+    made = []
+    for _ in range(STEPS):
+        source = torch.randint(4, 40, (4, 6), generator=generator)
+        labels = torch.randint(4, 40, (4, 5), generator=generator)
+        labels[0, 2:] = labels[3, 4:] = -100
+        mask = torch.ones_like(source)
+        mask[1, 3:] = 0
+        made.append({"input_ids": source, "attention_mask": mask, "labels": labels})
+    return made
+
+
+def part(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, torch.Tensor]:
+    """Return the rows of one process."""
+    return {name: rows[rank::world] for name, rows in batch.items()}
+
+
+def train(model, rank: int = 0, world: int = 1) -> list[float]:
+    """Train by plain gradient descent, and return the loss over all processes of each step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    losses = []
+    for batch in batches():
+        count = batch["labels"].ne(-100).sum()
+        loss = model(**part(batch, rank, world), num_items_in_batch=count).loss
+        # The gradients of the processes are averaged, where their sum is wanted.
+        (loss * world).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach().clone()
+        if world > 1:
+            dist.all_reduce(total)
+        losses.append(total.item())
+    return losses
+
+
+def fsdp2(folder: Path) -> dict:
+    """Train with every layer's weights, gradients and optimizer state dealt out to the processes."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.train()
+    mesh = init_device_mesh("cpu", (world,))
+    kinds = tuple(model._no_split_modules)
+    layers = [module for module in model.modules() if type(module).__name__ in kinds]
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert all(isinstance(p, DTensor) for p in model.parameters()) and len(layers) == 5
+    losses = train(model, rank, world)
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if rank == 0:
+        torch.save(state, folder / "fsdp2.pt")
+    return {"losses": losses}
+
+
+def tensor_parallel(folder: Path) -> dict:
+    """Decode and take a gradient with heads and feed-forward units dealt out to the processes."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, tp_plan="auto")
+    layer = model.model.encoder.layers[0]
+    shares = [layer.self_attn.q_proj.weight, layer.self_attn.out_proj.weight, layer.fc1.weight, layer.fc2.weight]
+    assert all(isinstance(weight, DTensor) for weight in shares)
+    local = [tuple(weight.to_local().shape) for weight in shares]
+    batch = batches()[0]
+    outputs = model(**batch)
+    outputs.loss.backward()
+    grad = layer.fc1.weight.grad
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    ids = model.generate(**source, max_new_tokens=6, eos_token_id=None)
+    whole = lambda tensor: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # noqa: E731 - one use
+    return {
+        "loss": whole(outputs.loss).item(),
+        "logits": whole(outputs.logits).tolist(),
+        "grad": whole(grad).tolist(),
+        "ids": ids.tolist(),
+        "local": local,
+    }
+
+
+TASKS = {"fsdp2": fsdp2, "tensor_parallel": tensor_parallel}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    task, target = TASKS[sys.argv[1]], Path(sys.argv[2])
+    result = task(target)
+    if dist.get_rank() == 0:
+        (target / "result.json").write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
