@@ -1,0 +1,244 @@
+"""Compiled and exported models against the model itself: Dynamo graphs, ONNX graphs, and translations by either."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+from torch.export import Dim
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
+from transformers.modeling_outputs import BaseModelOutput
+
+from tiny import VOCABULARIES, close, close_gradients, gradients, tiny_model
+from translators import ENGLISH, build
+
+exporters = pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of the extra `export`")
+
+from transformers.exporters import DynamoConfig, DynamoExporter, OnnxConfig, OnnxExporter  # noqa: E402 - needs the above
+
+SHAPES = {
+    "paper": {},
+    "two vocabularies": VOCABULARIES["separate"],
+    "pre-norm": {"norm_position": "pre"},
+    "learned positions": {"position_embedding_type": "learned"},
+}
+EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+EXPORTERS = {"dynamo": (DynamoExporter, DynamoConfig, 1e-5), "onnx": (OnnxExporter, OnnxConfig, 1e-4)}
+
+# What torch, onnxscript and onnxruntime say of their own ways, and of libraries that are not there.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+
+def inputs(rows, source, target=None, vocabulary=40, seed=1):
+    """Inputs of so many rows and tokens, the last row of the source padded."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(length):
+        return torch.randint(4, vocabulary, (rows, length), generator=generator)
+
+    mask = torch.ones(rows, source, dtype=torch.long)
+    mask[-1, source // 2 :] = 0
+    made = {"input_ids": tokens(source), "attention_mask": mask}
+    return made if target is None else {**made, "decoder_input_ids": tokens(target)}
+
+
+def run(exported, given):
+    """Return the logits that an export gives, by the interface of the release that made it."""
+    given = copy.deepcopy(given)
+    if hasattr(exported, "components"):
+        return exported(**given).logits
+    if isinstance(exported, torch.export.ExportedProgram):
+        return exported.module()(**given).logits
+    return torch.as_tensor(exported(**given)[0])
+
+
+class TestExporters:
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_dynamo_graphs_take_any_shape(self, changes, attention):
+        self.check("dynamo", changes, attention)
+
+    @pytest.mark.slow
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_onnx_graphs_take_any_shape(self, changes, attention):
+        self.check("onnx", changes, attention)
+
+    def test_an_onnx_graph_takes_any_shape(self):
+        self.check("onnx", {}, "sdpa")
+
+    def check(self, kind, changes, attention):
+        exporter, config, tolerance = EXPORTERS[kind]
+        model = tiny_model(**changes)
+        model.set_attn_implementation(attention)
+        exported = exporter().export(model, inputs(3, 6, 5), config(dynamic=True))
+        for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
+            with torch.no_grad():
+                expected = model(**given).logits
+            close(run(exported, given), expected, tolerance)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", EXPORTERS)
+    @pytest.mark.parametrize("multi_token_decode", [False, True])
+    @pytest.mark.parametrize("cache", [None, "static"])
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_every_stage_of_generation_exports(self, kind, multi_token_decode, cache, dynamic):
+        if not hasattr(exporters, "ExportedModel"):
+            pytest.skip("this release of transformers exports single stages only")
+        exporter, config, _ = EXPORTERS[kind]
+        model, settings = tiny_model(), None
+        if cache:
+            settings = GenerationConfig(
+                **{**model.generation_config.to_diff_dict(), "cache_implementation": cache, "max_cache_len": 16}
+            )
+        exported = exporter().export_for_generation(
+            model,
+            inputs(3, 6),
+            config(dynamic=dynamic),
+            generation_config=settings,
+            multi_token_decode=multi_token_decode,
+        )
+        assert list(exported.components) == ["prefill", "decode"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EXPORTERS)
+@pytest.mark.parametrize("name", ["shared", "pair", "learned"])
+def test_greedy_translations_are_those_of_generate(kind, name, tmp_path):
+    """An encoder and a decoder with its cache, exported and run in turn; as ONNX graphs, also saved and loaded."""
+    if not hasattr(exporters, "ExportedModel"):
+        pytest.skip("this release of transformers has no runners for what it exports")
+    exporter, config, tolerance = EXPORTERS[kind]
+    model, tokenizer = build(name)
+    source = dict(tokenizer(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False))
+    expected = model.generate(**source, max_new_tokens=8, eos_token_id=None)
+
+    encoder = exporter().export(model.get_encoder(), source, config(dynamic=True))
+    stages = exporter().export_for_generation(model, source, config(dynamic=True), multi_token_decode=True)
+    # A saved Dynamo graph holds pickled inputs, which torch does not load.
+    if kind == "onnx":
+        encoder.save_pretrained(tmp_path / "encoder")
+        stages.save_pretrained(tmp_path / "decoder")
+        load = exporters.ExportedModel.from_pretrained
+        encoder, stages = load(tmp_path / "encoder"), load(tmp_path / "decoder")
+    decoder = stages.runners["decode"]
+
+    # Fewer sentences than were there to export by.
+    for rows in (slice(0, 5), slice(0, 2)):
+        part = {column: value[rows] for column, value in source.items()}
+        states = encoder(**part).last_hidden_state
+        close(states, model.get_encoder()(**part).last_hidden_state, tolerance)
+        cache, target = filled_cache(model, states), torch.ones(len(states), 1, dtype=torch.long)
+        for _ in range(8):
+            given = {
+                "attention_mask": part["attention_mask"],
+                "decoder_input_ids": target[:, cache.get_seq_length() :],
+                "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+                "past_key_values": cache,
+            }
+            step = decoder(**given)
+            cache = step.past_key_values
+            target = torch.cat([target, step.logits[:, -1:].argmax(-1)], 1)
+        assert torch.equal(target, expected[rows])
+
+
+def filled_cache(model, states):
+    """Return a cache with the encoder's keys and values, and no token yet, as the exported decoder takes it."""
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    for place, layer in enumerate(model.model.decoder.layers):
+        attention = layer.encoder_attn
+        heads = [
+            projection(states).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            for projection in (attention.k_proj, attention.v_proj)
+        ]
+        cache.cross_attention_cache.update(*heads, place)
+        cache.is_updated[place] = True
+        cache.self_attention_cache.update(*(part[:, :, :0] for part in heads), place)
+    return cache
+
+
+class TestTorchExport:
+    @pytest.mark.parametrize("strict", [False, True])
+    @pytest.mark.parametrize("labelled", [False, True], ids=["logits", "loss"])
+    def test_one_graph_for_all_shapes(self, strict, labelled):
+        model = tiny_model()
+        given = inputs(3, 6, 5)
+        if labelled:
+            given["labels"] = given.pop("decoder_input_ids")
+        # A graph has the positions of the model's table; a single token is another graph.
+        rows, source, target = Dim("rows", min=2), Dim("source", min=2, max=32), Dim("target", min=3, max=32)
+        shapes = {name: {0: rows, 1: source} for name in ("input_ids", "attention_mask")}
+        shapes |= {name: {0: rows, 1: target} for name in given if name not in shapes}
+        program = torch.export.export(
+            model, (), {**given, "use_cache": False}, dynamic_shapes={**shapes, "use_cache": None}, strict=strict
+        )
+        other = inputs(2, 9, 4, seed=4)
+        if labelled:
+            other["labels"] = other.pop("decoder_input_ids")
+        found, expected = program.module()(**other, use_cache=False), model(**other, use_cache=False)
+        close(found.logits, expected.logits)
+        if labelled:
+            close(found.loss, expected.loss)
+
+
+class TestCompile:
+    @pytest.fixture(autouse=True)
+    def _fresh(self):
+        torch._dynamo.reset()
+        yield
+        torch._dynamo.reset()
+
+    @EVERY_SHAPE
+    def test_forward_is_one_graph_for_all_shapes(self, changes):
+        graphs = []
+
+        def backend(graph, _):
+            graphs.append(graph)
+            return graph.forward
+
+        model = tiny_model(**changes)
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+        with torch.no_grad():
+            for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
+                close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
+        assert len(graphs) == 1
+
+    @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"smoothing": 0.1, "skip_logits": True}])
+    def test_training_step(self, options):
+        model = tiny_model(dropout=0.1).train()
+        model.config.dropout = 0.0
+        given = inputs(3, 6, 5)
+        given["labels"] = given.pop("decoder_input_ids")
+        loss = model(**given, **options).loss
+        loss.backward()
+        expected = gradients(model)
+        compiled = torch.compile(model, fullgraph="skip_logits" not in options, backend="aot_eager")
+        found = compiled(**given, **options).loss
+        found.backward()
+        close(found, loss)
+        close_gradients(gradients(model), expected)
+
+    def test_dropout_is_compiled_too(self):
+        model = tiny_model(dropout=0.5).train()
+        given = inputs(3, 6, 5)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        first, second = (compiled(**given, use_cache=False).logits for _ in range(2))
+        assert not torch.equal(first, second)
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++, which is not here")
+    def test_inductor(self):
+        model, given = tiny_model(), inputs(3, 6, 5)
+        given["labels"] = given.pop("decoder_input_ids")
+        loss = model(**given).loss
+        loss.backward()
+        expected = gradients(model)
+        found = torch.compile(model, fullgraph=True)(**given).loss
+        found.backward()
+        close(found, loss)
+        close_gradients(gradients(model), expected)
