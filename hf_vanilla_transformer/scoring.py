@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -47,11 +48,12 @@ def score(
     targets: Sequence[Target],
     *,
     max_tokens: int = 4096,
+    forced_bos_token_id: int | None = None,
 ) -> list[Score]:
     """Return how likely a model finds each target as a translation of its source.
 
     The result equals what `generate()` reports for its own output: the sum of the transition scores, which with
-    `length_penalty=0` is the score of a beam. A first token that the generation settings force counts as certain.
+    `length_penalty=0` is the score of a beam. A first token that `generate()` is made to choose counts as certain.
     What `generate()` returned should be passed as ids, since tokenizing its text may cut the text otherwise.
 
     Args:
@@ -61,6 +63,8 @@ def score(
         targets: A target for each: a text, or ids, with or without the start token in front; what
             follows the end token is padding.
         max_tokens: Most tokens in a batch, padding counted, sources and targets each.
+        forced_bos_token_id: The first token that `generate()` was made to choose, such as the target's language; by
+            default the one of the model's generation settings.
 
     Returns:
         A score for each pair, in their order.
@@ -79,10 +83,12 @@ def score(
         (_source_ids(model, tokenizer, source, number), _target_ids(model, tokenizer, target, number))
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1)
     ]
+    if forced_bos_token_id is None:
+        forced_bos_token_id = getattr(model.generation_config, "forced_bos_token_id", None)
     scores: dict[int, Score] = {}
     with evaluating(model):
         for places in _batches(pairs, max_tokens):
-            log_probs = _token_log_probs(model, [pairs[place] for place in places])
+            log_probs = _token_log_probs(model, [pairs[place] for place in places], forced_bos_token_id)
             for place, row in zip(places, log_probs, strict=True):
                 ids = pairs[place][1]
                 scores[place] = Score(ids, list(tokenizer.convert_ids_to_tokens(ids)), row[: len(ids)])
@@ -101,10 +107,16 @@ def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, targ
         ids = tokenizer(text_target=target, verbose=False)["input_ids"]
         return _checked(model, ids, f"target {number}")
     ids = [int(token) for token in target]
-    if ids and ids[0] == model.generation_config.decoder_start_token_id:
+    if ids and ids[0] == _start_token_id(model):
         ids = ids[1:]
     end = next((place for place, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
     return _checked(model, ids[: end + 1], f"target {number}")
+
+
+def _start_token_id(model: PreTrainedModel) -> int | None:
+    """Return the id that `generate()` gives the decoder first."""
+    settings: Any = model.generation_config
+    return settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
 
 
 def _checked(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
@@ -131,20 +143,25 @@ def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> I
         yield batch
 
 
-def _token_log_probs(model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]]) -> list[list[float]]:
+def _token_log_probs(
+    model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]], forced: int | None
+) -> list[list[float]]:
     """Return the log-probability of each target token, (B, T) with values of no meaning where there is padding."""
     device = model.device
     sources, targets = ([torch.tensor(row, device=device) for row in side] for side in zip(*pairs, strict=True))
     labels = pad_sequence(targets, batch_first=True, padding_value=-100)
-    shift: Any = model.prepare_decoder_input_ids_from_labels
+    start = _start_token_id(model)
+    if start is None:
+        raise ValueError("the generation settings have no decoder_start_token_id; set model.generation_config's")
+    # Families shift labels each in its own way, or not at all; `generate()` puts the start token before all of them.
+    decoder_input_ids = nn.functional.pad(labels[:, :-1].clamp(min=0), (1, 0), value=start)
     logits = model(
         input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
         attention_mask=pad_sequence([torch.ones_like(row) for row in sources], batch_first=True),
-        decoder_input_ids=shift(labels=labels),
+        decoder_input_ids=decoder_input_ids,
         use_cache=False,
     ).logits
     chosen = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
-    forced = getattr(model.generation_config, "forced_bos_token_id", None)
     if forced is not None:
         chosen[:, 0] = chosen[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
     return chosen.tolist()

@@ -133,7 +133,7 @@ def translate_lines(
         _at_least(2, max_source_length=max_source_length)
     limit = min((n for n in (max_source_length, position_limit(model.config)) if n is not None), default=None)
     read = cut = 0
-    iterator, total = iter(_strings(lines)), len(lines) if isinstance(lines, Sized) else None
+    iterator, total = iter(strings(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
@@ -175,21 +175,30 @@ def encode(
     return ids, len(longer)
 
 
-def _strings(lines: Iterable[str]) -> Iterator[str]:
+def strings(lines: Iterable[Any]) -> Iterator[str]:
     """Yield the lines, or say which of them is no text."""
     if isinstance(lines, str):
         raise ValueError("sentences is one string, whose characters would be the sentences; pass a list of strings")
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line, str):
-            raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
-        try:
-            line.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"sentence {number} holds U+{ord(line[error.start]):04X} at position {error.start}, half of a "
-                "surrogate pair and no character; read the text as UTF-8"
-            ) from None
-        yield line
+        yield checked_string(line, number)
+
+
+def checked_string(line: Any, number: int) -> str:
+    """Return the line of that number, counted from 1.
+
+    Raises:
+        ValueError: It is no text; says what it is.
+    """
+    if not isinstance(line, str):
+        raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"sentence {number} holds U+{ord(line[error.start]):04X} at position {error.start}, half of a "
+            "surrogate pair and no character; read the text as UTF-8"
+        ) from None
+    return line
 
 
 def position_limit(config: Any) -> int | None:
@@ -258,14 +267,13 @@ class Search:
         # From long to short, so that what needs the most memory comes first.
         order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
         bar.update(len(ids) - len(order))
-        with evaluating(self.model):
-            while order:
-                size = self._batch_size(len(ids[order[0]]))
-                places, order = order[:size], order[size:]
-                hypotheses = iter(self._translate_batch([ids[i] for i in places]))
-                for i in places:
-                    results[i] = list(islice(hypotheses, self.num_hypotheses))
-                bar.update(len(places))
+        while order:
+            size = self._batch_size(len(ids[order[0]]))
+            places, order = order[:size], order[size:]
+            hypotheses = iter(self._translate_batch([ids[i] for i in places]))
+            for i in places:
+                results[i] = list(islice(hypotheses, self.num_hypotheses))
+            bar.update(len(places))
         return results
 
     def _setting(self, name: str, default: Any) -> Any:
@@ -292,15 +300,16 @@ class Search:
         )
         lengths = torch.tensor([len(row) for row in ids])
         beams = NO_BEAMS if self.num_beams == 1 else {}
-        output = self.generate(
-            input_ids=input_ids.to(self.model.device),
-            attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
-            num_return_sequences=self.num_hypotheses,
-            return_dict_in_generate=True,
-            output_scores=self.with_scores and self.num_beams > 1,
-            output_logits=self.with_scores and self.num_beams == 1,
-            **self.options | beams | _output_bounds(self.model, self.options, len(ids[0])),
-        )
+        with evaluating(self.model):
+            output = self.generate(
+                input_ids=input_ids.to(self.model.device),
+                attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
+                num_return_sequences=self.num_hypotheses,
+                return_dict_in_generate=True,
+                output_scores=self.with_scores and self.num_beams > 1,
+                output_logits=self.with_scores and self.num_beams == 1,
+                **self.options | beams | _output_bounds(self.model, self.options, len(ids[0])),
+            )
         return output.sequences, self._scores(output) if self.with_scores else [None] * len(output.sequences)
 
     def _scores(self, output: Any) -> list[float]:
@@ -311,6 +320,10 @@ class Search:
         tokens = output.sequences[:, -len(output.logits) :]
         steps = zip(output.logits, tokens.split(1, dim=1), strict=True)
         log_probs = torch.cat([logits.float().log_softmax(-1).gather(1, token) for logits, token in steps], dim=1)
+        forced = self._setting("forced_bos_token_id", None)
+        if forced is not None and output.sequences.shape[1] == tokens.shape[1] + 1:
+            # After a lone start token nothing else could follow: certain, as in a beam search.
+            log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
         ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
         is_end = torch.isin(tokens, ends).long()
         generated = is_end.cumsum(1) == is_end  # up to the first end token, and with it
@@ -357,11 +370,13 @@ def cross_attention(
 __all__ = [
     "Hypothesis",
     "Search",
+    "checked_string",
     "cross_attention",
     "encode",
     "evaluating",
     "load",
     "position_limit",
+    "strings",
     "translate",
     "translate_lines",
 ]

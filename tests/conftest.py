@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # The Hugging Face libraries and matplotlib read these once, when they are imported.
@@ -34,6 +35,15 @@ torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, and much slower where other programs are running."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,26 @@ import math
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, M2M100Config, M2M100ForConditionalGeneration
 
 from hf_vanilla_transformer.scoring import score
-from translators import ENGLISH, SPANISH, build
+from translators import ENGLISH, SHAPE, SHARED, SPANISH, build
 
-KINDS = ("shared", "pair", "learned", "marian", "bart")
+KINDS = ("shared", "pair", "learned", "marian", "bart", "m2m100")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=KINDS)
 def translator(request):
     """A model and its tokenizer."""
-    return build(request.param)
+    if request.param != "m2m100":
+        return build(request.param)
+    # One that has no method to shift labels.
+    torch.manual_seed(5)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    return M2M100ForConditionalGeneration(
+        M2M100Config(vocab_size=len(SHARED), init_std=0.5, **SHAPE, **ids)
+    ).eval(), SHARED
 
 
 def generated(model, tokenizer, **options):
@@ -109,7 +117,20 @@ def test_what_cannot_be_scored_is_named(kind, sources, targets, message):
         score(*build(kind), ["a"], ["b"], max_tokens=0)
 
 
+def test_a_forced_first_token_is_certain():
+    model, tokenizer = build("shared")
+    free, forced = (score(model, tokenizer, ["no"], [[7, 8, 2]], forced_bos_token_id=token)[0] for token in (6, 7))
+    assert forced.token_log_probs == [0.0, *free.token_log_probs[1:]] and free.token_log_probs[0] < 0
+    model.generation_config.forced_bos_token_id = 7
+    assert score(model, tokenizer, ["no"], [[7, 8, 2]])[0] == forced
+
+
 def test_settings_of_generate_are_those_of_the_model():
     model, tokenizer = build("shared")
     model.generation_config = GenerationConfig(decoder_start_token_id=1, pad_token_id=0, eos_token_id=2)
-    assert len(score(model, tokenizer, ENGLISH, SPANISH)) == 5
+    expected = score(model, tokenizer, ENGLISH, SPANISH)
+    model.generation_config = GenerationConfig(bos_token_id=1, pad_token_id=0, eos_token_id=2)
+    assert score(model, tokenizer, ENGLISH, SPANISH) == expected
+    model.generation_config.bos_token_id = None
+    with pytest.raises(ValueError, match="no decoder_start_token_id"):
+        score(model, tokenizer, ENGLISH, SPANISH)

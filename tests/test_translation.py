@@ -23,14 +23,7 @@ SHARED = train_tokenizer(SENTENCES, algorithm="word")
 PAIR = VanillaTransformerTokenizer.from_pair(SHARED, train_tokenizer(TARGETS, algorithm="word"))
 END = 2
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Models this small are slower on several threads, and much slower where other programs are running."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ours(tokenizer, **overrides):
