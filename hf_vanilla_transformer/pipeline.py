@@ -1,14 +1,19 @@
 """`pipeline("translation", model=...)`, which transformers no longer has since its version 5."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Pipeline, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.utils import logging
 
 from .scoring import Score, Target, score
-from .translation import Search, encode, position_limit
+from .translation import Search, checked_string, encode, position_limit, strings
+
+logger = logging.get_logger(__name__)
 
 TASK = "translation"
 
@@ -17,6 +22,21 @@ BOUNDS = ("max_length", "max_new_tokens")
 
 # The hooks that a pipeline overrides are declared without their arguments.
 Base: Any = Pipeline
+
+
+class CheckedDataset(Dataset[str]):
+    """A data set whose items are texts, or else named by their number when they are read."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> str:
+        """Return the text at a place, counted from 0."""
+        return checked_string(self.dataset[index], index + 1)
 
 
 class TranslationPipeline(Base):
@@ -29,22 +49,25 @@ class TranslationPipeline(Base):
     translate("One.", num_beams=4, num_return_sequences=3, return_scores=True)  # three dicts, with "score"
     ```
 
-    A generator or a `datasets` column gives an iterator over lists of dicts. Where neither call nor model bounds the
-    output, it may have 50 tokens more than the longest source of its batch (section 6.1 of the paper). Whatever
-    else `generate()` takes can be given to the pipeline or to the call.
+    A generator, any other iterator, or a `KeyDataset` gives an iterator over lists of dicts. Where neither call nor
+    model bounds the output, it may have 50 tokens more than the longest source of its batch (section 6.1 of the
+    paper). Whatever else `generate()` takes can be given to the pipeline or to the call.
 
     Call it with:
-        inputs: A text, a list of texts, a generator, or a data set.
-        batch_size: Texts to translate at a time.
+        inputs: A text; a list, a tuple or a `datasets` column of texts; an iterator over texts, or a data set.
+        batch_size: Texts to translate at a time. Those of a list are batched by length, and come back in their order.
         num_return_sequences: Translations of each text, the best first; where there are more than one, a list of texts
             gives a list of lists.
         return_scores: Whether to add "score": what beam search ranks by, log-probability / length **
             length_penalty, in nats.
-        return_tensors: Whether to return "translation_token_ids" instead of "translation_text".
+        return_tensors: Whether to return "translation_token_ids" instead of "translation_text": the start token, the
+            translation, and padding to the longest of the batch.
         return_text: Whether to return "translation_text"; by default where `return_tensors` is not set.
         clean_up_tokenization_spaces: As in the tokenizer's `decode`.
         truncation: Whether to cut longer sources to the tokenizer's `model_max_length`; in any case no source keeps
-            more tokens than the model has positions.
+            more tokens than the model has positions, and a warning says so if it had.
+        src_lang: Language of the sources, for tokenizers of several languages (NLLB, mBART-50, M2M100, ...).
+        tgt_lang: Language to translate into, for the same; by default both are those that the tokenizer is set to.
 
     Raises:
         ValueError: An input is no text, the model is no encoder-decoder, or an option is out of its range.
@@ -52,11 +75,12 @@ class TranslationPipeline(Base):
 
     _load_processor = False
     _load_image_processor = False
+    _load_video_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set up the pipeline from the arguments of `transformers.pipeline`."""
+    def __init__(self, *args: Any, local_files_only: bool | None = None, **kwargs: Any) -> None:
+        """Set up the pipeline from the arguments of `transformers.pipeline`, which has used `local_files_only`."""
         super().__init__(*args, **kwargs)
         if not (self.model.can_generate() and self.model.config.is_encoder_decoder):
             raise ValueError(f"{type(self.model).__name__} is no encoder-decoder that generates; use such a model")
@@ -65,18 +89,44 @@ class TranslationPipeline(Base):
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         """Translate; the class says what and how."""
-        if isinstance(inputs, list | tuple):
-            results = super().__call__(list(inputs), **kwargs) if inputs else []
+        if isinstance(inputs, str):
+            return super().__call__(checked_string(inputs, 1), **kwargs)
+        if isinstance(inputs, Sequence):
+            results = super().__call__(list(strings(inputs)), **kwargs) if len(inputs) else []
             return [row[0] for row in results] if all(len(row) == 1 for row in results) else results
-        return super().__call__(inputs, **kwargs)
+        if isinstance(inputs, Iterable) and not isinstance(inputs, Mapping):
+            return super().__call__(strings(inputs), **kwargs)
+        if isinstance(inputs, Dataset):
+            return super().__call__(CheckedDataset(inputs), **kwargs)
+        raise ValueError(f"the input is a {type(inputs).__name__}, not a text; pass a string, or several of them")
 
-    def score(self, sources: Sequence[str], targets: Sequence[Target], **options: Any) -> list[Score]:
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[Target],
+        *,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **options: Any,
+    ) -> list[Score]:
         """Return how likely the model finds each target; see `hf_vanilla_transformer.scoring.score`."""
+        options = self._choose_languages(src_lang, tgt_lang) | options
         return score(self.model, self.tokenizer, sources, targets, **options)
+
+    def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
+        """Return the results one by one; a list is translated in batches of similar length."""
+        if batch_size == 1 or not isinstance(inputs, list):
+            return super().get_iterator(inputs, num_workers, batch_size, *params)
+        # From long to short, so that what needs the most memory comes first.
+        order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
+        results = super().get_iterator([inputs[i] for i in order], num_workers, batch_size, *params)
+        return map(itemgetter(1), sorted(zip(order, results, strict=True), key=itemgetter(0)))
 
     def _sanitize_parameters(
         self,
         truncation: bool | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
         return_scores: bool | None = None,
         return_tensors: bool | None = None,
         return_text: bool | None = None,
@@ -91,16 +141,41 @@ class TranslationPipeline(Base):
             return_text=return_text,
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
-        return given(truncation=truncation), {**given(return_scores=return_scores), **generate_options}, after
+        before = given(truncation=truncation, src_lang=src_lang, tgt_lang=tgt_lang)
+        return before, {**given(return_scores=return_scores), **generate_options}, after
 
-    def preprocess(self, input_: Any, truncation: bool = False) -> dict[str, torch.Tensor]:
-        """Return the ids of a text, (1, S), and a mask of ones; a blank text has none."""
-        if not isinstance(input_, str):
-            raise ValueError(f"the input {input_!r} is a {type(input_).__name__}, not a text; pass strings")
+    def _choose_languages(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
+        """Set a tokenizer of several languages to two of them, and return what `generate()` must be told."""
+        build = getattr(self.tokenizer, "_build_translation_inputs", None)
+        if build is None:
+            if src_lang or tgt_lang:
+                raise ValueError(
+                    f"{type(self.tokenizer).__name__} has no languages to choose from; leave src_lang and tgt_lang out"
+                )
+            return {}
+        src_lang, tgt_lang = src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
+        inputs = build("", return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang)
+        self.tokenizer.tgt_lang = tgt_lang
+        return {"forced_bos_token_id": inputs["forced_bos_token_id"]}
+
+    def preprocess(
+        self, input_: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the ids of a text and a mask of ones, (1, S), or one masked token for a blank text.
+
+        With several languages, also `forced_bos_token_id` (1).
+        """
+        languages = self._choose_languages(src_lang, tgt_lang)
         bounds = [position_limit(self.model.config), self.tokenizer.model_max_length if truncation else None]
-        (ids,), _ = encode(self.tokenizer, [input_], min((n for n in bounds if n is not None), default=None))
-        row = torch.tensor([ids], dtype=torch.long)
-        return {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        limit = min((n for n in bounds if n is not None), default=None)
+        (ids,), cut = encode(self.tokenizer, [input_], limit)
+        if cut and not truncation:
+            logger.warning(f"a text of more tokens than the model's {limit} positions was cut: {input_[:50]!r}...")
+        return {
+            "input_ids": torch.tensor([ids or [self.tokenizer.pad_token_id or 0]]),
+            "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
+            **{name: torch.tensor([value]) for name, value in languages.items()},
+        }
 
     def _forward(
         self,
@@ -119,6 +194,8 @@ class TranslationPipeline(Base):
         own = {name: getattr(self.model.generation_config, name) for name in BOUNDS}
         if not generate_options.keys() & own.keys():
             generate_options |= {name: bound for name, bound in own.items() if bound is not None}
+        if "forced_bos_token_id" in input_tensors:
+            generate_options.setdefault("forced_bos_token_id", int(input_tensors["forced_bos_token_id"][0]))
         columns = zip(input_tensors["input_ids"], input_tensors["attention_mask"], strict=True)
         ids = [row[mask.bool()].tolist() for row, mask in columns]
         # The whole batch is decoded at once.
