@@ -1,10 +1,14 @@
 """Fixtures of every test: no network, nothing written outside a temporary directory, one random seed."""
 
 import atexit
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 # The Hugging Face libraries and matplotlib read these once, when they are imported.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -34,6 +38,23 @@ torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], ModuleType]:
+    """Import a program of scripts/ by its name, to call its functions in this process."""
+
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{name}_script", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # Where dataclasses look for the types that fields name.
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session")
