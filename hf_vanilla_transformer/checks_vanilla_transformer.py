@@ -3,6 +3,8 @@
 Nothing is looked at while a graph is compiled or exported, nor are ids on an accelerator, which would have to wait.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def check_ids(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TO
         )
 
 
-def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str) -> None:
+def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str, cache: Any = None) -> None:
     """Raise for a 2-D mask that does not say of every token whether it is padding.
 
     Args:
@@ -39,13 +41,14 @@ def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str) 
         rows: Sentences in the batch [B].
         length: Tokens of each, cached ones included [L].
         name: What to call the mask in the error.
+        cache: The cache of earlier tokens; where it is of fixed size, a mask may be as long as that.
 
     Raises:
         ValueError: The mask has another shape.
     """
-    if torch.compiler.is_compiling() or mask is None or mask.dim() != 2:
+    if torch.compiler.is_compiling() or mask is None or mask.dim() != 2 or tuple(mask.shape) == (rows, int(length)):
         return
-    if tuple(mask.shape) != (rows, int(length)):
+    if cache is None or tuple(mask.shape) != (rows, cache.get_max_length()):
         raise ValueError(
             f"{name} has the shape {tuple(mask.shape)}, but the shape of the tokens is {(rows, int(length))}, cached "
             "ones included: give 1 for each token and 0 for padding."

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_masks_for_generate
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -138,16 +138,17 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def _embed(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
         """Return the scaled embeddings plus positions that the first layer takes, (B, L, d)."""
+        past = 0 if cache is None else cache.get_seq_length()
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
         if input_ids is not None:
             # A wrapper, as of LoRA, may not tell.
             check_ids(input_ids, getattr(self.embed_tokens, "num_embeddings", None), f"`{self.side}input_ids`")
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`")
+        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
         positions = self.embed_positions(past, embeds.shape[1], leading_padding(mask))
         return F.dropout(embeds + positions.to(embeds), p=self.config.dropout, training=self.training)
@@ -230,9 +231,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
-
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values)
         if encoder_hidden_states is not None:
             rows, length = encoder_hidden_states.shape[:2]
             check_mask(encoder_attention_mask, rows, length, "`attention_mask`")
@@ -366,6 +365,23 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             next_sequence_length = input_ids.shape[1] - seen if 0 < seen < input_ids.shape[1] else None
         base: Any = super()
         return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: VanillaTransformerConfig,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        past_key_values: Cache,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the decoder mask of one step over a static cache; `generate()` calls this.
+
+        The mask (B, P + T) of a padded prefix is only widened to the cache, so that its shape stays the same at
+        every step: the decoder counts positions by it, which a ready-made mask (B, 1, T, P + T) would not tell.
+        """
+        if attention_mask is None:
+            return create_masks_for_generate(config, inputs_embeds, None, past_key_values, **kwargs)
+        return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[-1]))
 
     @can_return_tuple
     def forward(

@@ -1,11 +1,14 @@
 """Fixtures of every test: no network, nothing written outside a temporary directory, one random seed."""
 
 import atexit
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 # The Hugging Face libraries and matplotlib read these once, when they are imported.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -44,6 +47,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], ModuleType]:
+    """Import a program of scripts/ by its name, to call its functions in this process."""
+
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{name}_script", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # Where dataclasses look for the types that fields name.
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session")

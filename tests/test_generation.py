@@ -338,6 +338,14 @@ class TestCaches:
         assert torch.equal(model.generate(**source, **options, cache_implementation=cache), expected)
 
     @EVERY_SHAPE
+    def test_a_padded_prefix_over_a_static_cache(self, changes):
+        model, source = varied_model(**changes), tokens(2, 5)
+        prefix, mask = torch.tensor([[0, 0, 1, 7], [1, 9, 8, 7]]), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+        options = {**ENDLESS, "decoder_input_ids": prefix, "decoder_attention_mask": mask}
+        expected = model.generate(source, **options)
+        assert torch.equal(model.generate(source, **options, cache_implementation="static"), expected)
+
+    @EVERY_SHAPE
     def test_compiled_decoding_is_one_graph_for_all_steps(self, changes):
         model, source = varied_model(**changes), padded_source()
         expected = model.generate(**source, **ENDLESS)

@@ -1,6 +1,5 @@
 """The script that publishes a model: what it lists, what it uploads, and what it refuses, in one line."""
 
-import importlib.util
 import json
 import os
 import re
@@ -21,13 +20,8 @@ CODE = {path.name for path in code_files()}
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("push_to_hub_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def script(load_script):
+    return load_script("push_to_hub")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import copy
 import gzip
-import importlib.util
 import json
 import os
 import pickle
@@ -422,13 +421,8 @@ def test_the_pair_takes_its_settings_from_both() -> None:
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("train_tokenizer_script", ROOT / "scripts" / "train_tokenizer.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def script(load_script):
+    return load_script("train_tokenizer")
 
 
 @pytest.fixture
