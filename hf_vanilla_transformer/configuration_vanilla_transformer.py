@@ -134,6 +134,9 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         """Resolve the defaults that depend on other fields, then check every field."""
         self._reject_misspelt(kwargs)
+        if self._auto_class is None:
+            # This class is the installed one: a folder that it is saved in holds no code that could be named.
+            kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
         self.decoder_vocab_size = self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
         self._check_choices()

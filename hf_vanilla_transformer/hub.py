@@ -3,20 +3,24 @@
 import json
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
+from safetensors import SafetensorError, safe_open
 
 from .sharing_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
+from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 WEIGHTS = "model*.safetensors"
+# With a variant: model.safetensors.index.fp16.json
+WEIGHT_INDEX = "model.safetensors.index*.json"
 
 # What others need of a folder; checkpoints, optimizer states and logs of a training run stay at home.
 SHARED_FILES = (
     WEIGHTS,
-    "model.safetensors.index.json",
-    "model.*.safetensors.index.json",
+    WEIGHT_INDEX,
     "config.json",
     "generation_config.json",
     "*tokenizer.json",
@@ -30,7 +34,7 @@ SHARED_FILES = (
     "test_translations.txt",
     "*.png",
 )
-UNSAFE_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 # What the Hub answers, and what to do about it.
 REMEDIES = {
@@ -51,8 +55,8 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
         folder: Where `save_pretrained` or `train_translation` left the model and its tokenizer.
 
     Raises:
-        ValueError: The folder holds no weights in safetensors, no card, no configuration of this package or no
-            tokenizer; says which, and what to do.
+        ValueError: The folder holds no weights in safetensors, damaged or only some of them, no card, no
+            configuration of this package or no tokenizer; says which, and what to do.
     """
     folder = Path(folder)
     _check_folder(folder)
@@ -76,41 +80,60 @@ def publish(
     """Upload a saved model with its tokenizer, card and code to the Hub, in one commit.
 
     The repository is made if there is none. Others then load it by its name: with this package as it is, without it
-    with `trust_remote_code=True`.
+    with `trust_remote_code=True`. Weights that an earlier commit left under other names, such as one file where there
+    now are shards, are removed: they would be loaded in place of the new ones.
 
     Args:
         folder: The model's folder; see `files_to_share`.
         repo_id: `user/name` or `organization/name`.
-        private: Whether a repository that is made now is private; one that there is stays as it is.
+        private: Whether a repository that is made now is private, and one that there is must be.
         revision: Branch to commit to, made if there is none; by default the main one.
         commit_message: First line of the commit's message.
 
     Raises:
-        ValueError: As `files_to_share`; or the Hub refuses, and what to do about it.
+        ValueError: As `files_to_share`; the repository is public and must not be; or the Hub refuses, and what to do
+            about it.
     """
-    operations = [
-        CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)
-        for name, content in files_to_share(folder).items()
-    ]
+    files = files_to_share(folder)
+    _check_token()
     api = HfApi()
     try:
-        api.create_repo(repo_id, private=private or None, exist_ok=True)
+        # The full name, where the user's own was left out.
+        repo_id = api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
+        if private and not api.model_info(repo_id).private:
+            raise ValueError(
+                f"{repo_id} is public, and --private leaves a repository as it is: make it private in its settings, "
+                "or name another --repo_id"
+            )
         if revision:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        return api.create_commit(
-            repo_id, operations, commit_message=commit_message or "Upload model with its code", revision=revision
-        )
-    except HFValidationError as error:
-        raise ValueError(f"--repo_id {repo_id} is no name of a repository: {error}") from None
-    except LocalTokenNotFoundError:
-        raise ValueError(f"nobody is logged in; {REMEDIES[401]}") from None
-    except HfHubHTTPError as error:
+        additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=files[name]) for name in files]
+        stale = [
+            CommitOperationDelete(path_in_repo=name)
+            for name in api.list_repo_files(repo_id, revision=revision)
+            if _holds_weights(name) and name not in files
+        ]
+        message = commit_message or "Upload model with its code"
+        return api.create_commit(repo_id, [*additions, *stale], commit_message=message, revision=revision)
+    except (HTTPError, OSError, RuntimeError, HFValidationError) as error:
+        # Not the cause itself, whose request carries the token.
+        raise ValueError(_without_token(_explain(error, repo_id))) from None
+
+
+def _explain(error: BaseException, repo_id: str) -> str:
+    """Return what went wrong between here and the Hub, and what to do about it."""
+    if isinstance(error, HFValidationError):
+        return f"--repo_id {repo_id} is no name of a repository: {error}"
+    if isinstance(error, LocalTokenNotFoundError):
+        return f"nobody is logged in; {REMEDIES[401]}"
+    if isinstance(error, HfHubHTTPError):
         status = getattr(error.response, "status_code", None)
         remedy = REMEDIES.get(status, "try again later") if status is not None else "try again later"
-        # Not the cause itself, whose request carries the token.
-        raise ValueError(f"the Hub answers {status} for {repo_id}: {_without_token(str(error))}; {remedy}") from None
-    except (HTTPError, OSError) as error:
-        raise ValueError(f"the Hub cannot be reached: {_without_token(str(error))}") from None
+        return f"the Hub answers {status} for {repo_id}: {error}; {remedy}"
+    if isinstance(error, (HTTPError, OSError)):
+        return f"the Hub cannot be reached: {error}"
+    # What fails in a thread that uploads one large file comes wrapped.
+    return f"{error} {_explain(error.__cause__, repo_id)}" if error.__cause__ else f"{error}; try again later"
 
 
 def _check_folder(folder: Path) -> None:
@@ -120,15 +143,43 @@ def _check_folder(folder: Path) -> None:
         unsafe = next(_matching(folder, UNSAFE_WEIGHTS), None)
         found = f"; {unsafe.name} can run code when it is read and is not shared" if unsafe else ""
         raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
+    _check_weights(folder)
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model's card; write one from model_cards/template.md")
     if (kind := _read_json(folder / "config.json").get("model_type")) != MODEL_TYPE:
         raise ValueError(
             f"{folder / 'config.json'}: model_type is {kind!r}, not {MODEL_TYPE!r}; push it by its own class"
         )
-    _read_json(folder / "tokenizer_config.json")
-    if not any(folder.glob("*tokenizer.json")):
-        raise ValueError(f"{folder} holds no tokenizer.json; save the tokenizer there too")
+    kind = _read_json(folder / "tokenizer_config.json").get("tokenizer_class")
+    # Without the file of the other side, the tokenizer of a pair loads as if it had one side only.
+    pair = kind == VanillaTransformerTokenizer.__name__
+    for name in VanillaTransformerTokenizer.vocab_files_names.values() if pair else ("tokenizer.json",):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no {name}; save the tokenizer there too")
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise for weights that nobody could load: a damaged file, or a shard that is not there."""
+    for index in folder.glob(WEIGHT_INDEX):
+        for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder} holds no {name}, which {index.name} names; save the model again")
+    for file in sorted(folder.glob(WEIGHTS)):
+        try:
+            safe_open(file, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged ({error}); save the model again") from error
+
+
+def _holds_weights(name: str) -> bool:
+    return "/" not in name and (fnmatchcase(name, WEIGHTS) or fnmatchcase(name, WEIGHT_INDEX))
+
+
+def _check_token() -> None:
+    """Raise for a token that no header can carry: the client would fail at it with a riddle."""
+    token = get_token() or ""
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has a character that no token has; set HF_TOKEN again, or use `hf auth login`")
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:

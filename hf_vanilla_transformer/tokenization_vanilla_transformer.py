@@ -258,6 +258,8 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
         target = (kwargs.pop("target_tokenizer_object", None), kwargs.pop("target_tokenizer_file", None))
         # Set first: the base class may add special tokens, and those go to both vocabularies.
         self._target_backend = _load_backend(*target)
+        # Names code in the folder that it was read from; saving names it anew where the code goes along.
+        kwargs.pop("auto_map", None)
         super().__init__(**kwargs)
         self._check_special_ids()
 

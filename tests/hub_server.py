@@ -42,7 +42,7 @@ class Repository:
 class Hub(ThreadingHTTPServer):
     """Repositories in memory; `requests` lists what was asked, `unknown` what it has no answer for.
 
-    `refuse_with` is a status to answer every commit with.
+    `refuse_with` is a status to answer every commit with, `refuse_objects_with` the same for large files.
     """
 
     daemon_threads = True
@@ -54,6 +54,7 @@ class Hub(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.unknown: list[str] = []
         self.refuse_with: int | None = None
+        self.refuse_objects_with: int | None = None
 
     @property
     def url(self) -> str:
@@ -165,6 +166,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"transfer": "basic", "objects": objects}, Content_Type="application/vnd.git-lfs+json")
 
     def store(self, oid: str) -> None:
+        if self.server.refuse_objects_with:
+            return self.reply(self.server.refuse_objects_with, {"error": "refused"})
         if hashlib.sha256(self.body).hexdigest() != oid:
             return self.reply(400, {"error": "The content is not what its id says"})
         self.server.objects[oid] = self.body

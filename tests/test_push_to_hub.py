@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM
 
+from hf_vanilla_transformer.hub import files_to_share, publish
 from hf_vanilla_transformer.sharing_vanilla_transformer import code_files
 from hub_server import TOKEN, environment, running_hub
 from translators import build
@@ -72,14 +75,15 @@ def test_dry_run_lists_what_would_go(script, folder, capsys):
     assert f"{size / 1000:.1f} kB  model.safetensors" in "\n".join(lines)
 
 
-def test_shards_and_variants_go_along(script, folder, capsys):
+def test_shards_and_variants_go_along(folder):
     model, _ = build("pair")
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
     model.to(torch.float16).save_pretrained(folder, variant="fp16")
-    script.main(["--model", str(folder), "--repo_id", "me/model", "--dry_run"])
-    names = {line.split()[-1] for line in capsys.readouterr().out.splitlines()[:-1]}
-    assert {"model.safetensors.index.json", "model.fp16.safetensors"} <= names
+    model.save_pretrained(folder, variant="half", max_shard_size="10KB")
+    names = set(files_to_share(folder))
+    assert {"model.safetensors.index.json", "model.fp16.safetensors", "model.safetensors.index.half.json"} <= names
+    assert {path.name for path in folder.glob("model*.safetensors")} <= names
     assert sum(name.startswith("model-0") for name in names) > 1
 
 
@@ -123,6 +127,88 @@ def test_what_the_hub_refuses_is_said_in_one_line(folder, tmp_path, status, toke
     assert "hf_wrong" not in done.stderr
 
 
+# How huggingface_hub hands large files to its HTTP client; no matter of ours.
+IN_PROCESS = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub that this very process publishes on."""
+    with running_hub() as hub:
+        for name, value in {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
+            monkeypatch.setattr(huggingface_hub.constants, name, value)
+        for name, value in environment(hub, tmp_path, HF_TOKEN=TOKEN).items():
+            monkeypatch.setenv(name, value)
+        yield hub
+    huggingface_hub.utils.close_session()
+
+
+def published(hub, repo="tester/model", branch="main"):
+    repository = hub.repositories[repo]
+    return repository.commits[repository.branches[branch]]
+
+
+def weights(files):
+    return {name for name in files if "safetensors" in name}
+
+
+@IN_PROCESS
+def test_new_weights_are_not_hidden_behind_old_ones(hub, folder, tmp_path):
+    publish(folder, "tester/model")
+    old = published(hub)
+    model, _ = build("pair")
+    torch.nn.init.zeros_(model.lm_head.weight)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    publish(folder, "tester/model", revision="shards")
+    assert weights(published(hub)) == {"model.safetensors"} and published(hub) == old
+    files = published(hub, branch="shards")
+    assert weights(files) == {path.name for path in folder.glob("model*safetensors*")} and len(weights(files)) > 2
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert not AutoModelForSeq2SeqLM.from_pretrained(tmp_path).lm_head.weight.any()
+
+
+@IN_PROCESS
+def test_private_weights_never_enter_a_public_repository(hub, folder):
+    publish(folder, "tester/model")
+    before = published(hub)
+    with pytest.raises(ValueError, match="tester/model is public, and --private .*: make it private in its settings"):
+        publish(folder, "tester/model", private=True)
+    assert published(hub) is before
+    for _ in range(2):
+        publish(folder, "tester/hidden", private=True)
+    assert hub.repositories["tester/hidden"].private
+
+
+@IN_PROCESS
+def test_the_name_alone_is_in_the_namespace_of_the_user(hub, folder):
+    publish(folder, "model")
+    assert set(hub.repositories) == {"tester/model"} and "model.safetensors" in published(hub)
+
+
+@IN_PROCESS
+@pytest.mark.parametrize("files", [1, 2])
+def test_an_upload_that_breaks_off_is_said_in_one_line(hub, folder, files):
+    if files == 1:
+        (folder / "attention.png").unlink()
+    hub.refuse_objects_with = 403
+    with pytest.raises(
+        ValueError, match=r"(?s)Error while uploading '[\w.]+' to the Hub.*answers 403 .*may not write"
+    ) as error:
+        publish(folder, "tester/model")
+    assert TOKEN not in str(error.value) and error.value.__suppress_context__
+    assert set(published(hub)) == {".gitattributes"}
+
+
+@pytest.mark.parametrize("token", ["hf_sécret_of_somebody", "hf_\x01secret_of_somebody"])
+def test_a_token_that_no_header_carries(hub, folder, monkeypatch, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(ValueError, match="the token has a character that no token has; set HF_TOKEN again") as error:
+        publish(folder, "tester/model")
+    assert "cret" not in str(error.value) and not hub.requests
+
+
 def test_no_hub_at_all(folder, tmp_path):
     with running_hub() as hub:
         pass
@@ -139,12 +225,10 @@ class TestRefusals:
 
     def test_no_weights(self, script, folder, capsys):
         (folder / "model.safetensors").unlink()
-        (folder / "training_args.bin").unlink()
         assert "holds no model*.safetensors; save the model" in self.ask(script, capsys, folder)
 
     def test_weights_that_can_run_code(self, script, folder, capsys):
         (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-        (folder / "training_args.bin").unlink()
         assert "pytorch_model.bin can run code" in self.ask(script, capsys, folder)
 
     @pytest.mark.parametrize("name", ["README.md", "config.json", "tokenizer_config.json"])
@@ -156,6 +240,21 @@ class TestRefusals:
         for path in folder.glob("*tokenizer.json"):
             path.unlink()
         assert "holds no tokenizer.json" in self.ask(script, capsys, folder)
+
+    def test_a_side_without_vocabulary(self, script, folder, capsys):
+        (folder / "target_tokenizer.json").unlink()
+        assert "holds no target_tokenizer.json" in self.ask(script, capsys, folder)
+
+    def test_damaged_weights(self, script, folder, capsys):
+        file = folder / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-8])
+        assert "model.safetensors is damaged" in self.ask(script, capsys, folder)
+
+    def test_a_missing_shard(self, script, folder, capsys):
+        build("pair")[0].save_pretrained(folder, max_shard_size="20KB")
+        next(folder.glob("model-00002*")).unlink()
+        capsys.readouterr()
+        assert re.search("no model-00002.*, which model.safetensors.index.json", self.ask(script, capsys, folder))
 
     @pytest.mark.parametrize("content", ["{", "[]"])
     def test_broken_configuration(self, script, folder, capsys, content):

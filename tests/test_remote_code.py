@@ -66,7 +66,7 @@ if settings["save_to"]:
     tokenizer.save_pretrained(settings["save_to"])
 print(json.dumps({
     "ids": ids.tolist(), "texts": tokenizer.batch_decode(ids, skip_special_tokens=True), "target": target.tolist(),
-    "logits": logits.double().sum((0, 1)).tolist(), "same": same, "classes": list(classes.shape),
+    "logits": logits.flatten().tolist(), "same": same, "classes": list(classes.shape),
     "module": type(model).__module__.partition(".")[0], "config": type(config).__name__,
     "plugin": "hf_vanilla_transformer" in sys.modules,
 }))
@@ -98,12 +98,12 @@ def expected(kind: str) -> dict:
     source = tokenizer(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False)
     ids = model.generate(**source, **OPTIONS)
     with torch.no_grad():
-        logits = model(**source, decoder_input_ids=ids).logits.double().sum((0, 1))
+        logits = model(**source, decoder_input_ids=ids).logits.flatten()
     return {
         "ids": ids.tolist(),
         "texts": tokenizer.batch_decode(ids, skip_special_tokens=True),
         "target": tokenizer(text_target=ENGLISH, padding=True, return_tensors="pt")["input_ids"].tolist(),
-        "logits": pytest.approx(logits.tolist(), abs=1e-4),
+        "logits": pytest.approx(logits.tolist(), abs=1e-6),
         "same": True,
         "classes": [len(ENGLISH), 2],
         "config": "VanillaTransformerConfig",
@@ -141,6 +141,24 @@ def test_whoever_trusts_the_code_needs_no_plugin(hub, shared, tmp_path):
     assert json.loads(again.stdout.splitlines()[-1])["ids"] == wanted["ids"]
 
 
+TOKENIZER = """
+import sys
+sys.modules["hf_vanilla_transformer"] = None
+from transformers import AutoTokenizer
+print(type(AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=[None, False, True][int(sys.argv[2])])))
+"""
+
+
+@pytest.mark.parametrize("shared", ["pair"], indirect=True)
+@pytest.mark.parametrize("trust", range(3), ids=["unsaid", "not trusted", "trusted"])
+def test_nobody_gets_half_of_a_pair_of_vocabularies(hub, shared, tmp_path, trust):
+    done = python(TOKENIZER, shared[0], str(trust), environment=environment(hub, tmp_path))
+    if trust == 2:
+        assert "tokenization_vanilla_transformer.VanillaTransformerTokenizer" in done.stdout, done.stderr
+    else:
+        assert done.returncode != 0 and "Please pass the argument `trust_remote_code=True`" in done.stderr
+
+
 def test_nobody_runs_code_unasked(hub, shared, tmp_path):
     done = load(hub, shared[0], tmp_path, "absent")
     assert done.returncode != 0 and "trust_remote_code=True" in done.stderr
@@ -160,6 +178,64 @@ def test_with_the_plugin_either_way_works(hub, shared, tmp_path, options):
 def test_the_hub_was_asked_nothing_that_it_does_not_answer(hub, shared):
     assert not hub.unknown
     assert any(request.startswith("PUT /objects/") for request in hub.requests)
+
+
+CLASSIFY = """
+import json, sys
+folder, repo = sys.argv[1:]
+if folder:
+    import hf_vanilla_transformer
+else:
+    sys.modules["hf_vanilla_transformer"] = None
+import torch
+from transformers import AutoModelForSequenceClassification
+model = AutoModelForSequenceClassification.from_pretrained(folder or repo, trust_remote_code=not folder)
+if folder:
+    model.push_to_hub(repo)
+with torch.no_grad():
+    print(json.dumps(model(torch.tensor([[5, 6, 7, 2]])).logits.tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_a_classifier_says_the_same_without_the_plugin(hub, tmp_path):
+    config = build("pair")[0].config
+    config.num_labels = 3
+    VanillaTransformerForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    answers = []
+    for home, folder in (("author", str(tmp_path / "model")), ("stranger", "")):
+        settings = environment(hub, tmp_path / home, HF_TOKEN=TOKEN)
+        done = python(CLASSIFY, folder, "tester/classifier", environment=settings)
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout.splitlines()[-1]))
+    assert answers[0][0] == pytest.approx(answers[1][0], abs=1e-6) and len(answers[0][0]) == 3
+
+
+PASS_ON = """
+import sys
+sys.modules["hf_vanilla_transformer"] = None
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+for kind in (AutoModelForSeq2SeqLM, AutoTokenizer):
+    part = kind.from_pretrained(sys.argv[1], trust_remote_code=True)
+    part.push_to_hub("tester/passed-on", max_shard_size="20KB")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", ["pair"], indirect=True)
+def test_a_model_is_passed_on_in_shards_by_who_has_no_plugin_either(hub, shared, tmp_path):
+    repo, wanted = shared
+    done = python(PASS_ON, repo, environment=environment(hub, tmp_path / "friend", HF_TOKEN=TOKEN))
+    assert done.returncode == 0, done.stderr
+    repository = hub.repositories["tester/passed-on"]
+    theirs = repository.commits[repository.branches["main"]]
+    assert {name: data for name, data in theirs.items() if name.endswith(".py")} == {
+        path.name: path.read_bytes() for path in code_files()
+    }
+    assert "model.safetensors.index.json" in theirs and "model.safetensors" not in theirs
+    loaded = load(hub, "tester/passed-on", tmp_path / "stranger", "absent", trust_remote_code=True)
+    assert loaded.returncode == 0, loaded.stderr
+    assert json.loads(loaded.stdout.splitlines()[-1]) == {**wanted, "module": "transformers_modules", "plugin": False}
 
 
 @pytest.mark.slow
@@ -254,6 +330,20 @@ class TestCode:
         assert (
             "auto_map" not in (tmp_path / "config.json").read_text() + (tmp_path / "tokenizer_config.json").read_text()
         )
+
+    def test_what_was_shared_and_is_saved_anew_names_no_code_that_is_not_there(self, tmp_path):
+        for part in build("pair"):
+            part.save_pretrained(tmp_path / "shared")
+        add_code(tmp_path / "shared")
+        for kind in (AutoModelForSeq2SeqLM, AutoTokenizer):
+            kind.from_pretrained(tmp_path / "shared").save_pretrained(tmp_path / "again")
+        assert not list((tmp_path / "again").glob("*.py"))
+        for name in ("config.json", "tokenizer_config.json"):
+            assert "auto_map" in json.loads((tmp_path / "shared" / name).read_text())
+            assert "auto_map" not in json.loads((tmp_path / "again" / name).read_text())
+        # The code of the Hub would come before the installed tokenizer, were it named.
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "again", trust_remote_code=True)
+        assert type(tokenizer) is hf_vanilla_transformer.VanillaTransformerTokenizer
 
     def test_a_folder_with_code_still_loads_with_the_plugin(self, tmp_path):
         model, tokenizer = build("pair")
