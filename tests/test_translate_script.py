@@ -181,6 +181,7 @@ def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
             process.stdin.write(f"{line}\n".encode())
             process.stdin.flush()
             answer = process.stdout.readline()
+            assert answer, process.stderr.read().decode()
             assert answer.endswith(b"\n") and (answer == b"\n") == (line == "")
         process.stdout.close()
         process.stdin.write(b"a cat\n" * 3)
