@@ -86,6 +86,10 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
             ("fc2", "rowwise"),
         )
     }
+    # Fully sharded, a layer is gathered when it runs; embeddings, which several parts may share, stay with the whole.
+    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
+        f"{side}.layers.*": "free_full_weight" for side in ("encoder", "decoder")
+    }
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "layer_norm_epsilon": "layer_norm_eps",

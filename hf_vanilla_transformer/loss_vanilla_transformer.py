@@ -54,9 +54,13 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, smoothing: float) -> Tensor:
     """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all.
 
+    They are stored where `head` is more than its weights: adapted, as by LoRA, or dealt out to several processes.
+
     Raises:
         ValueError: If the shapes differ, a label is no token, or `smoothing` is not at least 0 and below 1.
     """
+    if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
+        return summed_loss(head(states), labels, smoothing)
     _check_arguments(states, labels, head.weight.shape[0], smoothing)
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(states.device.type):

@@ -31,10 +31,13 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
     _tieable_weights_keys: dict[str, str] = {}
 
     def post_init(self) -> None:
-        """Finish the construction as every model does; keep of the tensor-parallel plan what this model has."""
+        """Finish the construction as every model does; keep of the parallel plans what this model has."""
         super().post_init()
         parts = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
-        self._tp_plan = {name: style for name, style in (self._tp_plan or {}).items() if name in parts}
+        self._tp_plan, self._fsdp_plan = (
+            {name: style for name, style in (plan or {}).items() if name in parts}
+            for plan in (self._tp_plan, self._fsdp_plan)
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
