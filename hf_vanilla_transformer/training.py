@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import datasets
 import torch
+from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -219,6 +220,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             # Marian, BART and T5 seem to divide by the labels of all accumulated batches, since they take any keyword,
             # but divide by those of one: `Trainer` would add up means and train with a gradient that is too large.
             self.model_accepts_loss_kwargs = False
+        # Decoding begins with the encoder; the whole model must gather what is its own first, where it is sharded.
+        register_fsdp_forward_method(model, "generate")
         self.add_callback(_EpochOfSampler)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""What each of two processes does in `test_distributed.py`, and how they are started."""
+"""What each of two processes does in `test_distributed.py`."""
 
 import json
 import sys
@@ -8,18 +8,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForSeq2SeqLM
+from transformers.distributed import DistributedConfig
 
 import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+from processes import leave
 
 STEPS, RATE = 3, 0.05
-
-# Its name for several processes is that of the machines it mostly runs on; without a GPU they talk by gloo.
-ACCELERATE_LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-ACCELERATE_LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-ACCELERATE_LAUNCH += ["--main_process_port", "0"]
+# As our trainer takes the loss.
+TRAINING = {"smoothing": 0.1, "skip_logits": True}
 
 
 def batches() -> list[dict[str, torch.Tensor]]:
@@ -47,7 +46,7 @@ def train(model, rank: int = 0, world: int = 1) -> list[float]:
     losses = []
     for batch in batches():
         count = batch["labels"].ne(-100).sum()
-        loss = model(**part(batch, rank, world), num_items_in_batch=count).loss
+        loss = model(**part(batch, rank, world), num_items_in_batch=count, **TRAINING).loss
         # The gradients of the processes are averaged, where their sum is wanted.
         (loss * world).backward()
         optimizer.step()
@@ -78,6 +77,30 @@ def fsdp2(folder: Path) -> dict:
     return {"losses": losses}
 
 
+def fsdp2_by_plan(folder: Path) -> dict:
+    """Load a model sharded by its own plan, train it, decode with it, and save it whole."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=world))
+    model.train()
+    sharded = sorted(name for name, module in model.named_modules() if isinstance(module, FSDPModule))
+    losses = train(model, rank, world)
+    # Decoding begins with the encoder, before the whole model has gathered what is its own.
+    register_fsdp_forward_method(model, "generate")
+    ids = model.eval().generate(**source_of(batches()[0]), max_new_tokens=6, eos_token_id=None)
+    model.save_pretrained(folder / "trained", is_main_process=rank == 0)
+    return {"losses": losses, "sharded": sharded, "ids": ids.tolist()}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the parts of all processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def source_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what `generate()` takes of a batch."""
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
 def tensor_parallel(folder: Path) -> dict:
     """Decode and take a gradient with heads and feed-forward units dealt out to the processes."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, tp_plan="auto")
@@ -87,21 +110,23 @@ def tensor_parallel(folder: Path) -> dict:
     local = [tuple(weight.to_local().shape) for weight in shares]
     batch = batches()[0]
     outputs = model(**batch)
-    outputs.loss.backward()
-    grad = layer.fc1.weight.grad
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    ids = model.generate(**source, max_new_tokens=6, eos_token_id=None)
-    whole = lambda tensor: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # noqa: E731 - one use
+    loss = model(**batch, **TRAINING).loss
+    loss.backward()
+    grads = {name: whole(weight.grad) for name, weight in model.named_parameters()}
+    ids = model.generate(**source_of(batch), max_new_tokens=6, eos_token_id=None)
+    model.save_pretrained(folder / "saved")
+    if dist.get_rank() == 0:
+        torch.save(grads, folder / "grads.pt")
     return {
         "loss": whole(outputs.loss).item(),
         "logits": whole(outputs.logits).tolist(),
-        "grad": whole(grad).tolist(),
+        "training_loss": whole(loss).item(),
         "ids": ids.tolist(),
         "local": local,
     }
 
 
-TASKS = {"fsdp2": fsdp2, "tensor_parallel": tensor_parallel}
+TASKS = {task.__name__: task for task in (fsdp2, fsdp2_by_plan, tensor_parallel)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -110,5 +135,4 @@ if __name__ == "__main__":
     result = task(target)
     if dist.get_rank() == 0:
         (target / "result.json").write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()

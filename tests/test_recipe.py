@@ -35,6 +35,7 @@ from hf_vanilla_transformer.training import (
     last_checkpoints,
 )
 from hf_vanilla_transformer.translation import translate
+from processes import run_in_two
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_translation.py"
 main = runpy.run_path(str(SCRIPT))["main"]
@@ -212,19 +213,26 @@ class TestWholeWay:
 
     @pytest.mark.slow
     def test_two_processes(self, tmp_path, files, run):
-        options = [*files, *OPTIONS, "--learning_rate", "0"]
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-        command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), *options, "--output_dir", str(tmp_path / "two")]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
+        """Batches by tokens are dealt out so that what is trained, scored and written is that of one process."""
+        options = [*files, *OPTIONS, "--optim", "sgd", "--learning_rate", "0.5", "--lr_scheduler_type", "constant"]
+        # One batch an epoch, which two processes share.
+        options += ["--max_tokens", "100000", "--config_overrides", f"{TINY},dropout=0", "--num_train_epochs", "4"]
+        options += ["--logging_steps", "1", "--average_last_checkpoints", "2"]
+        done = run_in_two(SCRIPT, *options, "--output_dir", tmp_path / "two")
         assert done.stdout.count("test bleu") == 1 and "accumulated x 2 processes" in done.stdout
-        assert "Traceback" not in done.stderr
-        assert (tmp_path / "two" / "README.md").exists()
-        # Every validation pair counts once, although two batches are filled up with repetitions.
-        one, _ = run(options=options)
-        chrf = [{value for _, value in history(folder, "eval_chrf")} for folder in (one, tmp_path / "two")]
-        assert chrf[0] == chrf[1] and len(chrf[0]) == 1
+        assert "Traceback" not in done.stderr and "%|" not in done.stderr
+        two, (one, results) = tmp_path / "two", run(options=options)
+        assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
+        for key in ("loss", "eval_chrf", "eval_bleu"):
+            found, expected = history(two, key), history(one, key)
+            assert [step for step, _ in found] == [step for step, _ in expected] and len(found) == 4
+            assert [value for _, value in found] == pytest.approx([value for _, value in expected], abs=1e-5)
+        assert history(one)[0][1] - history(one)[-1][1] > 0.01
+        for name, value in weights(one).items():
+            torch.testing.assert_close(weights(two)[name], value, rtol=1e-5, atol=1e-5, msg=name)
+        assert (two / "test_translations.txt").read_text() == (one / "test_translations.txt").read_text()
+        found = json.loads((two / "all_results.json").read_text())
+        assert found["steps"] == results["steps"] and found["test_chrf"] == results["test_chrf"]
 
 
 class TestInputs:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from hf_vanilla_transformer.training import (
     position_limit,
 )
 from hf_vanilla_transformer.translation import EXTRA_OUTPUT_TOKENS
+from processes import leave, run_in_two
 
 WORDS = [f"w{i}" for i in range(16)]
 TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
@@ -440,24 +440,21 @@ class TestFaults:
 
 
 def run_as_process(folder, resume):
-    """Train in one of the processes that `torch.distributed.run` starts, and write what came out."""
+    """Train in one of the processes that `run_in_two` starts, and write what came out."""
     options = {"save_strategy": "steps", "save_steps": 10, "num_train_epochs": 2, "max_tokens": 64}
     trainer = trainer_of(folder, tiny_model(dropout=0.0), **options)
     trainer.train(resume_from_checkpoint=str(Path(folder, "checkpoint-10")) if resume else None)
     if trainer.is_world_process_zero():
         trainer.model.save_pretrained(Path(folder, "resumed" if resume else "whole"))
         Path(folder, "losses.json").write_text(json.dumps(losses(trainer)))
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
     both = {}
     for resume in ("", "resume"):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
-        command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", __file__, str(tmp_path), resume]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        run_in_two(Path(__file__), tmp_path, resume)
         both[resume] = json.loads((tmp_path / "losses.json").read_text())
 
     def same_batches(self):
