@@ -8,6 +8,7 @@ from typing import Any
 from transformers import HfArgumentParser
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def argument_parser(kinds: Any, description: str | None, **options: Any) -> HfArgumentParser:
@@ -18,10 +19,19 @@ def argument_parser(kinds: Any, description: str | None, **options: Any) -> HfAr
 
 
 @contextmanager
-def one_line_errors(parser: HfArgumentParser) -> Iterator[None]:
-    """End the program with one line on standard error and status 2 where input or arguments cannot be used."""
+def one_line_errors(parser: HfArgumentParser, going_on: str | None = None) -> Iterator[None]:
+    """End the program with one line on standard error and status 2 where input or arguments cannot be used.
+
+    Args:
+        parser: The parser of the arguments.
+        going_on: How to go on after Ctrl-C, which then ends the program with this line and status 130.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        if going_on is None:
+            raise
+        parser.exit(INTERRUPTED, f"interrupted; {going_on}\n")
     except (ValueError, OSError) as error:
         # A closed pipe is no mistake of the user's; the script decides what becomes of it.
         if isinstance(error, BrokenPipeError):

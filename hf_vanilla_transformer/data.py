@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -29,7 +28,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .text_files import DataError, opened, read_lines
+from .text_files import DataError, json_rows, opened, read_lines
 from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
@@ -221,28 +220,6 @@ def _is_header(cells: list[str], suffix: str, arguments: DataArguments) -> bool:
     return named or suffix == ".csv"
 
 
-def _json_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, Any]]:
-    """Read one object a line, or one array of objects that fills the file."""
-    lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
-    first = next(lines, (0, ""))
-    if not first[1].lstrip().startswith("["):
-        for number, line in chain([first] if first[0] else [], lines):
-            yield f"{path}, line {number}", _parse_json(line, f"{path}, line {number}")
-        return
-    if arguments.streaming:
-        raise DataError(f"{path}: a JSON array cannot be streamed; write one object a line")
-    text = "\n".join(line for _, line in chain([first], lines))
-    for number, row in enumerate(_parse_json(text, str(path)), start=1):
-        yield f"{path}, row {number}", row
-
-
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
-
-
 def _parquet_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with pq.ParquetFile(path) as file:
@@ -264,7 +241,7 @@ def _pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[dict[st
     if suffix in (".tsv", ".csv"):
         rows = _table_rows(files[0], suffix, arguments)
     elif suffix in (".json", ".jsonl"):
-        rows = _json_rows(files[0], arguments)
+        rows = json_rows(files[0], arguments.streaming)
     else:
         rows = _parquet_rows(files[0])
     columns = None

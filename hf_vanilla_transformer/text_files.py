@@ -1,14 +1,16 @@
 """Text files, line by line: read with their faults named, written whole or not at all."""
 
 import gzip
+import json
 import os
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 
 class DataError(ValueError):
@@ -41,6 +43,39 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
                     "not UTF-8; convert it to UTF-8"
                 ) from None
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def json_rows(path: str | os.PathLike[str], streaming: bool = False) -> Iterator[tuple[str, Any]]:
+    """Read one JSON object a line, or one array of objects that fills the file.
+
+    Args:
+        path: The file, UTF-8, plain or gzip.
+        streaming: Refuse an array, which cannot be read piece by piece.
+
+    Yields:
+        Where a row stands, for messages, and the row.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not JSON.
+    """
+    lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
+    first = next(lines, (0, ""))
+    if not first[1].lstrip().startswith("["):
+        for number, line in chain([first] if first[0] else [], lines):
+            yield f"{path}, line {number}", _parse_json(line, f"{path}, line {number}")
+        return
+    if streaming:
+        raise DataError(f"{path}: a JSON array cannot be streamed; write one object a line")
+    text = "\n".join(line for _, line in chain([first], lines))
+    for number, row in enumerate(_parse_json(text, str(path)), start=1):
+        yield f"{path}, row {number}", row
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
 
 
 @contextmanager
@@ -80,4 +115,4 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-__all__ = ["DataError", "opened", "read_lines", "written_whole"]
+__all__ = ["DataError", "json_rows", "opened", "read_lines", "written_whole"]

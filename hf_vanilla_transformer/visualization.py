@@ -1,4 +1,4 @@
-"""Figures of attention weights, position encodings and training curves.
+"""Figures of attention weights, position encodings, training curves and comparisons.
 
 Every function returns a `matplotlib.figure.Figure` and, given a path, saves it; the suffix sets the format (.png, .pdf
 or .svg, ...). The figures belong to no window, so any backend of matplotlib or none will do.
@@ -50,6 +50,7 @@ def plot_attention(
     target_tokens: Sequence[str],
     path: str | PathLike[str] | None = None,
     title: str = "Attention",
+    limit: float = 1.0,
 ) -> Figure:
     """Draw attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
 
@@ -60,6 +61,7 @@ def plot_attention(
         target_tokens: T readable tokens.
         path: Where to save the figure, if anywhere.
         title: The figure's title.
+        limit: The weight of the darkest colour; less than 1 tells weights apart that are all small.
 
     Returns:
         The figure.
@@ -76,7 +78,7 @@ def plot_attention(
     figure = Figure(figsize=(columns * width + 2.4, rows * height + 1.8), dpi=_DPI, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for head, axes in enumerate(panels[:heads]):
-        image = axes.imshow(weights[head], cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        image = axes.imshow(weights[head], cmap="Blues", vmin=0, vmax=limit, aspect="auto", interpolation="nearest")
         if heads > 1:
             axes.set_title(f"head {head + 1}", fontsize=9)
         # Only the outer panels carry tokens; a panel over an empty place is an outer one too.
@@ -146,6 +148,8 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
     image_axes, curve_axes = figure.subplots(1, 2)
     image = image_axes.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     image_axes.set(xlabel="dimension", ylabel="position", title="all dimensions")
+    for axis in (image_axes.xaxis, image_axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=image_axes, label="value")
     # A sinusoidal table is all but constant in its later dimensions, so these lie closer at the beginning.
     for dimension in sorted({0, *(d_model // divisor for divisor in (8, 4, 2))}):
@@ -199,17 +203,139 @@ def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | Pa
     return _finish(figure, "Training", path)
 
 
-def _series(log_history: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    """Return the (step, value) pairs of the entries that log `key`."""
+def plot_accuracies(
+    names: Sequence[str],
+    accuracies: Sequence[float],
+    intervals: Sequence[tuple[float, float]],
+    path: str | PathLike[str] | None = None,
+    reference: tuple[str, float] | None = None,
+) -> Figure:
+    """Draw accuracies as bars with their confidence intervals.
+
+    Args:
+        names: A name for each bar.
+        accuracies: Fractions 0..1.
+        intervals: Lower and upper end of each one's interval, 0..1.
+        path: Where to save the figure, if anywhere.
+        reference: Name and accuracy of a line to compare with.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The sequences are empty or differ in length.
+    """
+    if not names or not len(names) == len(accuracies) == len(intervals):
+        raise ValueError(
+            f"{len(names)} names, {len(accuracies)} accuracies and {len(intervals)} intervals; give one of each for "
+            "every bar, and at least one"
+        )
+    figure = Figure(figsize=(2.5 * len(names) + 2, 4.5), dpi=_DPI, layout="constrained")
+    axes = figure.subplots()
+    percent = 100 * np.asarray(accuracies)
+    errors = np.abs(100 * np.asarray(intervals).T - percent)
+    bars = axes.bar(names, percent, yerr=errors, width=0.5, capsize=5, color="tab:blue", alpha=0.8)
+    axes.bar_label(bars, [f"{value:.1f} %" for value in percent], padding=3)
+    if reference is not None:
+        axes.axhline(100 * reference[1], color="0.4", linestyle="--", label=f"{reference[0]} ({reference[1]:.1%})")
+        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    # Guessing gives one half, so a bar starts there.
+    axes.set(ylabel="accuracy in %", ylim=(50, 100))
+    _tidy(axes)
+    return _finish(figure, "Accuracy on the test texts", path)
+
+
+def plot_learning_curves(
+    logs: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: str | PathLike[str] | None = None,
+    levels: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw several training runs over their epochs: training loss on the left, accuracy on the right.
+
+    Args:
+        logs: `trainer.state.log_history` by the name of the run; read are `loss` and `eval_accuracy` (0..1), each
+            with its `epoch`.
+        path: Where to save the figure, if anywhere.
+        levels: Accuracies 0..1 without epochs, by name, drawn as lines.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: There is no run, or an entry has no epoch.
+    """
+    if not logs:
+        raise ValueError("there is no run to draw; pass trainer.state.log_history by the name of the run")
+    figure = Figure(figsize=(11, 4.2), dpi=_DPI, layout="constrained")
+    loss_axes, accuracy_axes = figure.subplots(1, 2)
+    for number, (name, log) in enumerate(logs.items()):
+        color = f"C{number}"
+        _curve(loss_axes, _series(log, "loss", "epoch"), name, color=color, linewidth=1.2)
+        points = [(epoch, 100 * value) for epoch, value in _series(log, "eval_accuracy", "epoch")]
+        _curve(accuracy_axes, points, name, color=color, marker="o", markersize=4)
+    for number, (name, level) in enumerate((levels or {}).items(), start=len(logs)):
+        accuracy_axes.axhline(100 * level, color=f"C{number}", linestyle="--", label=name)
+    loss_axes.set(xlabel="epoch", ylabel="training loss")
+    accuracy_axes.set(xlabel="epoch", ylabel="accuracy on the test texts in %")
+    accuracy_axes.xaxis.get_major_locator().set_params(integer=True)
+    for axes in (loss_axes, accuracy_axes):
+        _tidy(axes)
+    figure.legend(*accuracy_axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return _finish(figure, "Learning curves", path)
+
+
+def plot_growth(
+    panels: Sequence[tuple[str, Sequence[float], str, Sequence[float]]],
+    exponents: Sequence[float],
+    path: str | PathLike[str] | None = None,
+    title: str = "Growth",
+) -> Figure:
+    """Draw measured costs over sizes on logarithmic axes, each with the power that fits it.
+
+    Args:
+        panels: Name of the size, sizes, name of the cost and costs, all above 0, of each panel.
+        exponents: The fitted exponent of each panel.
+        path: Where to save the figure, if anywhere.
+        title: The figure's title.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: There is no panel, or there are more or fewer exponents.
+    """
+    if not panels or len(panels) != len(exponents):
+        raise ValueError(f"{len(panels)} panels and {len(exponents)} exponents; give one of each, and at least one")
+    rows = math.ceil(len(panels) / 2)
+    figure = Figure(figsize=(10, 3.6 * rows + 0.5), dpi=_DPI, layout="constrained")
+    places = figure.subplots(rows, 2, squeeze=False).flatten()
+    for axes, (xlabel, x, ylabel, y), exponent in zip(places, panels, exponents, strict=False):
+        sizes, costs = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+        # The least-squares line of the logarithms goes through their means.
+        fit = np.exp(np.log(costs).mean() + exponent * (np.log(sizes) - np.log(sizes).mean()))
+        axes.loglog(sizes, fit, color="0.5", linestyle="--", label=f"exponent {exponent:.2f}")
+        axes.loglog(sizes, costs, "o", color="tab:blue", label="measured")
+        axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
+        axes.minorticks_off()
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.legend(frameon=False)
+        _tidy(axes)
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    return _finish(figure, title, path)
+
+
+def _series(log_history: Sequence[Mapping[str, Any]], key: str, over: str = "step") -> list[tuple[float, float]]:
+    """Return the (step, value) pairs of the entries that log `key`, or (epoch, value)."""
     for index, entry in enumerate(log_history):
-        if not isinstance(entry, Mapping) or "step" not in entry:
-            raise ValueError(f"log_history[{index}] has no 'step': {entry!r}; pass trainer.state.log_history")
-    return [(entry["step"], float(entry[key])) for entry in log_history if key in entry]
+        if not isinstance(entry, Mapping) or over not in entry:
+            raise ValueError(f"log_history[{index}] has no {over!r}: {entry!r}; pass trainer.state.log_history")
+    return [(entry[over], float(entry[key])) for entry in log_history if key in entry]
 
 
 def _curve(
     axes: Axes,
-    series: list[tuple[int, float]],
+    series: list[tuple[float, float]],
     label: str,
     best: Callable[[np.ndarray], np.intp] | None = None,
     **style: Any,

@@ -31,7 +31,6 @@ from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 
 CARD_TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
 USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"
-INTERRUPTED = 130
 
 
 def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
@@ -71,12 +70,9 @@ def main(argv: list[str] | None = None) -> None:
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    try:
-        with one_line_errors(parser):
-            model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
-            train_translation(model_args, data_args, args, CARD_TEMPLATE)
-    except KeyboardInterrupt:
-        parser.exit(INTERRUPTED, "interrupted; --resume_from_checkpoint last goes on from the last checkpoint\n")
+    with one_line_errors(parser, going_on="--resume_from_checkpoint last goes on from the last checkpoint"):
+        model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
+        train_translation(model_args, data_args, args, CARD_TEMPLATE)
 
 
 if __name__ == "__main__":
