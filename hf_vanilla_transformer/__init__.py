@@ -23,7 +23,8 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
-from .pipeline import TranslationPipeline, register
+from .pipeline import TranslationPipeline
+from .pipeline import register as _register_pipeline
 from .presets import PRESETS, preset_config
 from .scoring import Score, score
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
@@ -36,7 +37,7 @@ AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForCo
 AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
 AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
 AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
-register()
+_register_pipeline()
 
 __all__ = [
     "PRESETS",

@@ -165,10 +165,15 @@ def _check_weights(folder: Path) -> None:
             if not (folder / name).is_file():
                 raise ValueError(f"{folder} holds no {name}, which {index.name} names; save the model again")
     for file in sorted(folder.glob(WEIGHTS)):
-        try:
-            safe_open(file, framework="pt")
-        except SafetensorError as error:
-            raise ValueError(f"{file} is damaged ({error}); save the model again") from error
+        check_safetensors(file, remedy="save the model again")
+
+
+def check_safetensors(file: Path, remedy: str) -> None:
+    """Raise a ValueError that ends in `remedy` for a file that is no whole safetensors file."""
+    try:
+        safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from error
 
 
 def _holds_weights(name: str) -> bool:
@@ -204,4 +209,4 @@ def _without_token(text: str) -> str:
     return re.sub(r"hf_\w{8,}", "hf_...", text.replace(token, "...") if token else text)
 
 
-__all__ = ["files_to_share", "publish"]
+__all__ = ["check_safetensors", "files_to_share", "publish"]

@@ -11,7 +11,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
 from .scoring import Score, Target, score
-from .translation import Search, checked_string, encode, position_limit, strings
+from .translation import Search, at_most, checked_string, encode, position_limit, strings
 
 logger = logging.get_logger(__name__)
 
@@ -166,8 +166,7 @@ class TranslationPipeline(Base):
         With several languages, also `forced_bos_token_id` (1).
         """
         languages = self._choose_languages(src_lang, tgt_lang)
-        bounds = [position_limit(self.model.config), self.tokenizer.model_max_length if truncation else None]
-        limit = min((n for n in bounds if n is not None), default=None)
+        limit = at_most(position_limit(self.model.config), self.tokenizer.model_max_length if truncation else None)
         (ids,), cut = encode(self.tokenizer, [input_], limit)
         if cut and not truncation:
             logger.warning(f"a text of more tokens than the model's {limit} positions was cut: {input_[:50]!r}...")
@@ -200,17 +199,17 @@ class TranslationPipeline(Base):
         ids = [row[mask.bool()].tolist() for row, mask in columns]
         # The whole batch is decoded at once.
         search = Search(self.model, self.tokenizer, number, 1, return_scores, generate_options)
-        order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
+        places = [i for i, row in enumerate(ids) if row]
         pad = self.tokenizer.pad_token_id or 0
         outputs = torch.full((len(ids), number, 1), pad)
         scores = torch.zeros(len(ids), number)
-        if order:
-            sequences, found = search.generate_batch([ids[i] for i in order])
-            sequences = sequences.view(len(order), number, -1).cpu()
+        if places:
+            sequences, found = search.generate_batch([ids[i] for i in places])
+            sequences = sequences.view(len(places), number, -1).cpu()
             outputs = outputs.repeat(1, 1, sequences.shape[-1])
-            outputs[order] = sequences
+            outputs[places] = sequences
             if return_scores:
-                scores[order] = torch.tensor(found).view(len(order), -1)
+                scores[places] = torch.tensor(found).view(len(places), -1)
         return {"output_ids": outputs, **({"scores": scores} if return_scores else {})}
 
     def postprocess(

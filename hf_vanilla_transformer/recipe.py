@@ -40,7 +40,7 @@ from .training import (
     average_checkpoints,
     last_checkpoints,
 )
-from .translation import cross_attention, position_limit, translate
+from .translation import at_most, cross_attention, position_limit, translate
 
 METRICS = ("bleu", "chrf", "exact_match")
 
@@ -422,11 +422,6 @@ def tokenize_splits(
                 "use --on_long truncate, or --config_overrides max_position_embeddings=..."
             )
     return ids, counts
-
-
-def at_most(length: int | None, limit: int | None) -> int | None:
-    """Return the lesser of two lengths, None standing for no limit."""
-    return min((value for value in (length, limit) if value is not None), default=None)
 
 
 def make_trainer(

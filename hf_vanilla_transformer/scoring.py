@@ -131,11 +131,10 @@ def _checked(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
 def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> Iterator[list[int]]:
     """Yield the places of pairs of similar length, so many that no side has more than `max_tokens`, or one."""
     batch: list[int] = []
-    longest = 0
-    for place in sorted(range(len(pairs)), key=lambda place: max(map(len, pairs[place]))):
+    lengths = [max(map(len, pair)) for pair in pairs]
+    for place in sorted(range(len(pairs)), key=lengths.__getitem__):
         # Sorted, the newest pair is the longest.
-        longest = max(map(len, pairs[place]))
-        if batch and longest * (len(batch) + 1) > max_tokens:
+        if batch and lengths[place] * (len(batch) + 1) > max_tokens:
             yield batch
             batch = []
         batch.append(place)

@@ -131,7 +131,7 @@ def translate_lines(
     _at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _at_least(2, max_source_length=max_source_length)
-    limit = min((n for n in (max_source_length, position_limit(model.config)) if n is not None), default=None)
+    limit = at_most(max_source_length, position_limit(model.config))
     read = cut = 0
     iterator, total = iter(strings(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
@@ -206,6 +206,11 @@ def position_limit(config: Any) -> int | None:
     if getattr(config, "position_embedding_type", None) == "sinusoidal":
         return None
     return getattr(config, "max_position_embeddings", None)
+
+
+def at_most(*lengths: int | None) -> int | None:
+    """Return the least of several lengths, None standing for no limit."""
+    return min((length for length in lengths if length is not None), default=None)
 
 
 def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
@@ -288,13 +293,13 @@ class Search:
         return max(1, self.max_tokens // (self.rows_per_sentence * max(longest, outputs)))
 
     def _translate_batch(self, ids: list[list[int]]) -> list[Hypothesis]:
-        """Return the hypotheses of all sentences of a batch, longest source first, one after the other."""
+        """Return the hypotheses of all sentences of a batch, one after the other."""
         sequences, scores = self.generate_batch(ids)
         texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
         return [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
 
     def generate_batch(self, ids: list[list[int]]) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return the target ids (B * num_hypotheses, T) of sources that are not blank, longest first, and scores."""
+        """Return the target ids (B * num_hypotheses, T) of sources that are not blank, and scores."""
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
@@ -308,7 +313,7 @@ class Search:
                 return_dict_in_generate=True,
                 output_scores=self.with_scores and self.num_beams > 1,
                 output_logits=self.with_scores and self.num_beams == 1,
-                **self.options | beams | _output_bounds(self.model, self.options, len(ids[0])),
+                **self.options | beams | _output_bounds(self.model, self.options, int(lengths.max())),
             )
         return output.sequences, self._scores(output) if self.with_scores else [None] * len(output.sequences)
 

@@ -12,12 +12,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
 from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+from hf_vanilla_transformer.hub import check_safetensors
 from hf_vanilla_transformer.training import average_checkpoints, last_checkpoints
 
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -63,10 +63,7 @@ def _checkpoints(arguments: Arguments) -> list[Path]:
         if not files:
             raise ValueError(f"{folder} holds no model.safetensors; only checkpoints in safetensors are averaged")
         for file in files:
-            try:
-                safe_open(file, framework="pt")
-            except SafetensorError as error:
-                raise ValueError(f"{file} is damaged ({error}); leave this checkpoint out") from error
+            check_safetensors(file, remedy="leave this checkpoint out")
     return checkpoints
 
 

@@ -11,9 +11,6 @@ import torch.distributed as dist
 
 ROOT = Path(__file__).parents[1]
 
-# Seconds after which a program must be waiting for a process that will never answer.
-HANGING = 900
-
 # Its name for several processes is that of the machines it mostly runs on; without a GPU they talk by gloo.
 ACCELERATE_LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
 ACCELERATE_LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
@@ -36,7 +33,7 @@ def run_in_two(program: Path, *words: object) -> subprocess.CompletedProcess[str
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=surroundings(), start_new_session=True, **pipes) as launcher:
         try:
-            out, err = launcher.communicate(timeout=HANGING)
+            out, err = launcher.communicate()
         except BaseException:
             # The launcher alone would leave its processes behind.
             os.killpg(launcher.pid, signal.SIGKILL)

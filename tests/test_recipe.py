@@ -37,6 +37,8 @@ from hf_vanilla_transformer.training import (
 from hf_vanilla_transformer.translation import translate
 from processes import run_in_two
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train_translation.py"
 main = runpy.run_path(str(SCRIPT))["main"]
 
@@ -45,15 +47,6 @@ TINY += ",encoder_ffn_dim=32,decoder_ffn_dim=32"
 MODEL = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word", "--min_frequency", "1"]
 SCHEDULE = ["--max_tokens", "400", "--warmup_steps", "10", "--num_train_epochs", "2", "--logging_steps", "5"]
 OPTIONS = [*MODEL, *SCHEDULE, "--use_cpu"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Models as small as these only wait for a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def sentences(rows=80, seed=0):

@@ -37,18 +37,11 @@ from hf_vanilla_transformer.training import (
 from hf_vanilla_transformer.translation import EXTRA_OUTPUT_TOKENS
 from processes import leave, run_in_two
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = [f"w{i}" for i in range(16)]
 TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
 VOCABULARY = len(TOKENIZER)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Models as small as these only wait for a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def text_pairs(rows=60, seed=0):
