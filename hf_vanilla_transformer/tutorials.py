@@ -92,27 +92,18 @@ class Phrases:
     Attributes:
         pairs: Source and target phrases.
         config: Fields of `VanillaTransformerConfig` besides the vocabularies.
-        num_train_epochs: Passes over the pairs.
+        training: Fields of `VanillaTransformerTrainingArguments`.
         other_words: Target words that occur in no pair.
     """
 
     pairs: tuple[tuple[str, str], ...]
     config: dict[str, Any]
-    num_train_epochs: int
+    training: dict[str, Any]
     other_words: str = ""
 
 
-# Adam with a constant 0.1, one pair at a time, as both tutorials train.
-PHRASE_TRAINING: dict[str, Any] = {
-    "learning_rate": 0.1,
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 0,
-    "adam_beta2": 0.999,
-    "adam_epsilon": 1e-8,
-    "label_smoothing_factor": 0.0,
-    "max_tokens": 0,
-    "per_device_train_batch_size": 1,
-}
+# Adam with 0.1, as in both tutorials.
+ADAM_TENTH: dict[str, Any] = {"learning_rate": 0.1, "label_smoothing_factor": 0.0, "max_tokens": 0}
 ONE_BLOCK_ONE_HEAD: dict[str, Any] = {
     "encoder_layers": 1,
     "decoder_layers": 1,
@@ -121,7 +112,7 @@ ONE_BLOCK_ONE_HEAD: dict[str, Any] = {
     **SEPARATE,
     "lm_head_bias": True,
     "scale_embedding": False,
-    "init_std": 1.0,
+    "norm_position": "none",
     "dropout": 0.0,
     "max_position_embeddings": 16,
 }
@@ -136,13 +127,29 @@ PHRASES = Phrases(
         ("i eat pizza", "yo como pizza"),
         ("you eat cake", "tú comes pastel"),
     ),
-    config={"d_model": 6, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24},
-    num_train_epochs=60,
+    config={"d_model": 6, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
+    # All pairs at each step. At so large a rate, a normalization of 6 numbers lets some seeds only learn.
+    training={
+        **ADAM_TENTH,
+        "num_train_epochs": 60,
+        "per_device_train_batch_size": 8,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 5,
+        "max_grad_norm": 1.0,
+    },
 )
 STATQUEST = Phrases(
     pairs=(("lets go", "vamos"), ("to go", "ir")),
-    config={"d_model": 2, "encoder_ffn_dim": 0, "decoder_ffn_dim": 0, "norm_position": "none"},
-    num_train_epochs=30,
+    config={"d_model": 2, "encoder_ffn_dim": 0, "decoder_ffn_dim": 0, "init_std": 1.0},
+    # One pair at a time and never slower, as in the tutorial.
+    training={
+        **ADAM_TENTH,
+        "num_train_epochs": 30,
+        "per_device_train_batch_size": 1,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "adam_beta2": 0.999,
+    },
     other_words="y",
 )
 
@@ -206,8 +213,7 @@ def train_phrases(
         DataCollatorForSeq2Seq(tokenizer, model=model),
         Path(args.output_dir),
         seed=seed,
-        num_train_epochs=phrases.num_train_epochs,
-        **PHRASE_TRAINING,
+        **phrases.training,
     )
     return model, tokenizer
 

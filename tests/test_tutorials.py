@@ -76,7 +76,11 @@ def test_phrases_are_those_of_the_tutorial_and_the_model_is_its_size(tmp_path: P
     )
     # 9 and 14 words, as the notebook counts them, and four special tokens.
     assert (len(tokenizer), tokenizer.target_vocab_size) == (9 + 4, 14 - 1 + 4)
-    assert len(PHRASES.pairs) == 8 and PHRASES.num_train_epochs <= 60
+    assert (
+        len(PHRASES.pairs) == 8
+        and PHRASES.training["num_train_epochs"] <= 60
+        and PHRASES.training["learning_rate"] == 0.1
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from hf_vanilla_transformer import visualization
-from hf_vanilla_transformer.visualization import plot_attention, plot_position_encoding, plot_training_curve
+from hf_vanilla_transformer.visualization import (
+    plot_accuracies,
+    plot_attention,
+    plot_growth,
+    plot_learning_curves,
+    plot_position_encoding,
+    plot_training_curve,
+)
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]
@@ -46,6 +53,11 @@ def test_attention_of_one_head(tmp_path):
     assert image.get_clim() == (0, 1)
     assert tick_labels(axes.xaxis) == SOURCE and tick_labels(axes.yaxis) == TARGET
     assert imread(tmp_path / "new" / "attention.png").std() > 0.05
+
+
+def test_small_weights_can_have_a_darker_scale():
+    (axes,) = panels(plot_attention(attention(len(TARGET), len(SOURCE)), SOURCE, TARGET, limit=0.3))
+    assert axes.get_images()[0].get_clim() == (0, 0.3)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 5, 8])
@@ -162,3 +174,58 @@ def test_missing_matplotlib_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r'pip install "hf-vanilla-transformer\[plot\]"'):
         runpy.run_path(visualization.__file__)
+
+
+# Comparisons
+
+
+def test_accuracies_are_bars_with_intervals(tmp_path):
+    intervals = [(0.86, 0.90), (0.80, 0.91)]
+    figure = plot_accuracies(["a", "b"], [0.88, 0.85], intervals, tmp_path / "bars.png", reference=("paper", 0.93748))
+    (axes,) = panels(figure)
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([88, 85])
+    assert tick_labels(axes.xaxis) == ["a", "b"]
+    (bars,) = (each for each in axes.containers if hasattr(each, "errorbar"))
+    ends = np.sort(bars.errorbar[2][0].get_segments(), axis=1)[:, :, 1]
+    assert ends == pytest.approx(100 * np.array(intervals))
+    assert axes.get_legend().get_texts()[0].get_text() == "paper (93.7%)"
+    assert imread(tmp_path / "bars.png").std() > 0.05
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
+def test_accuracies_need_one_of_each(names):
+    with pytest.raises(ValueError, match=f"{len(names)} names, 1 accuracies"):
+        plot_accuracies(names, [0.5], [(0.4, 0.6)])
+
+
+def test_learning_curves_by_epoch(tmp_path):
+    log = [{"epoch": 0.5, "loss": 0.7}, {"epoch": 1.0, "eval_accuracy": 0.8}, {"epoch": 2.0, "eval_accuracy": 0.85}]
+    other = [{"epoch": 1.0, "loss": 0.4}, {"epoch": 1.0, "eval_accuracy": 0.9}]
+    figure = plot_learning_curves({"a": log, "b": other}, tmp_path / "curves.png", levels={"c": 0.88})
+    loss_axes, accuracy_axes = panels(figure)
+    assert [line.get_xydata().tolist() for line in loss_axes.lines] == [[[0.5, 0.7]], [[1.0, 0.4]]]
+    assert accuracy_axes.lines[0].get_xydata() == pytest.approx(np.array([[1, 80], [2, 85]]))
+    assert accuracy_axes.lines[2].get_ydata() == pytest.approx([88, 88])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
+    assert imread(tmp_path / "curves.png").std() > 0.02
+
+
+def test_learning_curves_need_runs_with_epochs():
+    with pytest.raises(ValueError, match="there is no run to draw"):
+        plot_learning_curves({})
+    with pytest.raises(ValueError, match=r"log_history\[0\] has no 'epoch'"):
+        plot_learning_curves({"a": [{"loss": 1.0}]})
+
+
+def test_growth_goes_with_its_power(tmp_path):
+    sizes = [64, 128, 256]
+    panels_of = [("n", sizes, "seconds", [n**2 / 1e6 for n in sizes]), ("d", sizes, "bytes", [5 * n for n in sizes])]
+    figure = plot_growth([*panels_of, panels_of[0]], [2.0, 1.0, 2.0], tmp_path / "growth.png")
+    drawn = panels(figure)
+    assert len(drawn) == 3
+    for axes, (_, x, _, y) in zip(drawn, panels_of, strict=False):
+        fit, measured = (line.get_xydata() for line in axes.lines)
+        assert measured == pytest.approx(np.stack([x, y], axis=1)) and fit == pytest.approx(measured)
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+    with pytest.raises(ValueError, match="2 panels and 1 exponents"):
+        plot_growth(panels_of, [2.0])
