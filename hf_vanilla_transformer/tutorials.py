@@ -141,14 +141,16 @@ PHRASES = Phrases(
 STATQUEST = Phrases(
     pairs=(("lets go", "vamos"), ("to go", "ir")),
     config={"d_model": 2, "encoder_ffn_dim": 0, "decoder_ffn_dim": 0, "init_std": 1.0},
-    # One pair at a time and never slower, as in the tutorial.
+    # Both pairs at each of 30 steps, which are few for a long memory of gradients.
     training={
         **ADAM_TENTH,
         "num_train_epochs": 30,
-        "per_device_train_batch_size": 1,
+        "per_device_train_batch_size": 2,
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
+        "adam_beta1": 0.5,
         "adam_beta2": 0.999,
+        "label_smoothing_factor": 0.05,
     },
     other_words="y",
 )
