@@ -470,8 +470,8 @@ OPUS_BOOKS_TRAINING: dict[str, dict[str, Any]] = {
         "max_tokens": 4096,
         "learning_rate": 0.0015,
         "lr_scheduler_type": "cosine",
-        "warmup_steps": 600,
-        "num_train_epochs": 4.0,
+        "warmup_steps": 400,
+        "num_train_epochs": 3.0,
         "per_device_eval_batch_size": 256,
     },
 }
