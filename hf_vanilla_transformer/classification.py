@@ -47,7 +47,7 @@ from .labelled_text import LABELS, LabelledTextArguments, count_overlap, load_la
 from .metrics import Accuracy
 from .modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from .presets import preset_config
-from .recipe import parse_overrides
+from .recipe import check_same_run, parse_overrides
 from .training import bf16_is_fast
 
 MODELS = ("bert", "from_scratch", "tfidf")
@@ -179,7 +179,7 @@ def compare_classifiers(
     Raises:
         ValueError: The data, the model or the output folder cannot be used (`DataError` for data).
     """
-    check_output(args)
+    check_output(data_args, args)
     tokenizer = load_bert_tokenizer(args)
     splits = load_labelled_text(data_args)
     overlap = count_overlap(splits)
@@ -213,8 +213,8 @@ def compare_classifiers(
 # Before training
 
 
-def check_output(args: ComparisonArguments) -> None:
-    """Make the output folder, or raise a ValueError if it holds a run that is not to be resumed."""
+def check_output(data_args: LabelledTextArguments, args: ComparisonArguments) -> None:
+    """Make the output folder, or raise a ValueError if it holds a run that is not to be resumed, or another one."""
     folder = Path(args.output_dir)
     held = [name for name in args.models if (folder / name).exists()]
     if held and not args.resume:
@@ -222,10 +222,10 @@ def check_output(args: ComparisonArguments) -> None:
             f"--output_dir {folder} already holds a run of {', '.join(held)}: go on with it by --resume, or name "
             "another folder"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--output_dir {folder} cannot be made: {error.strerror}; name another") from error
+    # Which classifiers are wanted may change, and so may the folder's place.
+    free = ("models", "compare", "resume", "output_dir")
+    settings = {name: value for name, value in {**asdict(data_args), **asdict(args)}.items() if name not in free}
+    check_same_run(folder, settings)
 
 
 def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:

@@ -194,6 +194,34 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
     return checkpoint
 
 
+def make_folder(folder: Path) -> None:
+    """Make an output folder where there is none, or raise a ValueError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--output_dir {folder} cannot be made: {error.strerror}; name another") from error
+
+
+def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
+    """Note the arguments of a run in its folder, and refuse to go on there with others once it holds a model's folder.
+
+    Raises:
+        ValueError: The folder holds a run of other arguments, which it names, or it cannot be made.
+    """
+    file = folder / "arguments.json"
+    # As the file would give them back: lists instead of tuples.
+    arguments = json.loads(json.dumps(arguments))
+    make_folder(folder)
+    if not file.is_file() or not any(path.is_dir() for path in folder.iterdir()):
+        file.write_text(json.dumps(arguments, indent=2) + "\n", encoding="utf-8")
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
+    names = [name for name in {**before, **arguments} if before.get(name) != arguments.get(name)]
+    if names:
+        changes = ", ".join(f"--{name} was {before.get(name)}, is {arguments.get(name)}" for name in names)
+        raise ValueError(f"{folder} holds a run of other arguments ({changes}); give those, or name another folder")
+
+
 def check_arguments(
     model_args: ModelArguments,
     data_args: DataArguments,
@@ -216,10 +244,7 @@ def check_arguments(
         check_template(card_template)
     if find_spec("matplotlib"):
         import_module(".visualization", __package__)
-    try:
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--output_dir {args.output_dir} cannot be made: {error.strerror}; name another") from error
+    make_folder(Path(args.output_dir))
     default = VanillaTransformerTrainingArguments.__dataclass_fields__["label_smoothing_factor"].default
     if not model_args.model_name_or_path and args.label_smoothing_factor == default:
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing

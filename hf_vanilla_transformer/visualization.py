@@ -289,6 +289,7 @@ def plot_growth(
     exponents: Sequence[float],
     path: str | PathLike[str] | None = None,
     title: str = "Growth",
+    expected: Sequence[float | None] = (),
 ) -> Figure:
     """Draw measured costs over sizes on logarithmic axes, each with the power that fits it.
 
@@ -297,6 +298,7 @@ def plot_growth(
         exponents: The fitted exponent of each panel.
         path: Where to save the figure, if anywhere.
         title: The figure's title.
+        expected: The exponent that each panel should have, None where nothing is expected.
 
     Returns:
         The figure.
@@ -304,16 +306,18 @@ def plot_growth(
     Raises:
         ValueError: There is no panel, or there are more or fewer exponents.
     """
-    if not panels or len(panels) != len(exponents):
+    expected = expected or [None] * len(exponents)
+    if not panels or not len(panels) == len(exponents) == len(expected):
         raise ValueError(f"{len(panels)} panels and {len(exponents)} exponents; give one of each, and at least one")
     rows = math.ceil(len(panels) / 2)
     figure = Figure(figsize=(10, 3.6 * rows + 0.5), dpi=_DPI, layout="constrained")
     places = figure.subplots(rows, 2, squeeze=False).flatten()
-    for axes, (xlabel, x, ylabel, y), exponent in zip(places, panels, exponents, strict=False):
+    for axes, (xlabel, x, ylabel, y), exponent, other in zip(places, panels, exponents, expected, strict=False):
         sizes, costs = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         # The least-squares line of the logarithms goes through their means.
         fit = np.exp(np.log(costs).mean() + exponent * (np.log(sizes) - np.log(sizes).mean()))
-        axes.loglog(sizes, fit, color="0.5", linestyle="--", label=f"exponent {exponent:.2f}")
+        beside = "" if other is None else f" (in theory {other:g})"
+        axes.loglog(sizes, fit, color="0.5", linestyle="--", label=f"exponent {exponent:.2f}{beside}")
         axes.loglog(sizes, costs, "o", color="tab:blue", label="measured")
         axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
         axes.minorticks_off()

@@ -6,18 +6,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.image import imread
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertForMaskedLM,
-    BertTokenizerFast,
-    Trainer,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, Trainer, pipeline
 
 from hf_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.classification import (
@@ -28,13 +19,12 @@ from hf_vanilla_transformer.classification import (
     tokenize,
 )
 from hf_vanilla_transformer.labelled_text import LabelledTextArguments, load_labelled_text
+from reviewers import save_bert, save_reviews
 from tiny import tiny_model
 
-WORDS = ["good", "bad", "film", "a", "the", "plot", "."]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Small enough for seconds, and long enough to learn that "good" is good.
 QUICK = (
-    "--bert_num_train_epochs 6 --bert_learning_rate 0.01 --bert_batch_size 8 --scratch_num_train_epochs 3 "
+    "--bert_num_train_epochs 8 --bert_learning_rate 0.01 --bert_batch_size 8 --scratch_num_train_epochs 3 "
     "--scratch_learning_rate 0.01 --scratch_batch_size 8 --max_length 12 "
     "--scratch_config_overrides d_model=16,encoder_layers=1,encoder_ffn_dim=16,dropout=0.0"
 ).split()
@@ -42,35 +32,12 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT with random weights, saved as a language model, as those on the Hub are."""
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    BertTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, initializer_range=0.3,
-    )  # fmt: skip  # one field a line would fill the screen
-    BertForMaskedLM(config).save_pretrained(folder)
-    return folder
+    return save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reviews that are positive where they say "good", some over 12 tokens long."""
-    folder = tmp_path_factory.mktemp("reviews")
-    generator = np.random.default_rng(0)
-    for split in ("train", "test"):
-        rows = []
-        for number in range(48):
-            words = generator.choice(WORDS[2:], size=16 if number % 4 == 0 else 6).tolist()
-            words[int(generator.integers(6))] = "good" if number % 2 else "bad"
-            rows.append({"text": "<br />".join(words), "label": number % 2})
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder
+    return save_reviews(tmp_path_factory.mktemp("reviews"))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +75,7 @@ def test_three_classifiers_learn_and_are_measured_alike(compared: Path):
         for figure in ("parameters", "training_seconds", "training_samples_per_second", "megabytes"):
             assert each[figure] > 0
         assert each["inference_samples_per_second"] > 0
-    assert [len(outcomes[name]["epochs"]) for name in outcomes] == [6, 3, 0]
+    assert [len(outcomes[name]["epochs"]) for name in outcomes] == [8, 3, 0]
     assert outcomes["bert"]["accuracy"] == outcomes["bert"]["epochs"][-1]
 
 
@@ -174,6 +141,10 @@ def test_a_run_is_not_overwritten_and_a_finished_one_is_read(compared: Path, run
     assert stop.value.code == 2
     assert "already holds a run of bert, from_scratch, tfidf" in capsys.readouterr().err
     run(compared, "--compare", "--resume")
+    assert results_of(compared) == before
+    with pytest.raises(SystemExit):
+        run(compared, "--compare", "--resume", "--max_train_samples", "20")
+    assert "--max_train_samples was None, is 20" in capsys.readouterr().err
     assert results_of(compared) == before
 
 
@@ -258,7 +229,7 @@ def test_a_bad_row_ends_in_one_line_and_leaves_nothing_trained(run: Callable[...
     with pytest.raises(SystemExit):
         run(tmp_path / "run", "--dataset_name", str(tmp_path))
     assert "train.jsonl, line 1: the label is 3" in capsys.readouterr().err
-    assert not list((tmp_path / "run").iterdir())
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["arguments.json"]
 
 
 def test_interval_is_wilsons():

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from reviewers import save_bert, save_reviews
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Added to a command of the README so that it ends in seconds.
 CUT_SHORT = {
     "train_translation.py": "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32 "
-    "--vocab_size 300 --max_steps 2 --max_tokens 512 --final_num_beams 1 --use_cpu"
+    "--vocab_size 300 --max_steps 2 --max_tokens 512 --final_num_beams 1 --use_cpu",
+    "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
+    "--validation_split_size 4",
+    "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
+    "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }
 TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
 
@@ -41,6 +47,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
             lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40)]
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
+    (path / "small-bert").mkdir()
+    save_bert(path / "small-bert")
+    save_reviews(path / "reviews")
     return path
 
 

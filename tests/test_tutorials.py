@@ -200,7 +200,9 @@ def write_books(path: Path) -> str:
     return str(path)
 
 
-def test_books_with_words_and_with_bpe(run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_books_with_words_and_with_bpe(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
     arguments = (
         "--preset", "tiny", "--max_steps", "2", "--dataset_name", write_books(tmp_path / "books"),
         "--source_lang", "en", "--target_lang", "es", "--validation_split_size", "10",
@@ -217,6 +219,9 @@ def test_books_with_words_and_with_bpe(run: Callable[..., None], tmp_path: Path,
     monkeypatch.setattr("hf_vanilla_transformer.tutorials.train_translation", lambda *args: trained.append(args))
     run("opus_books", tmp_path / "run", *arguments)
     assert not trained, "a finished run was trained again"
+    with pytest.raises(SystemExit):
+        run("opus_books", tmp_path / "run", *arguments, "--split_seed", "1")
+    assert "--split_seed was 0, is 1" in capsys.readouterr().err
 
 
 # encoder_decoder

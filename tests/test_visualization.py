@@ -227,5 +227,7 @@ def test_growth_goes_with_its_power(tmp_path):
         fit, measured = (line.get_xydata() for line in axes.lines)
         assert measured == pytest.approx(np.stack([x, y], axis=1)) and fit == pytest.approx(measured)
         assert axes.get_xscale() == axes.get_yscale() == "log"
+    (axes, _) = panels(plot_growth(panels_of, [2.0, 1.1], expected=[2, None]))
+    assert axes.get_legend().get_texts()[0].get_text() == "exponent 2.00 (in theory 2)"
     with pytest.raises(ValueError, match="2 panels and 1 exponents"):
         plot_growth(panels_of, [2.0])
