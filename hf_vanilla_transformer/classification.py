@@ -97,9 +97,11 @@ class ComparisonArguments:
     bert_learning_rate: float = field(default=5e-5, metadata={"help": "Peak learning rate for BERT."})
     bert_batch_size: int = field(default=8, metadata={"help": "Texts in a batch for BERT."})
     scratch_preset: str = field(default="tiny", metadata={"help": "Shape of the encoder from scratch."})
-    scratch_config_overrides: str = field(default="dropout=0.3", metadata={"help": "Fields over its preset's."})
-    scratch_num_train_epochs: float = field(default=5.0, metadata={"help": "Passes over the texts from scratch."})
-    scratch_learning_rate: float = field(default=5e-4, metadata={"help": "Peak learning rate from scratch."})
+    scratch_config_overrides: str = field(
+        default="encoder_layers=1,encoder_ffn_dim=256,dropout=0.5", metadata={"help": "Fields over its preset's."}
+    )
+    scratch_num_train_epochs: float = field(default=2.0, metadata={"help": "Passes over the texts from scratch."})
+    scratch_learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate from scratch."})
     scratch_batch_size: int = field(default=32, metadata={"help": "Texts in a batch from scratch."})
 
     def __post_init__(self) -> None:
@@ -341,7 +343,7 @@ def train_from_scratch(problem: Problem) -> Outcome:
         learning_rate=args.scratch_learning_rate,
         per_device_train_batch_size=args.scratch_batch_size,
         warmup_steps=0.1,
-        weight_decay=0.01,
+        weight_decay=0.1,
     )
 
 
