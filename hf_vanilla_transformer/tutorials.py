@@ -8,6 +8,7 @@ after being told all the words before.
 import json
 import math
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +20,9 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
+from tqdm.auto import tqdm
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, default_data_collator, set_seed
+from transformers.trainer_utils import get_last_checkpoint
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, eager_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -156,9 +159,15 @@ STATQUEST = Phrases(
 )
 
 
+def seeds_of(args: TutorialArguments, default: int) -> Iterable[int]:
+    """Return the seeds to train from, with a bar where there are several and somebody looks."""
+    number = args.seeds or default
+    return tqdm(range(number), desc="seeds", disable=None if number > 1 else True)
+
+
 def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Row:
     """Learn eight phrases by heart, from several seeds."""
-    exact = [len(PHRASES.pairs) - len(wrong_phrases(PHRASES, seed, args)) for seed in range(args.seeds or 10)]
+    exact = [len(PHRASES.pairs) - len(wrong_phrases(PHRASES, seed, args)) for seed in seeds_of(args, 10)]
     perfect = sum(number == len(PHRASES.pairs) for number in exact)
     return Row(
         "phrases",
@@ -171,7 +180,7 @@ def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Row:
 
 def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> Row:
     """Learn two phrases with two numbers a word, from several seeds, and draw how."""
-    wrong = [wrong_phrases(STATQUEST, seed, args) for seed in range(args.seeds or 10)]
+    wrong = [wrong_phrases(STATQUEST, seed, args) for seed in seeds_of(args, 10)]
     perfect = sum(not each for each in wrong)
     draw_statquest(args)
     return Row(
@@ -215,21 +224,27 @@ def train_phrases(
         DataCollatorForSeq2Seq(tokenizer, model=model),
         Path(args.output_dir),
         seed=seed,
+        disable_tqdm=True,
         **phrases.training,
     )
     return model, tokenizer
 
 
 def train(model: Any, ids: datasets.Dataset, collator: Any, folder: Path, **training: Any) -> None:
-    """Train a model in memory: no evaluation, no checkpoint, no log."""
+    """Train a model: no evaluation, no log; from the last checkpoint of the folder on, if it holds one."""
     settings = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no", "report_to": "none"}
     arguments = VanillaTransformerTrainingArguments(
-        output_dir=str(folder), logging_first_step=False, disable_tqdm=True, **{**settings, **training}
+        output_dir=str(folder), logging_first_step=False, **{**settings, **training}
     )
     trainer = VanillaTransformerTrainer(model=model, args=arguments, train_dataset=ids, data_collator=collator)
     trainer.remove_callback(transformers.PrinterCallback)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     model.eval()
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the newest checkpoint in a folder, if there are both."""
+    return get_last_checkpoint(str(folder)) if folder.is_dir() else None
 
 
 def draw_statquest(args: TutorialArguments) -> None:
@@ -323,6 +338,7 @@ def plain_attention(width: int) -> VanillaTransformerAttention:
 
 COPY_SYMBOLS, COPY_LENGTH, COPY_START = 11, 10, 1
 COPY_TEST_SEQUENCES = 1000
+COPY_STEPS_BETWEEN_CHECKPOINTS = 200
 # Symbol 0 is never drawn, every sequence begins with symbol 1, and none ends before its length.
 COPY_CONFIG: dict[str, Any] = {
     **SEPARATE,
@@ -371,7 +387,7 @@ def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> Row:
         task = replace(task, steps=args.max_steps, warmup_steps=min(task.warmup_steps, args.max_steps - 1))
     untrained = [copy_by(build_copier(task, seed), torch.arange(COPY_LENGTH)[None] + 1)[0] for seed in range(10)]
     started = time.perf_counter()
-    exact = [learn_to_copy(task, seed, args) for seed in range(args.seeds or 1)]
+    exact = [learn_to_copy(task, seed, args) for seed in seeds_of(args, 1)]
     seconds = (time.perf_counter() - started) / len(exact)
     shape = preset_config(task.preset, **COPY_CONFIG)
     return Row(
@@ -435,18 +451,23 @@ def learn_to_copy(task: CopyTask, seed: int, args: TutorialArguments) -> float:
     rows = [row for row in train_sequences.tolist() if tuple(row) not in known]
     ids = datasets.Dataset.from_dict({"input_ids": rows, "labels": [row[1:] for row in rows]})
     model = build_copier(task, seed)
+    folder = Path(args.output_dir, "copy", f"{task.preset}-{task.steps}-{seed}")
     train(
         model,
         ids,
         default_data_collator,
-        Path(args.output_dir),
+        folder,
         seed=seed,
+        save_strategy="steps",
+        save_steps=COPY_STEPS_BETWEEN_CHECKPOINTS,
+        save_total_limit=1,
         learning_rate=task.learning_rate,
         warmup_steps=task.warmup_steps,
         bf16=bf16_is_fast(),
         **COPY_TRAINING,
     )
     copies = torch.cat([copy_by(model, batch) for batch in test.split(250)])
+    shutil.rmtree(folder, ignore_errors=True)  # the checkpoints, which nobody needs any more
     return float((copies == test).all(-1).float().mean())
 
 
@@ -538,7 +559,6 @@ def train_on_books(name: str, args: TutorialArguments, data_args: DataArguments)
     training = dict(OPUS_BOOKS_TRAINING.get(args.preset, OPUS_BOOKS_TRAINING["base"]))
     if args.num_train_epochs is not None:
         training["num_train_epochs"] = args.num_train_epochs
-    checkpoint = transformers.trainer_utils.get_last_checkpoint(str(folder)) if folder.is_dir() else None
     return train_translation(
         ModelArguments(
             preset=args.preset,
@@ -552,7 +572,7 @@ def train_on_books(name: str, args: TutorialArguments, data_args: DataArguments)
             max_steps=args.max_steps,
             bf16_if_fast=True,
             report_to="none",
-            resume_from_checkpoint=checkpoint and "last",
+            resume_from_checkpoint=last_checkpoint(folder),
             **training,
         ),
     )
@@ -756,6 +776,8 @@ def reproduce(names: Iterable[str], args: TutorialArguments, data_args: DataArgu
         }
         (folder / f"{name}.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"| {row.tutorial} | {row.shows} | {row.gives} |", flush=True)
+        if not row.holds:
+            print(f"{name}: not as it should be; see {folder / name}.json", flush=True)
         rows.append(row)
     return rows
 

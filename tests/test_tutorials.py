@@ -14,6 +14,7 @@ from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config
 from hf_vanilla_transformer.data import DataArguments
+from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.tutorials import (
     ATTENTION_SENTENCES,
     COPY_CONFIG,
@@ -23,6 +24,7 @@ from hf_vanilla_transformer.tutorials import (
     PHRASES,
     STATQUEST,
     TUTORIALS,
+    CopyTask,
     TutorialArguments,
     books_arguments,
     build_copier,
@@ -162,6 +164,31 @@ def test_copying_counts_whole_sequences(monkeypatch: pytest.MonkeyPatch, tmp_pat
     exact = learn_to_copy(COPY_TASK, 0, TutorialArguments(output_dir=str(tmp_path)))
     test = draw_sequences(1000, torch.Generator().manual_seed(0))
     assert exact == pytest.approx(1 - (test == 7).any(1).float().mean().item())
+
+
+def test_interrupted_copying_goes_on_and_leaves_no_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    steps, stop = [], [True]
+    training_step = VanillaTransformerTrainer.training_step
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.append(self.state.global_step)
+        if stop and self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return training_step(self, *args, **kwargs)
+
+    monkeypatch.setattr(VanillaTransformerTrainer, "training_step", counted)
+    monkeypatch.setattr("hf_vanilla_transformer.tutorials.COPY_STEPS_BETWEEN_CHECKPOINTS", 2)
+    task, args = (
+        CopyTask("tiny", steps=5, learning_rate=1e-3, warmup_steps=1),
+        TutorialArguments(output_dir=str(tmp_path)),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        learn_to_copy(task, 0, args)
+    stop.clear()
+    resumed = learn_to_copy(task, 0, args)
+    assert steps == [0, 1, 2, 3, 2, 3, 4]
+    assert not any(path.is_dir() for path in (tmp_path / "copy").iterdir())
+    assert resumed == learn_to_copy(task, 0, args)
 
 
 @pytest.mark.slow
