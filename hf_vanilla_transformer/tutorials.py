@@ -137,7 +137,7 @@ PHRASES = Phrases(
         "num_train_epochs": 60,
         "per_device_train_batch_size": 8,
         "lr_scheduler_type": "linear",
-        "warmup_steps": 5,
+        "warmup_steps": 10,
         "max_grad_norm": 1.0,
     },
 )
