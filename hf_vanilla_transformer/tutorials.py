@@ -759,27 +759,39 @@ TUTORIALS: dict[str, Callable[[TutorialArguments, DataArguments], Row]] = {
 def reproduce(names: Iterable[str], args: TutorialArguments, data_args: DataArguments) -> list[Row]:
     """Reproduce tutorials, print the row of each, and leave it as JSON in `args.output_dir`.
 
+    One that cannot be followed, for want of its data, does not keep the others from being.
+
     Raises:
-        ValueError: The data, the shape or the output folder cannot be used.
+        ValueError: The data, the shape or the output folder cannot be used; names the tutorials.
     """
-    folder = Path(args.output_dir)
-    make_folder(folder)
-    rows = []
+    make_folder(Path(args.output_dir))
+    rows, errors = [], []
     for name in names:
         start = time.perf_counter()
-        row = TUTORIALS[name](args, data_args)
-        facts = {
-            **asdict(row),
-            "seconds": time.perf_counter() - start,
-            "machine": {"python": platform.python_version(), "processor": platform.machine()},
-            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        }
-        (folder / f"{name}.json").write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"| {row.tutorial} | {row.shows} | {row.gives} |", flush=True)
-        if not row.holds:
-            print(f"{name}: not as it should be; see {folder / name}.json", flush=True)
+        try:
+            row = TUTORIALS[name](args, data_args)
+        except (ValueError, OSError) as error:
+            errors.append(f"{name}: {error}")
+            continue
+        write_row(row, time.perf_counter() - start, Path(args.output_dir, f"{name}.json"))
         rows.append(row)
+    if errors:
+        raise ValueError("; ".join(errors))
     return rows
+
+
+def write_row(row: Row, seconds: float, file: Path) -> None:
+    """Print a row, and write it with where and how fast it came to be."""
+    facts = {
+        **asdict(row),
+        "seconds": seconds,
+        "machine": {"python": platform.python_version(), "processor": platform.machine()},
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+    file.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"| {row.tutorial} | {row.shows} | {row.gives} |", flush=True)
+    if not row.holds:
+        print(f"{row.tutorial}: not as it should be; see {file}", flush=True)
 
 
 __all__ = ["TUTORIALS", "Row", "TutorialArguments", "reproduce"]

@@ -339,6 +339,15 @@ def test_an_output_folder_that_cannot_be_made_is_named(run: Callable[..., None],
     assert f"--output_dir {tmp_path / 'file'} cannot be made" in capsys.readouterr().err
 
 
+def test_one_without_data_does_not_keep_the_others_back(run: Callable[..., None], tmp_path: Path, monkeypatch, capsys):
+    for name in set(TUTORIALS) - {"attention", "opus_books", "encoder_decoder"}:
+        monkeypatch.delitem(TUTORIALS, name)
+    with pytest.raises(SystemExit) as stop:
+        run("all", tmp_path, "--train_file", "nowhere.tsv")
+    assert stop.value.code == 2 and "opus_books: nowhere.tsv" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["attention.json", "encoder_decoder.json"]
+
+
 def test_a_row_names_versions_and_time(run: Callable[..., None], tmp_path: Path):
     run("attention", tmp_path)
     row = row_of(tmp_path, "attention")
