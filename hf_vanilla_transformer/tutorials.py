@@ -395,7 +395,7 @@ def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> Row:
         f"{COPY_SYMBOLS} symbols, length {COPY_LENGTH}, N={shape.encoder_layers}, d_model={shape.d_model}, "
         f"h={shape.encoder_attention_heads}, d_ff={shape.encoder_ffn_dim}: never trained, as its loss is none",
         f"{np.mean(exact):.1%} of {COPY_TEST_SEQUENCES:,} fresh sequences exact by greedy decoding"
-        f" ({len(exact)} seeds, the worst {min(exact):.1%}), {task.steps} steps, {seconds / 60:.1f} minutes a seed; "
+        f" (seeds: {len(exact)}, the worst {min(exact):.1%}), {task.steps} steps, {seconds / 60:.1f} minutes a seed; "
         f"{len(untrained)} untrained models decode {len(untrained[0])} symbols each",
         {
             "exact": exact,
