@@ -12,7 +12,7 @@ import torch
 from matplotlib.image import imread
 from torch import nn
 
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config, tutorials
 from hf_vanilla_transformer.data import DataArguments
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.tutorials import (
@@ -95,6 +95,13 @@ def test_a_phrase_said_wrongly_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert all(wrong) and wrong[0] != wrong[1]
     (row,) = reproduce(["phrases"], args, DataArguments())
     assert row.figures["exact"] == [8 - len(each) for each in wrong] and not row.holds
+
+
+def test_small_models_take_one_thread_and_give_the_others_back():
+    torch.set_num_threads(2)
+    with tutorials.one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
 
 
 def test_statquest_learns_and_draws(run: Callable[..., None], tmp_path: Path):
