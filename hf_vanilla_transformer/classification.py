@@ -31,7 +31,7 @@ from transformers import (
     pipeline,
     set_seed,
 )
-from transformers.trainer_utils import EvalPrediction, get_last_checkpoint
+from transformers.trainer_utils import EvalPrediction
 
 try:
     from scipy.stats import binomtest
@@ -48,7 +48,7 @@ from .metrics import Accuracy
 from .modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from .presets import preset_config
 from .recipe import check_same_run, parse_overrides
-from .training import bf16_is_fast
+from .training import bf16_is_fast, newest_checkpoint
 
 MODELS = ("bert", "from_scratch", "tfidf")
 TITLES = {
@@ -372,7 +372,6 @@ def train_model(name: str, model: PreTrainedModel, problem: Problem, **recipe: A
         **recipe: Fields of `transformers.TrainingArguments`.
     """
     folder = Path(problem.args.output_dir, name)
-    checkpoint = get_last_checkpoint(str(folder)) if folder.is_dir() else None
     metric = Accuracy()
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
@@ -403,7 +402,7 @@ def train_model(name: str, model: PreTrainedModel, problem: Problem, **recipe: A
         compute_metrics=score,
         callbacks=[_TrainingTime()],
     )
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=newest_checkpoint(folder))
     trainer.save_model()
     log = trainer.state.log_history
     evaluations = [entry for entry in log if "eval_accuracy" in entry]

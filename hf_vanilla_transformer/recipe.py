@@ -24,7 +24,7 @@ from transformers import (
     TrainerState,
     set_seed,
 )
-from transformers.trainer_utils import EvalPrediction, get_last_checkpoint
+from transformers.trainer_utils import EvalPrediction
 
 from .batching import check_ids, lengths_of
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -39,6 +39,7 @@ from .training import (
     VanillaTransformerTrainingArguments,
     average_checkpoints,
     last_checkpoints,
+    newest_checkpoint,
 )
 from .translation import at_most, cross_attention, position_limit, translate
 
@@ -178,7 +179,7 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         ValueError: The folder holds a run that is not to be resumed, or there is no checkpoint to resume from.
     """
     folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
-    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    last = newest_checkpoint(folder)
     if wanted is None:
         if last or (folder / "config.json").exists():
             raise ValueError(

@@ -25,7 +25,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
 from .sharing_vanilla_transformer import MODEL_TYPE, add_code
@@ -331,6 +331,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
+
+
+def newest_checkpoint(run_dir: str | Path) -> str | None:
+    """Return the newest checkpoint in the folder of a run, if there are both."""
+    return get_last_checkpoint(str(run_dir)) if Path(run_dir).is_dir() else None
 
 
 def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:

@@ -22,8 +22,13 @@ import torch
 import transformers
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, default_data_collator, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    default_data_collator,
+    set_seed,
+)
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, eager_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -32,7 +37,12 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .presets import preset_config
 from .recipe import ModelArguments, check_same_run, make_folder, train_translation
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from .training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments, bf16_is_fast
+from .training import (
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    bf16_is_fast,
+    newest_checkpoint,
+)
 from .translation import load, translate
 from .visualization import plot_attention, plot_growth, plot_position_encoding
 
@@ -180,7 +190,8 @@ def one_thread() -> Iterator[None]:
 @one_thread()
 def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Row:
     """Learn eight phrases by heart, from several seeds."""
-    exact = [len(PHRASES.pairs) - len(wrong_phrases(PHRASES, seed, args)) for seed in seeds_of(args, 10)]
+    trained = [train_phrases(PHRASES, seed, args) for seed in seeds_of(args, 10)]
+    exact = [len(PHRASES.pairs) - len(wrong_phrases(PHRASES, *each)) for each in trained]
     perfect = sum(number == len(PHRASES.pairs) for number in exact)
     return Row(
         "phrases",
@@ -194,9 +205,10 @@ def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Row:
 @one_thread()
 def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> Row:
     """Learn two phrases with two numbers a word, from several seeds, and draw how."""
-    wrong = [wrong_phrases(STATQUEST, seed, args) for seed in seeds_of(args, 10)]
+    trained = [train_phrases(STATQUEST, seed, args) for seed in seeds_of(args, 10)]
+    wrong = [wrong_phrases(STATQUEST, *each) for each in trained]
     perfect = sum(not each for each in wrong)
-    draw_statquest(args)
+    draw_statquest(*trained[0], Path(args.output_dir, "statquest"))
     return Row(
         "statquest",
         'width 2, one head, no feed-forward layer, no normalization: "lets go" -> "vamos", "to go" -> "ir"',
@@ -206,9 +218,10 @@ def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> Ro
     )
 
 
-def wrong_phrases(phrases: Phrases, seed: int, args: TutorialArguments) -> dict[str, str]:
-    """Return what a model trained from a seed says wrongly of its own pairs."""
-    model, tokenizer = train_phrases(phrases, seed, args)
+def wrong_phrases(
+    phrases: Phrases, model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
+) -> dict[str, str]:
+    """Return what a model says wrongly of the pairs it was trained on."""
     hypotheses = translate(model, tokenizer, [source for source, _ in phrases.pairs], num_beams=1, show_progress=False)
     said = zip(phrases.pairs, hypotheses, strict=True)
     return {source: best.text for (source, target), (best, *_) in said if best.text != target}
@@ -252,19 +265,14 @@ def train(model: Any, ids: datasets.Dataset, collator: Any, folder: Path, **trai
     )
     trainer = VanillaTransformerTrainer(model=model, args=arguments, train_dataset=ids, data_collator=collator)
     trainer.remove_callback(transformers.PrinterCallback)
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    trainer.train(resume_from_checkpoint=newest_checkpoint(folder))
     model.eval()
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """Return the newest checkpoint in a folder, if there are both."""
-    return get_last_checkpoint(str(folder)) if folder.is_dir() else None
-
-
-def draw_statquest(args: TutorialArguments) -> None:
-    """Draw the two position curves, and where each word of the first phrase looks, of the model of seed 0."""
-    folder = Path(args.output_dir, "statquest")
-    model, tokenizer = train_phrases(STATQUEST, 0, args)
+def draw_statquest(
+    model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer, folder: Path
+) -> None:
+    """Draw the two position curves, and where each word of the first phrase looks."""
     plot_position_encoding(model.model.encoder.embed_positions.weight, folder / "position_encoding.png")
     source, target = STATQUEST.pairs[0]
     batch = tokenizer([source], text_target=[target], return_tensors="pt")
@@ -513,6 +521,7 @@ OPUS_BOOKS_TRAINING: dict[str, dict[str, Any]] = {
 }
 OPUS_BOOKS_EXAMPLES = 10
 OPUS_BOOKS_FIGURES = ("test_bleu", "test_chrf", "test_bleu_signature", "train_runtime", "steps", "parameters")
+# Longer than any that the models have seen.
 LONG_SENTENCE = " ".join(["I saw the old house by the river , and then"] * 60) + " I went home ."
 
 
@@ -521,19 +530,19 @@ def reproduce_opus_books(args: TutorialArguments, data_args: DataArguments) -> R
     data_args = books_arguments(data_args)
     own = {name: getattr(args, name) for name in ("preset", "num_train_epochs", "max_steps")}
     check_same_run(Path(args.output_dir, "opus_books"), {**asdict(data_args), **own})
-    results = {name: train_on_books(name, args, data_args) for name in OPUS_BOOKS_TOKENIZERS}
+    folders = {name: Path(args.output_dir, "opus_books", name) for name in OPUS_BOOKS_TOKENIZERS}
+    results = {name: train_on_books(name, folder, args, data_args) for name, folder in folders.items()}
     test = load_parallel_text(data_args)["test"]
     figures: dict[str, Any] = {"data": data_args.description, "preset": args.preset, "test_pairs": len(test)}
     for name, each in results.items():
+        model, tokenizer = load(str(folders[name]))
+        long = translate(model, tokenizer, [LONG_SENTENCE], num_beams=1, show_progress=False)[0][0].text
         figures[name] = {
-            **{
-                key: each[key]
-                for key in ("test_bleu", "test_chrf", "test_bleu_signature", "train_runtime", "parameters")
-            },
-            **unknown_rates(books_folder(name, args), test),
-            "long_sentence_words": len(translate_long(books_folder(name, args)).split()),
+            **{key: each[key] for key in OPUS_BOOKS_FIGURES},
+            **unknown_rates(tokenizer, test),
+            "long_sentence_words": len(long.split()),
         }
-    figures["examples"] = examples(test, {name: books_folder(name, args) for name in results})
+    figures["examples"] = examples(test, folders)
     for each in figures["examples"]:
         print("\n".join(f"{name:<12} {text}" for name, text in each.items()), end="\n\n")
     word, bpe = figures["word"], figures["bpe"]
@@ -559,14 +568,11 @@ def books_arguments(data_args: DataArguments) -> DataArguments:
     return replace(data_args, **{name: value for name, value in missing.items() if getattr(data_args, name) is None})
 
 
-def books_folder(name: str, args: TutorialArguments) -> Path:
-    """Return the folder of the model with a tokenizer of `OPUS_BOOKS_TOKENIZERS`."""
-    return Path(args.output_dir, "opus_books", name)
+def train_on_books(name: str, folder: Path, args: TutorialArguments, data_args: DataArguments) -> dict[str, Any]:
+    """Train with a tokenizer of `OPUS_BOOKS_TOKENIZERS`, or go on training, and return the results.
 
-
-def train_on_books(name: str, args: TutorialArguments, data_args: DataArguments) -> dict[str, Any]:
-    """Train, or go on training, and return the results; those of a run that has ended are read from its folder."""
-    folder = books_folder(name, args)
+    Those of a run that has ended are read from its folder.
+    """
     file = folder / "all_results.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
@@ -586,27 +592,20 @@ def train_on_books(name: str, args: TutorialArguments, data_args: DataArguments)
             max_steps=args.max_steps,
             bf16_if_fast=True,
             report_to="none",
-            resume_from_checkpoint=last_checkpoint(folder),
+            resume_from_checkpoint=newest_checkpoint(folder),
             **training,
         ),
     )
 
 
-def unknown_rates(folder: Path, pairs: datasets.Dataset) -> dict[str, float]:
+def unknown_rates(tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset) -> dict[str, float]:
     """Return the fraction of the tokens of each side, end tokens left out, that the vocabulary does not hold."""
-    _, tokenizer = load(str(folder), device="cpu")
     encoded = tokenizer(pairs["source"][:], text_target=pairs["target"][:])
     rates = {}
     for side, column in (("source", "input_ids"), ("target", "labels")):
         ids = np.concatenate([each[:-1] for each in encoded[column]])
         rates[f"unknown_{side}"] = float(np.mean(ids == tokenizer.unk_token_id))
     return rates
-
-
-def translate_long(folder: Path) -> str:
-    """Return the translation of a sentence longer than any that the model has seen."""
-    model, tokenizer = load(str(folder))
-    return translate(model, tokenizer, [LONG_SENTENCE], num_beams=1, show_progress=False)[0][0].text
 
 
 def examples(test: datasets.Dataset, folders: dict[str, Path]) -> list[dict[str, str]]:

@@ -91,7 +91,7 @@ def test_a_phrase_said_wrongly_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_p
     untrained = lambda *args, **kwargs: None  # noqa: E731 - a stand-in for training
     monkeypatch.setattr("hf_vanilla_transformer.tutorials.train", untrained)
     args = TutorialArguments(output_dir=str(tmp_path), seeds=3)
-    wrong = [wrong_phrases(PHRASES, seed, args) for seed in range(3)]
+    wrong = [wrong_phrases(PHRASES, *train_phrases(PHRASES, seed, args)) for seed in range(3)]
     assert all(wrong) and wrong[0] != wrong[1]
     (row,) = reproduce(["phrases"], args, DataArguments())
     assert row.figures["exact"] == [8 - len(each) for each in wrong] and not row.holds
