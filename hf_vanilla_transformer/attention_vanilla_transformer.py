@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .kernels_vanilla_transformer import attends_by_products, in_autocast_dtype, linear, short_attention
 
 
 def eager_attention(
@@ -61,22 +62,25 @@ class VanillaTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
         # (B, L, h * d_k) -> (B, h, L, d_k)
-        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        hidden_states = in_autocast_dtype(hidden_states)
+        query = linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        if self.config._attn_implementation == "sdpa" and attends_by_products(query, key):
+            attend = short_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        return self.out_proj(out.flatten(2)), weights
+        return linear(self.out_proj, out.flatten(2)), weights
 
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
         """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""
         own: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
-            states, own = encoder_states, getattr(cache, "cross_attention_cache", None)
+            states, own = in_autocast_dtype(encoder_states), getattr(cache, "cross_attention_cache", None)
             if own is not None:
                 if cache.is_updated.get(self.layer_idx):
                     return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
-        key = self.k_proj(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        value = self.v_proj(states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
+        key = linear(self.k_proj, states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = linear(self.v_proj, states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
         return (key, value) if own is None else own.update(key, value, self.layer_idx)

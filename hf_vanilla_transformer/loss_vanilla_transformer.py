@@ -11,11 +11,15 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from .checks_vanilla_transformer import check_ids
+from .kernels_vanilla_transformer import multiply
 
 IGNORE_INDEX = -100
 
-# Logits stored at a time by the loss that never stores them all: 32 MiB in float32.
-CHUNK_ELEMENTS = 2**23
+# Logits stored at a time by the loss that never stores them all: 16 MiB in float32, which fit a processor's cache.
+CHUNK_ELEMENTS = 2**22
+# Their gradients are gathered from so many chunks before they are multiplied: adding up the gradient of a large output
+# projection for each chunk would cost more than the product.
+CHUNKS_OF_A_BLOCK = 8
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
@@ -65,11 +69,9 @@ def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, 
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(states.device.type):
         dtype = torch.get_autocast_dtype(states.device.type)
-    states, labels = states.flatten(0, 1), labels.to(states.device).flatten()
-    kept = labels != IGNORE_INDEX
+    states, labels = states.flatten(0, 1).to(dtype), labels.to(states.device).flatten()
     bias = None if head.bias is None else head.bias.to(dtype)
-    states, labels, differentiate = states[kept].to(dtype), labels[kept], torch.is_grad_enabled()
-    return ChunkedCrossEntropy.apply(states, head.weight.to(dtype), bias, labels, smoothing, differentiate)
+    return chunked_cross_entropy(states, head.weight.to(dtype), bias, labels, smoothing, torch.is_grad_enabled())[0]
 
 
 def classification_loss(
@@ -110,44 +112,81 @@ def classification_loss(
     return mean_over_labels(summed, labels, labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-class ChunkedCrossEntropy(torch.autograd.Function):
+# Named after the module, since code that comes with a model from the Hub is a second copy of it.
+@torch.library.custom_op(f"{__name__.replace('.', '_')}::chunked_cross_entropy", mutates_args=())
+def chunked_cross_entropy(
+    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Label-smoothed cross-entropy (section 5.4) of the logits W h + b, of which one chunk at a time is stored.
 
-    Gradients are taken in the forward pass, while a chunk's logits are at hand: softmax(logits) minus the
-    smoothed target distribution, (1 - eps) one-hot + eps / V.
+    Gradients are taken while a chunk's logits are at hand: softmax(logits) minus the smoothed target distribution,
+    (1 - eps) one-hot + eps / V. What the second part of that gives, eps times the mean of all logits, needs no
+    logits: it is the product of h with the mean of the rows of W.
+
+    Args:
+        states: The decoder's states h (N, d).
+        weight: The output projection W (V, d).
+        bias: Its bias b (V), or None.
+        labels: Labels (N); where they are -100, states do not count.
+        eps: Label smoothing.
+        differentiate: Whether to take the gradients; otherwise they are 0.
+
+    Returns:
+        The loss summed over the labels that count, and its gradients for `states`, `weight` and `bias`.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
-    ) -> Tensor:
-        """Return the loss summed over `labels` (N), for `states` (N, d), `weight` (V, d) and `bias` (V)."""
-        vocab_size, dtype = weight.shape[0], _sum_dtype(weight.dtype)
-        rows = max(1, CHUNK_ELEMENTS // vocab_size)
-        total = torch.zeros((), device=states.device, dtype=dtype)
-        d_states, d_weight = torch.empty_like(states), torch.zeros_like(weight, dtype=dtype)
-        d_bias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
-        for chunk, d_chunk, target in zip(states.split(rows), d_states.split(rows), labels.split(rows), strict=True):
-            logits = F.linear(chunk, weight, bias).to(dtype)
-            log_z, target = logits.logsumexp(-1, keepdim=True), target[:, None]
-            total += (log_z - (1 - eps) * logits.gather(1, target)).sum() - eps / vocab_size * logits.sum()
+    kept = labels != IGNORE_INDEX
+    counted, labels, (vocab_size, width) = states[kept], labels[kept], weight.shape
+    dtype = _sum_dtype(weight.dtype)
+    # Transposed: oneDNN is faster where a product has fewer rows than columns.
+    d_counted, d_weight = torch.empty_like(counted), weight.new_zeros(width, vocab_size, dtype=dtype)
+    d_bias, total = weight.new_zeros(vocab_size, dtype=dtype), weight.new_zeros((), dtype=dtype)
+    rows = max(1, CHUNK_ELEMENTS // vocab_size)
+    block_rows = CHUNKS_OF_A_BLOCK * rows
+    d_logits = weight.new_empty(min(block_rows, len(counted)) if differentiate else 0, vocab_size)
+    blocks = zip(counted.split(block_rows), d_counted.split(block_rows), labels.split(block_rows), strict=True)
+    for block, d_block, block_labels in blocks:
+        for i in range(0, len(block), rows):
+            logits = multiply(block[i : i + rows], weight, bias).to(dtype)
+            log_probs, target = logits.log_softmax(-1), block_labels[i : i + rows, None]
+            total += (eps * logits.gather(1, target) - log_probs.gather(1, target)).sum()
             if differentiate:
-                d_logits = logits.sub_(log_z).exp_().sub_(eps / vocab_size)
-                d_logits.scatter_add_(1, target, torch.full_like(log_z, eps - 1))
-                if d_bias is not None:
-                    d_bias += d_logits.sum(0)
-                d_logits = d_logits.to(weight.dtype)
-                torch.mm(d_logits, weight, out=d_chunk)
-                d_weight += d_logits.T @ chunk
-        gradients = (d_states, d_weight, d_bias)
-        ctx.save_for_backward(*(None if saved is None else saved.to(weight.dtype) for saved in gradients))
-        return total
+                d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
+                d_bias += d_chunk.sum(0) if bias is not None else 0
+                d_logits[i : i + rows] = d_chunk
+        if differentiate:
+            d_block.copy_(multiply(d_logits[: len(block)], weight.T))
+            d_weight += multiply(block.T, d_logits[: len(block)].T)
+    if eps:
+        # The mean of the logits and its gradients.
+        sum_of_states, mean_row = counted.sum(0, dtype=dtype), weight.mean(0, dtype=dtype)
+        total -= eps * (sum_of_states @ mean_row)
+        d_counted -= (eps * mean_row).to(weight.dtype)
+        d_weight -= eps / vocab_size * sum_of_states[:, None]
+        if bias is not None:
+            total -= eps * len(counted) * bias.mean(dtype=dtype)
+            d_bias -= eps * len(counted) / vocab_size
+    d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
+    d_weight = d_weight.T.to(weight.dtype, memory_format=torch.contiguous_format)
+    return total, d_states, d_weight, d_bias.to(weight.dtype)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients of the forward pass."""
-        scaled = (None if saved is None else saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
-        return *scaled, None, None, None
+
+@chunked_cross_entropy.register_fake
+def _(states: Tensor, weight: Tensor, bias: Any, labels: Tensor, eps: float, differentiate: bool) -> Any:
+    total = weight.new_empty((), dtype=_sum_dtype(weight.dtype))
+    return total, torch.empty_like(states), torch.empty_like(weight), weight.new_empty(weight.shape[0])
+
+
+def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.has_bias = inputs[2] is not None
+    ctx.save_for_backward(*output[1:])
+
+
+def _scale_gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    d_states, d_weight, d_bias = (saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
+    return d_states, d_weight, d_bias if ctx.has_bias else None, None, None, None
+
+
+chunked_cross_entropy.register_autograd(_scale_gradients, setup_context=_save_gradients)
 
 
 def _check_arguments(states: Tensor, labels: Tensor, vocab_size: int, smoothing: float) -> None:

@@ -30,6 +30,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vanilla_transformer import VanillaTransformerAttention
 from .checks_vanilla_transformer import check_ids, check_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .kernels_vanilla_transformer import drop_out, linear
 from .loss_vanilla_transformer import (
     classification_loss,
     mean_over_labels,
@@ -98,13 +99,13 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1, 5.4; with "pre", x + Dropout(Sublayer(LayerNorm(x)))."""
         pre = self.config.norm_position == "pre"
         output = sublayer(norm(x) if pre else x, **kwargs)[0]
-        x = x + F.dropout(output, p=self.config.dropout, training=self.training)
+        x = x + drop_out(output, self.config.dropout, self.training)
         return x if pre else norm(x)
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, any activation for max; has no weights to return. Section 3.3, eq. 2."""
-        inner = self.activation_fn(self.fc1(hidden_states))
-        return self.fc2(F.dropout(inner, p=self.config.activation_dropout, training=self.training)), None
+        inner = self.activation_fn(linear(self.fc1, hidden_states))
+        return linear(self.fc2, drop_out(inner, self.config.activation_dropout, self.training)), None
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -151,7 +152,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
         positions = self.embed_positions(past, embeds.shape[1], leading_padding(mask))
-        return F.dropout(embeds + positions.to(embeds), p=self.config.dropout, training=self.training)
+        return drop_out(embeds + positions.to(embeds), self.config.dropout, self.training)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -448,12 +449,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         states, logits, loss = outputs.last_hidden_state, None, None
         if labels is None:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(states[:, kept, :])
+            logits = linear(self.lm_head, states[:, kept, :])
         elif skip_logits:
             loss = summed_loss_without_logits(states, self.lm_head, labels, smoothing)
             loss = mean_over_labels(loss, labels, num_items_in_batch)
         else:
-            logits = self.lm_head(states)
+            logits = linear(self.lm_head, states)
             loss = mean_over_labels(summed_loss(logits, labels, smoothing), labels, num_items_in_batch)
         passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)

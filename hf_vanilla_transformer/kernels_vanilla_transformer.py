@@ -1,0 +1,200 @@
+"""Linear layers, dropout and short attention by the fastest way that PyTorch has on a CPU; elsewhere the plain way.
+
+Nothing here changes what is computed, only by which routine. The plain way is taken on accelerators, wherever a graph
+is compiled, exported or traced, for tensors that are more than data (dealt out, quantized, wrapped), and for layers
+that are more than their weights.
+
+Shape legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width, d_v value width.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as module_hooks
+
+# Dropout compares 16 random bits with a threshold: p is rounded to a multiple of 2 ** -16.
+DROPOUT_LEVELS = 2**16
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Return whether these are dense tensors on the CPU, and nothing but the code at hand sees what is done to them."""
+    return (
+        all(t is None or (type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu") for t in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def in_autocast_dtype(x: Tensor) -> Tensor:
+    """Return `x` in the type that autocast gives the factors of a product: cast once for several products."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype == torch.float32:
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x
+
+
+# Linear layers
+
+
+def has_fast_products() -> bool:
+    """Return whether oneDNN multiplies float32 matrices faster than MKL, which `torch.mm` calls.
+
+    MKL leaves half of an AMD processor's AVX-512 unused: 200 against 450 billion operations a second on two cores of
+    an EPYC 9005.
+    """
+    facts = torch.cpu.get_capabilities()
+    return torch.backends.mkldnn.is_available() and bool(facts.get("avx512_f")) and "AMD" in facts.get("cpu_name", "")
+
+
+FAST_PRODUCTS = has_fast_products()
+
+
+def is_only_its_weights(layer: nn.Module) -> bool:
+    """Return whether a linear layer does nothing but x W^T + b: no adapter, no hook, no other forward."""
+    return (
+        type(layer) is nn.Linear
+        and "forward" not in layer.__dict__
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+        and not (layer._backward_pre_hooks or module_hooks._has_any_global_hook())
+    )
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return `layer(x)`, (..., M) for `x` (..., K)."""
+    if FAST_PRODUCTS and is_only_its_weights(layer) and has_fast_product(x, layer.weight):
+        if torch.is_grad_enabled():
+            return _Linear.apply(x, layer.weight, layer.bias)
+        return _product(x, layer.weight, layer.bias)
+    return layer(x)
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b, (N, M) for `x` (N, K), `weight` (M, K) and `bias` (M); keeps no gradient."""
+    if FAST_PRODUCTS and has_fast_product(x, weight):
+        return _product(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def has_fast_product(x: Tensor, weight: Tensor) -> bool:
+    """Return whether oneDNN can multiply these, and faster."""
+    return (
+        x.dtype == weight.dtype == torch.float32
+        and x.numel() > 0
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+        and is_plain(x, weight)
+    )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b by oneDNN, which is slow where neither a matrix nor its transpose lies in one piece."""
+    if not (weight.is_contiguous() or weight.T.is_contiguous()):
+        weight = weight.contiguous()
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T + b and its gradients by oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        # A gradient that is differentiated again must be made of operations that are.
+        product = F.linear if torch.is_grad_enabled() else _product
+        d_x = product(grads, weight.T, None).view_as(x) if for_x else None
+        d_bias = grads.sum(0) if for_bias else None
+        if not for_weight:
+            return d_x, None, d_bias
+        # oneDNN is faster where the result has fewer rows than columns.
+        wide = weight.shape[0] <= weight.shape[1]
+        d_weight = product(grads.T, rows.T, None) if wide else product(rows.T, grads.T, None).T
+        return d_x, d_weight, d_bias
+
+
+# Dropout
+
+
+def drop_out(x: Tensor, p: float, training: bool) -> Tensor:
+    """Return `x` with elements set to zero at random with probability `p`, the others divided by 1 - p.
+
+    On a CPU, `p` is rounded to a multiple of 2 ** -16, and what is kept divided accordingly.
+    """
+    if not training or p == 0:
+        return x
+    threshold = round(p * DROPOUT_LEVELS)
+    if not 0 < threshold < DROPOUT_LEVELS or not x.is_floating_point() or not is_plain(x):
+        return F.dropout(x, p)
+    return _Dropout.apply(x, threshold)
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout whose random numbers cost a seventh of `F.dropout`'s, and whose mask is one byte an element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
+        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        kept = (bits[: x.numel()] >= threshold - DROPOUT_LEVELS // 2).view(x.shape)
+        ctx.scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - threshold)
+        ctx.save_for_backward(kept)
+        return torch.ops.aten.native_dropout_backward(x, kept, ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return grad * kept * ctx.scale, None
+        return torch.ops.aten.native_dropout_backward(grad, kept, ctx.scale), None
+
+
+# Attention
+
+# Keys up to which two products and a softmax beat PyTorch's flash attention for bfloat16 on a CPU.
+SHORT_ATTENTION = 512
+
+
+def attends_by_products(query: Tensor, key: Tensor) -> bool:
+    """Return whether `short_attention` is the fastest for these (B, h, T, d_k) and (B, h, S, d_k)."""
+    return query.dtype == torch.bfloat16 and key.shape[2] <= SHORT_ATTENTION and is_plain(query, key)
+
+
+def short_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention (section 3.2.1, eq. 1) by batched products, with all weights stored.
+
+    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and the mask that SDPA takes: None, or
+    true where a query may look; returns the output (B, T, h, d_v).
+    """
+    (batch, heads, queries, _), keys = query.shape, key.shape[2]
+    query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))
+    scores = torch.bmm(query * scaling, key.transpose(1, 2))
+    if attention_mask is None and module.is_causal and queries > 1:
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)[None, None]
+    if attention_mask is not None:
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores.unflatten(0, (batch, heads))
+        if attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, lowest)
+        else:
+            scores = scores + attention_mask
+        scores = scores.flatten(0, 1)
+    weights = scores.softmax(-1).to(value.dtype)
+    weights = drop_out(weights, dropout, training=True)
+    return torch.bmm(weights, value).view(batch, heads, queries, -1).transpose(1, 2), None
