@@ -24,6 +24,7 @@ from .recipe import make_folder
 
 PEERS = ("marian", "bart", "tutorial", "ctranslate2")
 DEVICES = ("cpu", "cuda")
+MAY_BE_ZERO = ("label_smoothing_factor", "limit_seconds", "seed", "steps", "tokens")
 
 
 @dataclass
@@ -61,7 +62,9 @@ class BenchmarkArguments:
     length: int = field(
         default=32, metadata={"help": "Tokens of a source, of a target and of an output, where they are made up."}
     )
-    tokens: int = field(default=2048, metadata={"help": "train: target tokens of an identical batch."})
+    tokens: int = field(
+        default=2048, metadata={"help": "train: target tokens of an identical batch; 0: no such batches."}
+    )
     memory_tokens: int = field(default=8192, metadata={"help": "memory: target tokens of the step."})
     max_tokens: int = field(
         default=4096, metadata={"help": "train, data: tokens of our batches of real text, padding included."}
@@ -69,7 +72,7 @@ class BenchmarkArguments:
     label_smoothing_factor: float = field(
         default=0.0, metadata={"help": "train: smoothing on real text, of all alike; peers pay more for it."}
     )
-    steps: int = field(default=10, metadata={"help": "train: steps on real text in one turn."})
+    steps: int = field(default=10, metadata={"help": "train: steps on real text in one turn; 0: none."})
     tutorial_length: int = field(default=350, metadata={"help": "train: what the tutorials pad every sentence to."})
     tutorial_batch_size: int = field(default=8, metadata={"help": "train: pairs in a batch of the tutorials."})
     text_vocab_size: int = field(default=8000, metadata={"help": "train, data: tokens of the vocabulary of the text."})
@@ -102,7 +105,7 @@ class BenchmarkArguments:
             self._check_numbers(name, value if isinstance(value, list) else [value])
 
     def _check_numbers(self, name: str, values: list[Any]) -> None:
-        least = 0 if name in ("seed", "label_smoothing_factor", "limit_seconds") else 1
+        least = 0 if name in MAY_BE_ZERO else 1
         if not values:
             raise ValueError(f"--{name} is empty; give at least one")
         for value in values:
@@ -295,7 +298,7 @@ def run_suites(
                     del case
             except (ValueError, OSError) as error:
                 errors.append(f"{name}: {error}")
-                report.skipped.append(errors[-1])
+                report.failed.append(errors[-1])
                 report.save()
     finally:
         report.draw()

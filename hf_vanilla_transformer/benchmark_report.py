@@ -178,7 +178,7 @@ class Report:
         """Begin with nothing measured."""
         self.folder, self.about, self.limits = folder, about, limits
         self.measurements: list[Measurement] = []
-        self.skipped: list[str] = []
+        self.failed: list[str] = []
 
     def add(self, measurement: Measurement) -> None:
         """Take a measurement, and write all of them."""
@@ -190,7 +190,7 @@ class Report:
         results = {
             **self.about,
             "limits": self.limits.facts(),
-            "skipped": self.skipped,
+            "failed": self.failed,
             "measurements": [asdict(each) for each in self.measurements],
             "growth": [asdict(each) for each in growths(self.measurements)],
         }

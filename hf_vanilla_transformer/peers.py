@@ -18,9 +18,9 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .presets import preset_config
 
-# What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient.
-# bfloat16 keeps 8 bits, and two orders of the same sums differ in the last of them at every step on the way.
-AGREEMENT = {"float32": 1e-3, "bfloat16": 0.1}
+# What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient;
+# of small and base models they differ by 2e-6 and 4e-3 (bfloat16 keeps 8 bits, and sums are taken in another order).
+AGREEMENT = {"float32": 1e-4, "bfloat16": 3e-2}
 # Least share of equal tokens in float32; sums in another order may turn a tie.
 EQUAL_TOKENS = 0.99
 

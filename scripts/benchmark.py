@@ -34,7 +34,6 @@ def main(argv: list[str] | None = None) -> None:
         "suites", nargs="+", choices=[*SUITES, "all"], metavar="suite", help=", ".join([*SUITES, "all"])
     )
     transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     show_progress = sys.stderr.isatty()
     with one_line_errors(parser, going_on="what was measured is in the output folder"):
