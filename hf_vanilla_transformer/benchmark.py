@@ -149,6 +149,7 @@ class Case:
         notes: What else there is to say of the case, for the table.
         rounds: Turns, where it is not for the arguments to say.
         warm_up: Whether a turn that does not count comes first.
+        other_limit: Contestants that compute in another data type, so that the limit of this one is not theirs.
     """
 
     suite: str
@@ -164,6 +165,7 @@ class Case:
     notes: str = ""
     rounds: int | None = None
     warm_up: bool = True
+    other_limit: frozenset[str] = frozenset()
 
 
 class Disagreement(ValueError):
@@ -196,6 +198,7 @@ def measure(case: Case, rounds: int, limits: Limits | None = None, show_progress
     shares = {
         name: median(_floor(turn[name], case, peak) / turn[name].cost for turn, peak in zip(turns, peaks, strict=True))
         for name in case.contestants
+        if name not in case.other_limit
     }
     return Measurement(
         case.suite,

@@ -37,6 +37,7 @@ from .text_suites import data_suite, text_training_cases
 
 # How our Trainer trains our model.
 OUR_OPTIONS: dict[str, Any] = {"skip_logits": True}
+CTRANSLATE2 = "ctranslate2 float32"
 
 
 def precision(device: str, dtype: str) -> AbstractContextManager:
@@ -144,7 +145,7 @@ def decoding_case(
             skip("ctranslate2", why)
         else:
             decoder = ctranslate2_like(marian, folder, args.device)
-            contestants["ctranslate2 float32"] = decoder(ids, num_beams, args.length)
+            contestants[CTRANSLATE2] = decoder(ids, num_beams, args.length)
     if "marian" in args.peers:
         contestants = {"marian": generation(marian.to(args.device, DTYPES[dtype]), ids, num_beams), **contestants}
     contestants = {OURS: generation(ours.to(args.device, DTYPES[dtype]), ids, num_beams), **contestants}
@@ -161,6 +162,7 @@ def decoding_case(
         dtype,
         flops=flops,
         bytes=read,
+        other_limit=frozenset() if dtype == "float32" else frozenset({CTRANSLATE2}),
         notes=", ".join(f"{share:.1%} of {name}'s tokens" for name, share in shares.items()),
     )
 

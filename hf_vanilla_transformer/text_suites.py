@@ -82,7 +82,14 @@ def read_text(args: BenchmarkArguments, data_args: DataArguments) -> Text:
     pairs: Any = splits["train"]
     sides = (text for side in ("source", "target") for text in pairs[side])
     tokenizer = train_tokenizer(sides, algorithm="bpe", vocab_size=args.text_vocab_size)
-    ids, _ = tokenize_pairs(pairs, tokenizer)
+    ids, _ = tokenize_pairs(
+        pairs,
+        tokenizer,
+        max_source_length=data_args.max_source_length,
+        max_target_length=data_args.max_target_length,
+        on_long=data_args.on_long,
+        max_length_ratio=data_args.max_length_ratio,
+    )
     return Text(data_args.description, pairs, tokenizer, cast(datasets.Dataset, ids))
 
 

@@ -290,6 +290,7 @@ def test_without_ctranslate2_the_rest_is_measured(monkeypatch, tmp_path, capsys)
 # Training on text
 
 
+@pytest.mark.slow
 def test_trainer_turns_count_tokens_without_padding(tmp_path):
     args = arguments(tmp_path, peers=["marian"])
     text = text_suites.read_text(args, DataArguments(toy_corpus=True, max_train_samples=60))
@@ -578,8 +579,12 @@ def test_generate_suite(load_script, tmp_path):
     beam = found["beam 2, tiny, 3 x 6, float32"]
     assert set(beam["ratios"]) == {"marian", "ctranslate2 float32"} and 0 < beam["shares"]["ours"]
     assert beam["notes"].startswith("100.0% of marian's tokens")
+    # That of bfloat16 is not the limit of a contestant in float32.
+    assert set(found["beam 2, tiny, 3 x 6, bfloat16"]["shares"]) == {"ours", "marian"}
+    assert set(beam["shares"]) == {"ours", "marian", "ctranslate2 float32"}
 
 
+@pytest.mark.slow
 def test_scaling_suite(load_script, tmp_path):
     run_script(load_script, tmp_path, "scaling", peers=["marian"])
     grown = {each["axis"]: each for each in results(tmp_path)["growth"]}
@@ -617,7 +622,7 @@ def test_multi30k_is_measured(load_script, shared_data, tmp_path):
     load_script("benchmark").main(
         [
             "train",
-            *words(peers=["marian"], vocab_size=[300]),
+            *words(peers=["marian"], vocab_size=[300], text_vocab_size=1000, max_tokens=512),
             *files,
             "--max_train_samples=200",
             f"--output_dir={tmp_path}",
