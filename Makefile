@@ -4,13 +4,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One worker for each core; JOBS=0 runs the tests in a single process.
 JOBS ?= auto
-# Arguments of the demo, for example: make demo ARGS="--help"
+# Arguments of the demo or the benchmark, for example: make demo ARGS="--help"
 ARGS ?=
 # Every model and data set that the tests use is made on the spot.
 TEST_ENV := HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format clean
+.PHONY: help install demo benchmark test test-all lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## Train, translate and plot on the built-in corpus (ARGS="--help" lists the options)
 	$(BIN)/python scripts/train_translation.py scripts/recipes/demo.yaml $(ARGS)
+
+benchmark: $(STAMP) ## Measure speed and memory beside other implementations (ARGS="--help" lists the options)
+	$(BIN)/python scripts/benchmark.py $(or $(ARGS),all)
 
 test: lint ## Linters, type checks and the fast tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
