@@ -39,6 +39,20 @@ def eager_attention(
     return torch.matmul(weights, value).transpose(1, 2), weights
 
 
+def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
+    """Return states of k rows for each of B sources, (B * k, T, d), as (B, k * T, d).
+
+    Raises:
+        ValueError: If the rows are no multiple of the sources.
+    """
+    if len(hidden_states) % sources:
+        raise ValueError(
+            f"the decoder's input has {len(hidden_states)} rows for {sources} encoded sources: give as many, or the "
+            "same number for each."
+        )
+    return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
+
+
 class VanillaTransformerAttention(nn.Module):
     """Multi-head attention. Section 3.2.2."""
 
@@ -60,9 +74,21 @@ class VanillaTransformerAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
-        # (B, L, h * d_k) -> (B, h, L, d_k)
+        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
+
+        Where each source has k rows of `hidden_states` (B * k, T, d), as the beams of a sentence, they are read as one
+        row of k * T queries (B, k * T, d), and the mask is one of these.
+        """
+        if encoder_hidden_states is not None and len(hidden_states) != len(encoder_hidden_states):
+            return self._attend_from_beams(
+                hidden_states,
+                encoder_hidden_states,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
         hidden_states = in_autocast_dtype(hidden_states)
+        # (B, L, h * d_k) -> (B, h, L, d_k)
         query = linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
@@ -71,6 +97,18 @@ class VanillaTransformerAttention(nn.Module):
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         return linear(self.out_proj, out.flatten(2)), weights
+
+    def _attend_from_beams(
+        self, hidden_states: Tensor, encoder_hidden_states: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from all beams of a source at once: the keys and values of the encoder are not copied for each."""
+        rows, length, _ = hidden_states.shape
+        queries = fold_beams(hidden_states, len(encoder_hidden_states))
+        out, weights = self(queries, encoder_hidden_states, **kwargs)
+        if weights is not None:
+            # (B, h, k * T, S) -> (B * k, h, T, S)
+            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return out.reshape(rows, length, -1), weights
 
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
         """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""

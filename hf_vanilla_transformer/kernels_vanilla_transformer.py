@@ -7,7 +7,10 @@ that are more than their weights.
 Shape legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width, d_v value width.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +22,7 @@ DROPOUT_LEVELS = 2**16
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
-    """Return whether these are dense tensors on the CPU, and nothing but the code at hand sees what is done to them."""
+    """Return whether these are dense tensors on the CPU, and only the code at hand sees what is done to them."""
     return (
         all(t is None or (type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu") for t in tensors)
         and not torch.compiler.is_compiling()
@@ -64,10 +67,58 @@ def is_only_its_weights(layer: nn.Module) -> bool:
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, (..., M) for `x` (..., K)."""
+    if (packed := _packed_weights.get()) is not None and gains_by_packing(layer, x):
+        return _packed_linear(packed, layer, x)
     if FAST_PRODUCTS and is_only_its_weights(layer) and has_fast_product(x, layer.weight):
         if torch.is_grad_enabled():
             return _Linear.apply(x, layer.weight, layer.bias)
         return _product(x, layer.weight, layer.bias)
+    return layer(x)
+
+
+# Rows up to which reading the weights costs more than multiplying by them.
+FEW_ROWS = 64
+# Products with a weight before it is packed: packing costs as much as some products save.
+USES_BEFORE_PACKING = 4
+
+_packed_weights: ContextVar[dict[nn.Module, Any] | None] = ContextVar("packed_weights", default=None)
+
+
+@contextmanager
+def packing() -> Iterator[None]:
+    """Keep a second copy of bfloat16 weights that are used again and again, laid out as oneDNN reads them fastest.
+
+    Inside, weights must not change. It pays where a few rows meet all weights at every step, as in decoding.
+    """
+    token = _packed_weights.set({})
+    try:
+        yield
+    finally:
+        _packed_weights.reset(token)
+
+
+def gains_by_packing(layer: nn.Module, x: Tensor) -> bool:
+    """Return whether `layer(x)` for `x` (..., K) is faster with packed weights, and nobody asks for gradients."""
+    return (
+        x.dtype == torch.bfloat16
+        and x.numel() <= FEW_ROWS * x.shape[-1]
+        and not torch.is_grad_enabled()
+        and is_only_its_weights(layer)
+        and cast(Tensor, layer.weight).dtype == torch.bfloat16
+        and torch.backends.mkldnn.enabled
+        and is_plain(x, cast(Tensor, layer.weight))
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Module, x: Tensor) -> Tensor:
+    uses_or_weight = packed.get(layer, 0)
+    if isinstance(uses_or_weight, Tensor):
+        return torch.ops.mkldnn._linear_pointwise(x, uses_or_weight, layer.bias, "none", [], "")
+    if uses_or_weight == USES_BEFORE_PACKING:
+        packed[layer] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), FEW_ROWS)
+    else:
+        packed[layer] = uses_or_weight + 1
     return layer(x)
 
 
@@ -160,11 +211,21 @@ class _Dropout(torch.autograd.Function):
 
 # Keys up to which two products and a softmax beat PyTorch's flash attention for bfloat16 on a CPU.
 SHORT_ATTENTION = 512
+# Products of so many heads or fewer cost more in the call than flash attention does in all.
+FEW_HEADS = 64
 
 
 def attends_by_products(query: Tensor, key: Tensor) -> bool:
-    """Return whether `short_attention` is the fastest for these (B, h, T, d_k) and (B, h, S, d_k)."""
-    return query.dtype == torch.bfloat16 and key.shape[2] <= SHORT_ATTENTION and is_plain(query, key)
+    """Return whether `short_attention` is the fastest for these (B, h, T, d_k) and (B, h, S, d_k).
+
+    On a CPU it is for bfloat16, and for the single query of each row that decoding asks.
+    """
+    (batch, heads, queries, _), keys = query.shape, key.shape[2]
+    if batch * heads <= FEW_HEADS or not is_plain(query, key):
+        return False
+    if query.dtype == torch.bfloat16:
+        return queries == 1 or keys <= SHORT_ATTENTION
+    return query.dtype == torch.float32 and queries == 1 and not torch.is_grad_enabled()
 
 
 def short_attention(

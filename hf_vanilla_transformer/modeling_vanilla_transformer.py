@@ -27,10 +27,10 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import VanillaTransformerAttention
+from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams
 from .checks_vanilla_transformer import check_ids, check_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .kernels_vanilla_transformer import drop_out, linear
+from .kernels_vanilla_transformer import drop_out, linear, packing
 from .loss_vanilla_transformer import (
     classification_loss,
     mean_over_labels,
@@ -225,7 +225,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
 
         `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; later positions are
-        hidden from a token in any case (section 3.2.3).
+        hidden from a token in any case (section 3.2.3). There may be k rows of tokens, one after the other, for each
+        encoded source: (B * k, T) over (B, S, d).
 
         Raises:
             ValueError: If the inputs do not fit together, or learned positions are too few.
@@ -238,9 +239,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask(encoder_attention_mask, rows, length, "`attention_mask`")
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values=self_cache)
-        encoder_mask = create_bidirectional_mask(
-            self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
-        )
+        queries = hidden_states
+        if encoder_hidden_states is not None and len(queries) != len(encoder_hidden_states):
+            queries = fold_beams(queries, len(encoder_hidden_states))
+        encoder_mask = create_bidirectional_mask(self.config, queries, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
@@ -366,6 +368,23 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             next_sequence_length = input_ids.shape[1] - seen if 0 < seen < input_ids.shape[1] else None
         base: Any = super()
         return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode as every model of transformers does, by the same arguments."""
+        with packing():
+            return super().generate(*args, **kwargs)
+
+    def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
+        """Repeat what belongs to the target for each beam; the source is encoded once for all beams of a sentence."""
+        source = {name: kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in kwargs}
+        base: Any = super()
+        input_ids, kwargs = base._expand_inputs_for_generation(*args, is_encoder_decoder=False, **kwargs)
+        return input_ids, {**kwargs, **source}
+
+    def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
+        """Let beams go on from others of their sentence, which have the same encoder: only their own past moves."""
+        getattr(past_key_values, "self_attention_cache", past_key_values).reorder_cache(beam_idx)
+        return past_key_values
 
     @staticmethod
     def create_masks_for_generate(
