@@ -79,14 +79,9 @@ class VanillaTransformerAttention(nn.Module):
         Where each source has k rows of `hidden_states` (B * k, T, d), as the beams of a sentence, they are read as one
         row of k * T queries (B, k * T, d), and the mask is one of these.
         """
-        if encoder_hidden_states is not None and len(hidden_states) != len(encoder_hidden_states):
-            return self._attend_from_beams(
-                hidden_states,
-                encoder_hidden_states,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
+        rows, length, _ = hidden_states.shape
+        if encoder_hidden_states is not None and rows != len(encoder_hidden_states):
+            hidden_states = fold_beams(hidden_states, len(encoder_hidden_states))
         hidden_states = in_autocast_dtype(hidden_states)
         # (B, L, h * d_k) -> (B, h, L, d_k)
         query = linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -96,15 +91,9 @@ class VanillaTransformerAttention(nn.Module):
             attend = short_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        return linear(self.out_proj, out.flatten(2)), weights
-
-    def _attend_from_beams(
-        self, hidden_states: Tensor, encoder_hidden_states: Tensor, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from all beams of a source at once: the keys and values of the encoder are not copied for each."""
-        rows, length, _ = hidden_states.shape
-        queries = fold_beams(hidden_states, len(encoder_hidden_states))
-        out, weights = self(queries, encoder_hidden_states, **kwargs)
+        out = linear(self.out_proj, out.flatten(2))
+        if len(out) == rows:
+            return out, weights
         if weights is not None:
             # (B, h, k * T, S) -> (B * k, h, T, S)
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)

@@ -10,7 +10,7 @@ Shape legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -53,23 +53,28 @@ def has_fast_products() -> bool:
 
 
 FAST_PRODUCTS = has_fast_products()
+FAST_BFLOAT16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def is_only_its_weights(layer: nn.Module) -> bool:
+def is_only_its_weights(layer: nn.Module) -> TypeGuard[nn.Linear]:
     """Return whether a linear layer does nothing but x W^T + b: no adapter, no hook, no other forward."""
-    return (
-        type(layer) is nn.Linear
-        and "forward" not in layer.__dict__
-        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
-        and not (layer._backward_pre_hooks or module_hooks._has_any_global_hook())
+    return type(layer) is nn.Linear and not (
+        "forward" in layer.__dict__
+        or layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or module_hooks._has_any_global_hook()
     )
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, (..., M) for `x` (..., K)."""
-    if (packed := _packed_weights.get()) is not None and gains_by_packing(layer, x):
+    if torch.compiler.is_compiling() or not is_only_its_weights(layer):
+        return layer(x)
+    if (packed := _packed_weights.get()) is not None and gains_by_packing(x, layer.weight):
         return _packed_linear(packed, layer, x)
-    if FAST_PRODUCTS and is_only_its_weights(layer) and has_fast_product(x, layer.weight):
+    if FAST_PRODUCTS and has_fast_product(x, layer.weight):
         if torch.is_grad_enabled():
             return _Linear.apply(x, layer.weight, layer.bias)
         return _product(x, layer.weight, layer.bias)
@@ -97,21 +102,19 @@ def packing() -> Iterator[None]:
         _packed_weights.reset(token)
 
 
-def gains_by_packing(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether `layer(x)` for `x` (..., K) is faster with packed weights, and nobody asks for gradients."""
+def gains_by_packing(x: Tensor, weight: Tensor) -> bool:
+    """Return whether `x` (..., K) has so few rows that its product with a packed weight is faster."""
     return (
-        x.dtype == torch.bfloat16
-        and x.numel() <= FEW_ROWS * x.shape[-1]
+        x.dtype == weight.dtype == torch.bfloat16
+        and 0 < x.numel() <= FEW_ROWS * x.shape[-1]
         and not torch.is_grad_enabled()
-        and is_only_its_weights(layer)
-        and cast(Tensor, layer.weight).dtype == torch.bfloat16
-        and torch.backends.mkldnn.enabled
-        and is_plain(x, cast(Tensor, layer.weight))
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        and FAST_BFLOAT16
+        and bool(torch.backends.mkldnn.enabled)
+        and is_plain(x, weight)
     )
 
 
-def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Module, x: Tensor) -> Tensor:
+def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Linear, x: Tensor) -> Tensor:
     uses_or_weight = packed.get(layer, 0)
     if isinstance(uses_or_weight, Tensor):
         return torch.ops.mkldnn._linear_pointwise(x, uses_or_weight, layer.bias, "none", [], "")
@@ -134,7 +137,7 @@ def has_fast_product(x: Tensor, weight: Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
         and x.numel() > 0
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and is_plain(x, weight)
     )

@@ -166,7 +166,7 @@ def chunked_cross_entropy(
             total -= eps * len(counted) * bias.mean(dtype=dtype)
             d_bias -= eps * len(counted) / vocab_size
     d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
-    d_weight = d_weight.T.to(weight.dtype, memory_format=torch.contiguous_format)
+    d_weight = d_weight.T.to(weight.dtype).contiguous()
     return total, d_states, d_weight, d_bias.to(weight.dtype)
 
 

@@ -41,6 +41,9 @@ from .loss_vanilla_transformer import (
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
+# What `generate()` passes on of the source, the same at every step and for all beams.
+ENCODER_SIDE = ("encoder_outputs", "attention_mask")
+
 
 class ForwardOptions(TypedDict, total=False):
     """Keyword arguments that every model takes."""
@@ -371,13 +374,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Decode as every model of transformers does, by the same arguments."""
+        base: Any = super()
         with packing():
-            return super().generate(*args, **kwargs)
+            return base.generate(*args, **kwargs)
 
     def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
         """Repeat what belongs to the target for each beam; the source is encoded once for all beams of a sentence."""
-        source = {name: kwargs.pop(name) for name in ("encoder_outputs", "attention_mask") if name in kwargs}
         base: Any = super()
+        source: dict[str, Any] = {name: kwargs.pop(name) for name in ENCODER_SIDE if name in kwargs}
         input_ids, kwargs = base._expand_inputs_for_generation(*args, is_encoder_decoder=False, **kwargs)
         return input_ids, {**kwargs, **source}
 

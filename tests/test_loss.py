@@ -267,3 +267,27 @@ def test_labels_of_another_length_than_the_decoder_input_raise(skip_logits):
     batch = pairs()
     with pytest.raises(ValueError, match=r"`labels`.*\(4, 7\).*\(4, 3\)"):
         tiny_model()(**batch, decoder_input_ids=batch["input_ids"][:, :3], skip_logits=skip_logits)
+
+
+def test_the_operation_that_stores_no_logits_is_sound():
+    states, weight, bias = torch.randn(6, 8), torch.randn(13, 8), torch.randn(13)
+    labels = torch.tensor([1, 2, IGNORED, 3, 12, 0])
+    tensors = [tensor.requires_grad_() for tensor in (states, weight, bias)]
+    for arguments in ((*tensors, labels, 0.1, True), (*tensors[:2], None, labels, 0.0, True)):
+        torch.library.opcheck(loss_vanilla_transformer.chunked_cross_entropy, arguments)
+
+
+def test_skipped_logits_compile_to_one_graph():
+    """With the plain backend, which needs no compiler; what it runs is what any backend would be given."""
+    model, batch = tiny_model().train(), pairs()
+    loss = model(**batch, smoothing=0.1, skip_logits=True).loss
+    loss.backward()
+    expected = gradients(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    other = compiled(**batch, smoothing=0.1, skip_logits=True).loss
+    torch.testing.assert_close(other, loss, rtol=1e-5, atol=1e-5)
+    other.backward()
+    actual = gradients(model)
+    assert actual.keys() == expected.keys()
+    for name, grad in expected.items():
+        torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=name)
