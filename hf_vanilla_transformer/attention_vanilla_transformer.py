@@ -45,7 +45,7 @@ def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
     Raises:
         ValueError: If the rows are no multiple of the sources.
     """
-    if len(hidden_states) % sources:
+    if hidden_states.shape[0] % sources:
         raise ValueError(
             f"the decoder's input has {len(hidden_states)} rows for {sources} encoded sources: give as many, or the "
             "same number for each."
@@ -80,8 +80,8 @@ class VanillaTransformerAttention(nn.Module):
         row of k * T queries (B, k * T, d), and the mask is one of these.
         """
         rows, length, _ = hidden_states.shape
-        if encoder_hidden_states is not None and rows != len(encoder_hidden_states):
-            hidden_states = fold_beams(hidden_states, len(encoder_hidden_states))
+        if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
+            hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
         hidden_states = in_autocast_dtype(hidden_states)
         # (B, L, h * d_k) -> (B, h, L, d_k)
         query = linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -92,7 +92,7 @@ class VanillaTransformerAttention(nn.Module):
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         out = linear(self.out_proj, out.flatten(2))
-        if len(out) == rows:
+        if out.shape[0] == rows:
             return out, weights
         if weights is not None:
             # (B, h, k * T, S) -> (B * k, h, T, S)

@@ -223,8 +223,10 @@ def attends_by_products(query: Tensor, key: Tensor) -> bool:
 
     On a CPU it is for bfloat16, and for the single query of each row that decoding asks.
     """
+    if not is_plain(query, key):
+        return False
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
-    if batch * heads <= FEW_HEADS or not is_plain(query, key):
+    if batch * heads <= FEW_HEADS:
         return False
     if query.dtype == torch.bfloat16:
         return queries == 1 or keys <= SHORT_ATTENTION

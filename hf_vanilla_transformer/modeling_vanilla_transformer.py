@@ -243,8 +243,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values=self_cache)
         queries = hidden_states
-        if encoder_hidden_states is not None and len(queries) != len(encoder_hidden_states):
-            queries = fold_beams(queries, len(encoder_hidden_states))
+        if encoder_hidden_states is not None and queries.shape[0] != encoder_hidden_states.shape[0]:
+            queries = fold_beams(queries, encoder_hidden_states.shape[0])
         encoder_mask = create_bidirectional_mask(self.config, queries, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
