@@ -169,8 +169,9 @@ def decoding_case(
 
 def generation(model: Any, ids: Tensor, num_beams: int) -> Callable[[], Tensor]:
     """Return a function that decodes as many tokens as the sources (B, S) have."""
-    length = ids.shape[1]
-    options = {"min_new_tokens": length, "max_new_tokens": length, "num_beams": num_beams, "do_sample": False}
+    options = {"max_new_tokens": ids.shape[1], "num_beams": num_beams, "do_sample": False}
+    # All outputs are to be as long; `min_new_tokens` would copy the scores of the whole vocabulary at every step.
+    model.generation_config.eos_token_id = None
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     # On the CPU, as CTranslate2's are.
     return lambda: model.generate(**inputs, **options).cpu()
