@@ -22,6 +22,9 @@ from .machine import DTYPES, Limits, facts, measure_limits, synchronize
 from .presets import preset_config
 from .recipe import make_folder
 
+# Idle threads of an OpenMP library, as CTranslate2 brings its own, wait at full speed for 0.2 s by default.
+SETTLE_SECONDS = 0.3
+
 PEERS = ("marian", "bart", "tutorial", "ctranslate2")
 DEVICES = ("cpu", "cuda")
 MAY_BE_ZERO = ("label_smoothing_factor", "limit_seconds", "seed", "steps", "tokens")
@@ -218,6 +221,7 @@ def measure(case: Case, rounds: int, limits: Limits | None = None, show_progress
 
 def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
     synchronize(device)
+    time.sleep(SETTLE_SECONDS)
     start = time.perf_counter()
     result = work()
     synchronize(device)

@@ -18,9 +18,10 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .presets import preset_config
 
-# What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient;
-# of small and base models they differ by 2e-6 and 4e-3 (bfloat16 keeps 8 bits, and sums are taken in another order).
-AGREEMENT = {"float32": 1e-4, "bfloat16": 3e-2}
+# What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient.
+# Sums are taken in another order, and at the start a deep post-norm model magnifies that: of the base model's gradients
+# in float32, some of ours and of Marian's alike are 9e-4 from those in float64. bfloat16 keeps 8 bits.
+AGREEMENT = {"float32": 1e-3, "bfloat16": 1e-1}
 # Least share of equal tokens in float32; sums in another order may turn a tie.
 EQUAL_TOKENS = 0.99
 
