@@ -152,7 +152,7 @@ def chunked_cross_entropy(
             if differentiate:
                 d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
                 d_bias += d_chunk.sum(0) if bias is not None else 0
-                d_logits[i : i + rows] = d_chunk
+                d_logits[i : i + len(d_chunk)] = d_chunk
         if differentiate:
             d_block.copy_(multiply(d_logits[: len(block)], weight.T))
             d_weight += multiply(block.T, d_logits[: len(block)].T)

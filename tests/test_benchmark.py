@@ -54,6 +54,7 @@ def _small_limits(monkeypatch):
     monkeypatch.setattr(machine, "CPU_PRODUCTS", ((64, 64, 64),))
     monkeypatch.setattr(machine, "CPU_BYTES", 2**20)
     monkeypatch.setattr(benchmark, "PEAK_SECONDS", 0.0)
+    monkeypatch.setattr(benchmark, "SETTLE_SECONDS", 0.0)
 
 
 def arguments(folder=Path("runs"), **changes) -> BenchmarkArguments:
@@ -77,7 +78,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(benchmark, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        fake = SimpleNamespace(perf_counter=lambda: self.now, sleep=lambda seconds: None)
+        monkeypatch.setattr(benchmark, "time", fake)
 
     def takes(self, *seconds):
         turns = iter(seconds)

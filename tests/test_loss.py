@@ -125,7 +125,11 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["float32", "float64"]
 )
-@pytest.mark.parametrize("chunk_elements", [2**23, 3 * VOCABULARY], ids=["one chunk", "chunks"])
+@pytest.mark.parametrize(
+    ("chunk_elements", "chunks_of_a_block"),
+    [(2**23, 8), (3 * VOCABULARY, 8), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
+    ids=["one chunk", "chunks", "blocks", "chunks in blocks"],
+)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -136,8 +140,9 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     ],
     ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
 )
-def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, dtype, tolerance):
+def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_of_a_block, dtype, tolerance):
     monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(loss_vanilla_transformer, "CHUNKS_OF_A_BLOCK", chunks_of_a_block)
     model, batch = tiny_model(**changes).to(dtype), pairs()
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
