@@ -22,7 +22,7 @@ from .machine import DTYPES, Limits, facts, measure_limits, synchronize
 from .presets import preset_config
 from .recipe import make_folder
 
-# Idle threads of an OpenMP library, as CTranslate2 brings its own, wait at full speed for 0.2 s by default.
+# Idle threads of an OpenMP library wait at full speed for up to 0.2 s by default.
 SETTLE_SECONDS = 0.3
 
 PEERS = ("marian", "bart", "tutorial", "ctranslate2")

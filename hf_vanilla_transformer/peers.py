@@ -5,7 +5,9 @@ Legend: B batch, S source length, T target length, d width, V vocabulary.
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +21,8 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .presets import preset_config
 
 # What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient.
-# Sums are taken in another order, and at the start a deep post-norm model magnifies that: of the base model's gradients
-# in float32, some of ours and of Marian's alike are 9e-4 from those in float64. bfloat16 keeps 8 bits.
+# Sums are taken in another order, which a deep post-norm model magnifies at the start: some gradients of the base model
+# in float32, ours and Marian's alike, are 9e-4 from those in float64. bfloat16 keeps 8 bits.
 AGREEMENT = {"float32": 1e-3, "bfloat16": 1e-1}
 # Least share of equal tokens in float32; sums in another order may turn a tie.
 EQUAL_TOKENS = 0.99
@@ -296,6 +298,9 @@ def ctranslate2_missing() -> str | None:
 def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callable[..., Callable[[], Any]]:
     """Convert a Marian model to CTranslate2, and return how to decode with it in float32.
 
+    It decodes in a process of its own: once two libraries have run their OpenMP threads in one process of a small
+    machine, those of PyTorch sleep between any two operations, and short ones take three times as long.
+
     Args:
         model: The model; its weights are written to `folder`.
         folder: An empty folder.
@@ -305,7 +310,6 @@ def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callabl
         A function of source ids (B, S), of the number of beams and of the number of new tokens, which returns a
         function without arguments that decodes, and returns tokens (B, 1 + T) as `generate()` would.
     """
-    import ctranslate2
     from ctranslate2.converters.transformers import BartLoader
 
     # Marian's own loader would begin with a vector of zeros and leave out a token; ours begins with <s>.
@@ -320,24 +324,40 @@ def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callabl
     spec.validate()
     spec.optimize()
     spec.save(str(folder))
-    translator = ctranslate2.Translator(
-        str(folder), device=device, compute_type="float32", inter_threads=1, intra_threads=torch.get_num_threads()
+    pool = ProcessPoolExecutor(
+        1, get_context("spawn"), initializer=_load_translator, initargs=(str(folder), device, torch.get_num_threads())
     )
 
     def decoder(ids: Tensor, num_beams: int, new_tokens: int) -> Callable[[], Any]:
         sources = [[tokens[number] for number in row] for row in ids.tolist()]
-        lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
         numbers = {token: number for number, token in enumerate(tokens)}
 
         def decode() -> Tensor:
-            results = translator.translate_batch(sources, beam_size=num_beams, **lengths)
-            rows = [[config.decoder_start_token_id, *(numbers[t] for t in each.hypotheses[0])] for each in results]
+            outputs = pool.submit(_translate, sources, num_beams, new_tokens).result()
+            rows = [[config.decoder_start_token_id, *(numbers[token] for token in each)] for each in outputs]
             width = 1 + new_tokens
             return torch.tensor([(row + [config.pad_token_id] * width)[:width] for row in rows])
 
         return decode
 
     return decoder
+
+
+# The translator of a process that does nothing else.
+_translators: list[Any] = []
+
+
+def _load_translator(folder: str, device: str, threads: int) -> None:
+    import ctranslate2
+
+    options = {"device": device, "compute_type": "float32", "inter_threads": 1, "intra_threads": threads}
+    _translators[:] = [ctranslate2.Translator(folder, **options)]
+
+
+def _translate(sources: list[list[str]], num_beams: int, new_tokens: int) -> list[list[str]]:
+    lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
+    results = _translators[0].translate_batch(sources, beam_size=num_beams, **lengths)
+    return [each.hypotheses[0] for each in results]
 
 
 __all__ = [
