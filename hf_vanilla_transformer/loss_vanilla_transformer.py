@@ -19,7 +19,7 @@ IGNORE_INDEX = -100
 CHUNK_ELEMENTS = 2**22
 # Their gradients are gathered from so many chunks before they are multiplied: adding up the gradient of a large output
 # projection for each chunk would cost more than the product.
-CHUNKS_OF_A_BLOCK = 8
+CHUNKS_OF_A_BLOCK = 4
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:

@@ -22,8 +22,9 @@ from .presets import preset_config
 
 # What loss and gradients of contestants with the same weights may differ by, relative to the size of the gradient.
 # Sums are taken in another order, which a deep post-norm model magnifies at the start: in float32 some gradients of
-# the base model, ours and Marian's alike, are 9e-4 from those in float64. bfloat16 keeps 8 bits.
-AGREEMENT = {"float32": 1e-3, "bfloat16": 1e-1}
+# the base model, ours and Marian's alike, are 9e-4 from those in float64, and 2e-3 from each other. bfloat16 keeps 8
+# bits.
+AGREEMENT = {"float32": 5e-3, "bfloat16": 1e-1}
 # Least share of equal tokens in float32; sums in another order may turn a tie.
 EQUAL_TOKENS = 0.99
 

@@ -127,7 +127,7 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
 )
 @pytest.mark.parametrize(
     ("chunk_elements", "chunks_of_a_block"),
-    [(2**23, 8), (3 * VOCABULARY, 8), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
+    [(2**23, 4), (3 * VOCABULARY, 4), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
     ids=["one chunk", "chunks", "blocks", "chunks in blocks"],
 )
 @pytest.mark.parametrize(
