@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
@@ -21,14 +22,17 @@ from torch.nn.modules import module as module_hooks
 DROPOUT_LEVELS = 2**16
 
 
-def is_plain(*tensors: Tensor | None) -> bool:
+def is_plain(*tensors: Tensor) -> bool:
     """Return whether these are dense tensors on the CPU, and only the code at hand sees what is done to them."""
     return (
-        all(t is None or (type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu") for t in tensors)
+        all(
+            type(t) in (Tensor, nn.Parameter) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors
+        )
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
 
 
@@ -196,7 +200,11 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        bits = (
+            torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
+            .random_(-(2**63), None)
+            .view(torch.int16)
+        )
         kept = (bits[: x.numel()] >= threshold - DROPOUT_LEVELS // 2).view(x.shape)
         ctx.scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - threshold)
         ctx.save_for_backward(kept)
@@ -252,15 +260,15 @@ def short_attention(
     query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))
     scores = torch.bmm(query * scaling, key.transpose(1, 2))
     if attention_mask is None and module.is_causal and queries > 1:
-        attention_mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)[None, None]
+        attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     if attention_mask is not None:
-        lowest = torch.finfo(scores.dtype).min
         scores = scores.unflatten(0, (batch, heads))
         if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, lowest)
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
         else:
             scores = scores + attention_mask
         scores = scores.flatten(0, 1)
-    weights = scores.softmax(-1).to(value.dtype)
+    # A query that may look nowhere gets 0, as from SDPA; softmax would give NaN.
+    weights = torch._safe_softmax(scores, -1).to(value.dtype)
     weights = drop_out(weights, dropout, training=True)
     return torch.bmm(weights, value).view(batch, heads, queries, -1).transpose(1, 2), None

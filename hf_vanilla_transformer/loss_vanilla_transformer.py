@@ -3,6 +3,7 @@
 Shape legend: B batch, T target length, N labels that count, d model width, V target vocabulary, K classes.
 """
 
+import re
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from .checks_vanilla_transformer import check_ids
-from .kernels_vanilla_transformer import multiply
+from .kernels_vanilla_transformer import is_only_its_weights, multiply
 
 IGNORE_INDEX = -100
 
@@ -55,15 +56,15 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
-def summed_loss_without_logits(states: Tensor, head: nn.Linear, labels: Tensor, smoothing: float) -> Tensor:
+def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor:
     """Return `summed_loss` of the logits that `head` would give for `states` (B, T, d), never storing them all.
 
-    They are stored where `head` is more than its weights: adapted, as by LoRA, or dealt out to several processes.
+    They are stored where `head` is more than its weights: adapted, as by LoRA, hooked, or dealt out to processes.
 
     Raises:
         ValueError: If the shapes differ, a label is no token, or `smoothing` is not at least 0 and below 1.
     """
-    if type(head) is not nn.Linear or type(head.weight) not in (nn.Parameter, Tensor):
+    if not is_only_its_weights(head) or type(head.weight) not in (nn.Parameter, Tensor):
         return summed_loss(head(states), labels, smoothing)
     _check_arguments(states, labels, head.weight.shape[0], smoothing)
     dtype = head.weight.dtype
@@ -112,8 +113,12 @@ def classification_loss(
     return mean_over_labels(summed, labels, labels.numel() if num_items_in_batch is None else num_items_in_batch)
 
 
-# Named after the module, since code that comes with a model from the Hub is a second copy of it.
-@torch.library.custom_op(f"{__name__.replace('.', '_')}::chunked_cross_entropy", mutates_args=())
+# Named after the module, since code that comes with a model from the Hub is a second copy of it; a folder may have any
+# name, an operation may not.
+NAMESPACE = re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", __name__, flags=re.ASCII)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::chunked_cross_entropy", mutates_args=())
 def chunked_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -159,7 +164,8 @@ def chunked_cross_entropy(
     if eps:
         # The mean of the logits and its gradients.
         sum_of_states, mean_row = counted.sum(0, dtype=dtype), weight.mean(0, dtype=dtype)
-        total -= eps * (sum_of_states @ mean_row)
+        # Autocast would take a product of the two in half precision.
+        total -= eps * (sum_of_states * mean_row).sum()
         d_counted -= (eps * mean_row).to(weight.dtype)
         d_weight -= eps / vocab_size * sum_of_states[:, None]
         if bias is not None:
@@ -179,9 +185,12 @@ def _(states: Tensor, weight: Tensor, bias: Any, labels: Tensor, eps: float, dif
 def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.has_bias = inputs[2] is not None
     ctx.save_for_backward(*output[1:])
+    ctx.set_materialize_grads(False)
 
 
-def _scale_gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _scale_gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError("the loss without logits has no second derivatives: leave out `skip_logits`.")
     d_states, d_weight, d_bias = (saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
     return d_states, d_weight, d_bias if ctx.has_bias else None, None, None, None
 

@@ -24,7 +24,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 from transformers.utils import can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams
@@ -245,6 +245,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         queries = hidden_states
         if encoder_hidden_states is not None and queries.shape[0] != encoder_hidden_states.shape[0]:
             queries = fold_beams(queries, encoder_hidden_states.shape[0])
+            if copies := self._copies_of_a_source(hidden_states, encoder_hidden_states, past_key_values):
+                queries = hidden_states
+                encoder_hidden_states = encoder_hidden_states.repeat_interleave(copies, 0)
+                if encoder_attention_mask is not None:
+                    encoder_attention_mask = encoder_attention_mask.repeat_interleave(copies, 0)
         encoder_mask = create_bidirectional_mask(self.config, queries, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
@@ -253,6 +258,20 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
+
+    def _copies_of_a_source(self, states: Tensor, encoder_states: Tensor, cache: Any) -> int:
+        """Return how often to copy each source for the rows (B * k) of the target, 0 where they can share one.
+
+        Flash attention would take the mask of a source for one of its queries; a cache that has been repeated for the
+        beams already holds the copies.
+        """
+        copies = states.shape[0] // encoder_states.shape[0]
+        if is_flash_attention_requested(self.config):
+            return copies
+        if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
+            cached: Any = cache.cross_attention_cache.layers[0]
+            return copies if cached.keys.shape[0] == states.shape[0] else 0
+        return 0
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):

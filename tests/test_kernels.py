@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GenerationMixin
 
 from hf_vanilla_transformer import kernels_vanilla_transformer as kernels
+from hf_vanilla_transformer import modeling_vanilla_transformer
 from hf_vanilla_transformer.attention_vanilla_transformer import eager_attention
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
@@ -118,6 +119,15 @@ class TestLinear:
         close(torch.func.vmap(lambda row: kernels.linear(layer, row))(x), layer(x))
         with torch.autocast("cpu", torch.bfloat16):
             assert kernels.linear(layer, x).dtype == torch.bfloat16
+
+    # PyTorch's own rules of such derivatives are made by what it has deprecated.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    def test_derivatives_forward_and_sparse_weights_go_the_plain_way(self):
+        layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
+        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+            dual = kernels.linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
+            close(torch.autograd.forward_ad.unpack_dual(dual).tangent, tangent @ layer.weight.T)
+        assert not kernels.is_plain(torch.eye(4).to_sparse())
 
     def test_onednn_can_be_switched_off(self, monkeypatch):
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
@@ -233,6 +243,18 @@ class TestShortAttention:
             eager_attention(module, q, k, v, hidden, 0.3)[0],
         )
 
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+    def test_a_query_that_may_look_nowhere_gets_nothing_as_from_sdpa(self, dtype):
+        module = nn.Module()
+        module.is_causal = False
+        q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+        seen = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+        seen[1] = False
+        mask = seen if dtype == torch.bool else torch.zeros(2, 1, 1, 7).masked_fill(~seen, -torch.inf)
+        expected = F.scaled_dot_product_attention(q, k, v, mask.expand(2, 1, 5, 7), scale=0.3).transpose(1, 2)
+        close(kernels.short_attention(module, q, k, v, mask, 0.3)[0], expected)
+        assert not expected[1].any()
+
     def test_weights_are_dropped(self):
         torch.manual_seed(0)
         module = nn.Module()
@@ -347,6 +369,36 @@ class TestBeams:
         folded = model(encoder_outputs=encoded, decoder_input_ids=target).logits
         copied = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
         close(folded, copied)
+
+    @pytest.mark.parametrize("repeated", [False, True], ids=["one copy", "copies"])
+    def test_going_on_from_a_cache_with_several_rows(self, repeated):
+        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+        mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+        encoded = model.model.encoder(source, mask)
+        given = {"encoder_outputs": encoded, "attention_mask": mask}
+        start = torch.ones(2, 1, dtype=torch.long)
+        cache = model(**given, decoder_input_ids=start, use_cache=True).past_key_values
+        cache.self_attention_cache.batch_repeat_interleave(3)
+        if repeated:
+            cache.cross_attention_cache.batch_repeat_interleave(3)
+        stepped = model(**given, decoder_input_ids=target, past_key_values=cache).logits
+        whole = torch.cat([start.repeat_interleave(3, 0), target], 1)
+        copied = model(source.repeat_interleave(3, 0), mask.repeat_interleave(3, 0), decoder_input_ids=whole).logits
+        close(stepped, copied[:, 1:])
+
+    def test_flash_attention_gets_a_copy_of_the_source_for_each_row(self, monkeypatch):
+        """It would take the source's mask for one of the queries; a stand-in sees what it would be given."""
+        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+        expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
+        monkeypatch.setattr(modeling_vanilla_transformer, "is_flash_attention_requested", lambda config: True)
+        seen = []
+        layer = model.model.decoder.layers[0]
+        mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+        encoded = model.model.encoder(source)
+        close(model(encoder_outputs=encoded, decoder_input_ids=target).logits, expected)
+        layer.register_forward_pre_hook(lambda module, args: seen.append((args[2].shape[0], args[3].shape[0])))
+        model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target)
+        assert seen == [(6, 6)]
 
     def test_rows_that_do_not_share_out(self):
         model = tiny_model()

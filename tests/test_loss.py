@@ -296,3 +296,30 @@ def test_skipped_logits_compile_to_one_graph():
     assert actual.keys() == expected.keys()
     for name, grad in expected.items():
         torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_label_smoothing_is_summed_exactly_under_autocast(dtype):
+    """A sum over all states and words is beyond float16."""
+    states, head = torch.randn(4, 4000, 8) + 1, nn.Linear(8, 13, bias=False)
+    with torch.no_grad():
+        head.weight -= 3
+    labels = torch.randint(0, 13, (4, 4000))
+    expected = summed_loss(head(states), labels, 0.1)
+    with torch.autocast("cpu", dtype):
+        found = summed_loss_without_logits(states, head, labels, 0.1)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+
+
+def test_a_hook_on_the_output_projection_is_called():
+    head, states, labels = nn.Linear(8, 13), torch.randn(2, 3, 8), torch.randint(0, 13, (2, 3))
+    head.register_forward_hook(lambda module, inputs, logits: logits / 2)
+    expected = summed_loss(head(states), labels, 0.1)
+    torch.testing.assert_close(summed_loss_without_logits(states, head, labels, 0.1), expected)
+
+
+def test_second_derivatives_are_refused():
+    head, states = nn.Linear(8, 13), torch.randn(2, 3, 8, requires_grad=True)
+    loss = summed_loss_without_logits(states, head, torch.randint(0, 13, (2, 3)), 0.1)
+    with pytest.raises(RuntimeError, match="no second derivatives: leave out `skip_logits`"):
+        torch.autograd.grad(loss, states, create_graph=True)
