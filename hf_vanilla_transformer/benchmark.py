@@ -24,6 +24,8 @@ from .recipe import make_folder
 
 # Idle threads of an OpenMP library wait at full speed for up to 0.2 s by default.
 SETTLE_SECONDS = 0.3
+# Seconds for a limit within a turn.
+PEAK_SECONDS = 0.1
 
 PEERS = ("marian", "bart", "tutorial", "ctranslate2")
 DEVICES = ("cpu", "cuda")
@@ -254,10 +256,6 @@ def _floor(sample: Sample, case: Case, peaks: tuple[float, float]) -> float:
     flops, bandwidth = peaks
     by_products = sample.flops / flops if flops else 0.0
     return max(by_products, case.bytes / bandwidth if bandwidth else 0.0)
-
-
-# Seconds for a limit within a turn.
-PEAK_SECONDS = 0.1
 
 
 # All of them

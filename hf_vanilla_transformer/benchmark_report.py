@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .machine import Limits
-from .tutorials import fitted_exponent
+from .machine import Limits, fitted_exponent
+from .text_files import written_whole
 
 OURS = "ours"
 
@@ -194,8 +194,13 @@ class Report:
             "measurements": [asdict(each) for each in self.measurements],
             "growth": [asdict(each) for each in growths(self.measurements)],
         }
-        _replace(self.folder / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-        _replace(self.folder / "table.md", table(self.measurements, self.limits) + "\n")
+        files = {
+            "results.json": json.dumps(results, indent=2, ensure_ascii=False),
+            "table.md": table(self.measurements, self.limits),
+        }
+        for name, text in files.items():
+            with written_whole(self.folder / name) as file:
+                file.write(f"{text}\n".encode())
 
     def draw(self) -> None:
         """Draw the ratios and the growth, where matplotlib is installed."""
@@ -231,13 +236,6 @@ TITLES = {
     "memory": "A training step's memory: how many times less than the peers'",
     "startup": "Starting: how many times faster than the peers",
 }
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file so that an interruption leaves the old or the new one, never half of it."""
-    fresh = file.with_suffix(".new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(file)
 
 
 __all__ = ["OURS", "Growth", "Measurement", "Report", "growths", "limit_lines", "lines", "table"]

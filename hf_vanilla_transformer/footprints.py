@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,16 @@ import torch
 from torch import Tensor
 
 from .benchmark import OURS, BenchmarkArguments, Case, Disagreement, Sample
-from .machine import DTYPES, resident_bytes, synchronize
-from .peers import bart_like, check_agreement, loss_and_gradients, marian_like, our_model
+from .machine import precision, resident_bytes, synchronize
+from .peers import (
+    bart_like,
+    check_agreement,
+    loss_and_gradients,
+    marian_like,
+    our_model,
+    random_batch,
+    training_options,
+)
 from .tokenization_vanilla_transformer import train_tokenizer
 from .toy_corpus import load_toy_corpus
 
@@ -77,8 +84,7 @@ def check_step(preset: str, dtype: str, args: BenchmarkArguments) -> None:
     torch.manual_seed(args.seed)
     model, batch, options = step_parts(OURS, preset, args.vocab_size[-1], 4, args.length, args.device)
     marian = marian_like(model).to(args.device)
-    context = nullcontext() if dtype == "float32" else torch.autocast(args.device, DTYPES[dtype])
-    with context:
+    with precision(args.device, dtype):
         found = loss_and_gradients(model, batch, **options)
         check_agreement(found, loss_and_gradients(marian, batch), "marian", dtype)
 
@@ -112,12 +118,10 @@ def step_parts(
 ) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
     """Return a contestant's model, a batch of rows without padding, and the options of its training."""
     model: Any = our_model(preset, vocab_size=vocab_size)
-    options: dict[str, Any] = {"skip_logits": True}
+    batch = random_batch(model.config, rows, length, length, device)
     if name != OURS:
-        model, options = {"marian": marian_like, "bart": bart_like}[name](model), {}
-    ids = torch.randint(4, vocab_size, (2, rows, length), device=device)
-    batch = {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0]), "labels": ids[1]}
-    return model.to(device), batch, options
+        model = {"marian": marian_like, "bart": bart_like}[name](model)
+    return model.to(device), batch, training_options(name)
 
 
 def peak_of_step(
@@ -133,10 +137,9 @@ def peak_of_step(
     model, batch, options = step_parts(name, preset, vocab_size, rows, length, device)
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, fused=True)
-    context = torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
 
     def step(part: dict[str, Tensor]) -> None:
-        with context:
+        with precision(device, dtype):
             loss = model(**part, **options).loss
         loss.backward()
         optimizer.step()

@@ -46,17 +46,17 @@ def in_autocast_dtype(x: Tensor) -> Tensor:
 # Linear layers
 
 
-def has_fast_products() -> bool:
-    """Return whether oneDNN multiplies float32 matrices faster than MKL, which `torch.mm` calls.
+def mkl_is_slow() -> bool:
+    """Return whether MKL, which `torch.mm` calls, multiplies float32 matrices more slowly than oneDNN.
 
     MKL leaves half of an AMD processor's AVX-512 unused: 200 against 450 billion operations a second on two cores of
     an EPYC 9005.
     """
     facts = torch.cpu.get_capabilities()
-    return torch.backends.mkldnn.is_available() and bool(facts.get("avx512_f")) and "AMD" in facts.get("cpu_name", "")
+    return bool(facts.get("avx512_f")) and "AMD" in facts.get("cpu_name", "")
 
 
-FAST_PRODUCTS = has_fast_products()
+FAST_PRODUCTS = torch.backends.mkldnn.is_available() and mkl_is_slow()
 FAST_BFLOAT16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -78,7 +78,7 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
         return layer(x)
     if (packed := _packed_weights.get()) is not None and gains_by_packing(x, layer.weight):
         return _packed_linear(packed, layer, x)
-    if FAST_PRODUCTS and has_fast_product(x, layer.weight):
+    if has_fast_product(x, layer.weight):
         if torch.is_grad_enabled():
             return _Linear.apply(x, layer.weight, layer.bias)
         return _product(x, layer.weight, layer.bias)
@@ -108,14 +108,8 @@ def packing() -> Iterator[None]:
 
 def gains_by_packing(x: Tensor, weight: Tensor) -> bool:
     """Return whether `x` (..., K) has so few rows that its product with a packed weight is faster."""
-    return (
-        x.dtype == weight.dtype == torch.bfloat16
-        and 0 < x.numel() <= FEW_ROWS * x.shape[-1]
-        and not torch.is_grad_enabled()
-        and FAST_BFLOAT16
-        and bool(torch.backends.mkldnn.enabled)
-        and is_plain(x, weight)
-    )
+    few = x.numel() <= FEW_ROWS * x.shape[-1]
+    return FAST_BFLOAT16 and few and not torch.is_grad_enabled() and suits_onednn(x, weight, torch.bfloat16)
 
 
 def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Linear, x: Tensor) -> Tensor:
@@ -131,20 +125,20 @@ def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Linear, x: Tensor) ->
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b, (N, M) for `x` (N, K), `weight` (M, K) and `bias` (M); keeps no gradient."""
-    if FAST_PRODUCTS and has_fast_product(x, weight):
+    if has_fast_product(x, weight):
         return _product(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
 def has_fast_product(x: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN can multiply these, and faster."""
-    return (
-        x.dtype == weight.dtype == torch.float32
-        and x.numel() > 0
-        and bool(torch.backends.mkldnn.enabled)
-        and not torch.is_autocast_enabled("cpu")
-        and is_plain(x, weight)
-    )
+    """Return whether oneDNN multiplies these faster than `torch.mm` would."""
+    return FAST_PRODUCTS and not torch.is_autocast_enabled("cpu") and suits_onednn(x, weight, torch.float32)
+
+
+def suits_onednn(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether oneDNN, unless it is switched off, can multiply these in that type."""
+    switched_on = bool(torch.backends.mkldnn.enabled)
+    return switched_on and x.dtype == weight.dtype == dtype and x.numel() > 0 and is_plain(x, weight)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

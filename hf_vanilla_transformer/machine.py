@@ -7,12 +7,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -33,6 +35,11 @@ def synchronize(device: str) -> None:
     """Wait until the device has done what it was told."""
     if device != "cpu":
         torch.accelerator.synchronize()
+
+
+def precision(device: str, dtype: str) -> AbstractContextManager:
+    """Return the context in which a model of float32 weights multiplies in that type."""
+    return nullcontext() if dtype == "float32" else torch.autocast(device, DTYPES[dtype])
 
 
 @dataclass
@@ -271,13 +278,20 @@ def decoding_work(
     return flops, float(numbers * itemsize)
 
 
+def fitted_exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the exponent b of the power a x^b that fits best, by least squares of the logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
 __all__ = [
     "DTYPES",
     "Limits",
     "decoding_work",
     "facts",
+    "fitted_exponent",
     "forward_flops",
     "measure_limits",
+    "precision",
     "resident_bytes",
     "synchronize",
     "training_flops",

@@ -245,8 +245,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         queries = hidden_states
         if encoder_hidden_states is not None and queries.shape[0] != encoder_hidden_states.shape[0]:
             queries = fold_beams(queries, encoder_hidden_states.shape[0])
-            if copies := self._copies_of_a_source(hidden_states, encoder_hidden_states, past_key_values):
-                queries = hidden_states
+            if self._needs_copies_of_the_source(hidden_states.shape[0], past_key_values):
+                copies, queries = hidden_states.shape[0] // queries.shape[0], hidden_states
                 encoder_hidden_states = encoder_hidden_states.repeat_interleave(copies, 0)
                 if encoder_attention_mask is not None:
                     encoder_attention_mask = encoder_attention_mask.repeat_interleave(copies, 0)
@@ -259,19 +259,18 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
 
-    def _copies_of_a_source(self, states: Tensor, encoder_states: Tensor, cache: Any) -> int:
-        """Return how often to copy each source for the rows (B * k) of the target, 0 where they can share one.
+    def _needs_copies_of_the_source(self, rows: int, cache: Any) -> bool:
+        """Return whether the `rows` (B * k) of the target must have a source each, or k of them can share one.
 
         Flash attention would take the mask of a source for one of its queries; a cache that has been repeated for the
         beams already holds the copies.
         """
-        copies = states.shape[0] // encoder_states.shape[0]
         if is_flash_attention_requested(self.config):
-            return copies
-        if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
-            cached: Any = cache.cross_attention_cache.layers[0]
-            return copies if cached.keys.shape[0] == states.shape[0] else 0
-        return 0
+            return True
+        if not isinstance(cache, EncoderDecoderCache) or not cache.is_updated.get(0):
+            return False
+        cached: Any = cache.cross_attention_cache.layers[0]
+        return cached.keys.shape[0] == rows
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):

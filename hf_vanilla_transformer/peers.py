@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
-from .benchmark import Disagreement
+from .benchmark import OURS, Disagreement
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .presets import preset_config
@@ -89,6 +89,23 @@ def marian_like(model: Any) -> Any:
 def bart_like(model: Any) -> Any:
     """Return a `BartForConditionalGeneration` of our sizes; it learns positions, so its weights are its own."""
     return BartForConditionalGeneration(BartConfig(**peer_fields(model.config)))
+
+
+def training_options(name: str) -> dict[str, Any]:
+    """Return the options of a contestant's forward pass in training: ours stores no logits, as in our Trainer."""
+    return {"skip_logits": True} if name == OURS else {}
+
+
+def random_batch(
+    config: VanillaTransformerConfig, rows: int, source_length: int, target_length: int, device: str
+) -> dict[str, Tensor]:
+    """Return pairs of random tokens without padding: sources (rows, S) with their mask, labels (rows, T)."""
+    source, target = (
+        torch.randint(4, config.vocab_size, (rows, length), device=device) for length in (source_length, target_length)
+    )
+    for ids in (source, target):
+        ids[:, -1] = cast(int, config.eos_token_id)
+    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 
 # Whether they agree
@@ -372,5 +389,7 @@ __all__ = [
     "loss_and_gradients",
     "marian_like",
     "our_model",
+    "random_batch",
+    "training_options",
     "tutorial_like",
 ]

@@ -6,11 +6,10 @@ case holds is freed before the next one is built.
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +18,9 @@ from transformers import PreTrainedModel
 
 from .batching import TokenBudgetStream
 from .benchmark import OURS, BenchmarkArguments, Case, Sample, Suite, skip
-from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import DataArguments
 from .footprints import memory_suite, startup_suite
-from .machine import DTYPES, decoding_work, resident_bytes, training_flops
+from .machine import DTYPES, decoding_work, precision, resident_bytes, training_flops
 from .peers import (
     bart_like,
     check_agreement,
@@ -32,31 +30,12 @@ from .peers import (
     loss_and_gradients,
     marian_like,
     our_model,
+    random_batch,
+    training_options,
 )
 from .text_suites import data_suite, text_training_cases
 
-# How our Trainer trains our model.
-OUR_OPTIONS: dict[str, Any] = {"skip_logits": True}
 CTRANSLATE2 = "ctranslate2 float32"
-
-
-def precision(device: str, dtype: str) -> AbstractContextManager:
-    """Return the context in which a model of float32 weights multiplies in that type."""
-    if dtype == "float32":
-        return nullcontext()
-    return torch.autocast(device, DTYPES[dtype])
-
-
-def random_batch(
-    config: VanillaTransformerConfig, rows: int, source_length: int, target_length: int, device: str
-) -> dict[str, Tensor]:
-    """Return pairs of random tokens without padding: sources (rows, S) with their mask, labels (rows, T)."""
-    source, target = (
-        torch.randint(4, config.vocab_size, (rows, length), device=device) for length in (source_length, target_length)
-    )
-    for ids in (source, target):
-        ids[:, -1] = cast(int, config.eos_token_id)
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 
 # Training
@@ -82,15 +61,13 @@ def step_case(preset: str, vocab_size: int, dtype: str, args: BenchmarkArguments
         models["marian"] = marian_like(ours).to(args.device)
         with precision(args.device, dtype):
             found = {
-                name: loss_and_gradients(model, batch, **(OUR_OPTIONS if name == OURS else {}))
-                for name, model in models.items()
+                name: loss_and_gradients(model, batch, **training_options(name)) for name, model in models.items()
             }
         check_agreement(found[OURS], found["marian"], "marian", dtype)
     if "bart" in args.peers:
         models["bart"] = bart_like(ours).to(args.device)
     contestants = {
-        name: training_step(model, batch, dtype, **(OUR_OPTIONS if name == OURS else {}))
-        for name, model in models.items()
+        name: training_step(model, batch, dtype, **training_options(name)) for name, model in models.items()
     }
     return Case(
         "train",
@@ -224,7 +201,7 @@ def pass_case(
 
         return work
 
-    contestants = {name: run(model, OUR_OPTIONS if name == OURS else {}) for name, model in models.items()}
+    contestants = {name: run(model, training_options(name)) for name, model in models.items()}
     return Case(
         "scaling",
         f"forward and backward, {axis} {size:,}, {preset}, {dtype}",

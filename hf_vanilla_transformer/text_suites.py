@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -29,7 +28,7 @@ from .batching import TokenBudgetBatchSampler, lengths_of
 from .benchmark import OURS, BenchmarkArguments, Case, Disagreement, Sample
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import DataArguments, DataError, load_parallel_text, tokenize_pairs
-from .machine import DTYPES, synchronize, training_flops
+from .machine import precision, synchronize, training_flops
 from .peers import (
     SHARED_FIELDS,
     TutorialTransformer,
@@ -274,14 +273,13 @@ class TutorialTurns:
     def __call__(self) -> Sample:
         """Take the steps of one turn."""
         device = self.args.device
-        context = nullcontext() if self.dtype == "float32" else torch.autocast(device, DTYPES[self.dtype])
         taken = []
         synchronize(device)
         start = time.perf_counter()
         for _ in range(self.args.steps):
             lengths, batch = next(self.batches)
             taken.append(lengths)
-            with context:
+            with precision(device, self.dtype):
                 loss = self.model(**{name: each.to(device) for name, each in batch.items()})
             self.optimizer.zero_grad()
             loss.backward()

@@ -33,6 +33,7 @@ from transformers import (
 from .attention_vanilla_transformer import VanillaTransformerAttention, eager_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import DataArguments, load_parallel_text
+from .machine import fitted_exponent
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .presets import preset_config
 from .recipe import ModelArguments, check_same_run, make_folder, train_translation
@@ -753,11 +754,6 @@ def kept_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
         output = function(x)
     del output
     return sum(storages.values())
-
-
-def fitted_exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the exponent b of the power a x^b that fits best, by least squares of the logarithms."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 # All of them

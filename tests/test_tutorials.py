@@ -14,6 +14,7 @@ from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config, tutorials
 from hf_vanilla_transformer.data import DataArguments
+from hf_vanilla_transformer.machine import fitted_exponent
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.tutorials import (
     ATTENTION_SENTENCES,
@@ -31,7 +32,6 @@ from hf_vanilla_transformer.tutorials import (
     copy_by,
     decode_anew,
     draw_sequences,
-    fitted_exponent,
     greedy,
     kept_bytes,
     learn_to_copy,
