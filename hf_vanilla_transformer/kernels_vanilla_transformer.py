@@ -253,6 +253,7 @@ def short_attention(
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
     query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))
     scores = torch.bmm(query * scaling, key.transpose(1, 2))
+    may_look_somewhere = attention_mask is None
     if attention_mask is None and module.is_causal and queries > 1:
         attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     if attention_mask is not None:
@@ -262,7 +263,8 @@ def short_attention(
         else:
             scores = scores + attention_mask
         scores = scores.flatten(0, 1)
-    # A query that may look nowhere gets 0, as from SDPA; softmax would give NaN.
-    weights = torch._safe_softmax(scores, -1).to(value.dtype)
+    # A query that may look nowhere gets 0, as from SDPA; softmax, which costs less, would give NaN.
+    softmax = torch.softmax if may_look_somewhere else torch._safe_softmax
+    weights = softmax(scores, -1).to(value.dtype)
     weights = drop_out(weights, dropout, training=True)
     return torch.bmm(weights, value).view(batch, heads, queries, -1).transpose(1, 2), None

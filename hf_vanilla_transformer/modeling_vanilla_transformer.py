@@ -11,10 +11,9 @@ from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask, create_masks_for_generate
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -30,7 +29,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams
 from .checks_vanilla_transformer import check_ids, check_mask
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .kernels_vanilla_transformer import drop_out, linear, packing
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .kernels_vanilla_transformer import drop_out, linear
 from .loss_vanilla_transformer import (
     classification_loss,
     mean_over_labels,
@@ -40,9 +40,6 @@ from .loss_vanilla_transformer import (
 )
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
-
-# What `generate()` passes on of the source, the same at every step and for all beams.
-ENCODER_SIDE = ("encoder_outputs", "attention_mask")
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -354,7 +351,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
 
 
-class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, GenerationMixin):
+class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, VanillaTransformerGenerationMixin):
     """The whole Transformer, with the projection to the target vocabulary; trains, and decodes by `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -374,56 +371,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); data collators call this."""
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
-
-    def prepare_inputs_for_generation(  # type: ignore[override]  # arguments that are only passed on stay unnamed
-        self, input_ids: Any, next_sequence_length: int | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Return the arguments of `forward` for the next step of `generate()`.
-
-        Where a cache is handed to `generate()` with all target tokens (B, T) and no mask of them, only those that it
-        has not seen are decoded; the base class would decode all of them again.
-        """
-        cache, mask = kwargs.get("past_key_values"), kwargs.get("decoder_attention_mask")
-        if next_sequence_length is None and cache is not None and mask is None:
-            seen = cache.get_seq_length()
-            next_sequence_length = input_ids.shape[1] - seen if 0 < seen < input_ids.shape[1] else None
-        base: Any = super()
-        return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode as every model of transformers does, by the same arguments."""
-        base: Any = super()
-        with packing():
-            return base.generate(*args, **kwargs)
-
-    def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
-        """Repeat what belongs to the target for each beam; the source is encoded once for all beams of a sentence."""
-        base: Any = super()
-        source: dict[str, Any] = {name: kwargs.pop(name) for name in ENCODER_SIDE if name in kwargs}
-        input_ids, kwargs = base._expand_inputs_for_generation(*args, is_encoder_decoder=False, **kwargs)
-        return input_ids, {**kwargs, **source}
-
-    def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Let beams go on from others of their sentence, which have the same encoder: only their own past moves."""
-        getattr(past_key_values, "self_attention_cache", past_key_values).reorder_cache(beam_idx)
-        return past_key_values
-
-    @staticmethod
-    def create_masks_for_generate(
-        config: VanillaTransformerConfig,
-        inputs_embeds: Tensor,
-        attention_mask: Tensor | None,
-        past_key_values: Cache,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the decoder mask of one step over a static cache; `generate()` calls this.
-
-        The mask (B, P + T) of a padded prefix is only widened to the cache, so that its shape stays the same at
-        every step: the decoder counts positions by it, which a ready-made mask (B, 1, T, P + T) would not tell.
-        """
-        if attention_mask is None:
-            return create_masks_for_generate(config, inputs_embeds, None, past_key_values, **kwargs)
-        return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[-1]))
 
     @can_return_tuple
     def forward(

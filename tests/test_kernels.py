@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hf_vanilla_transformer import kernels_vanilla_transformer as kernels
 from hf_vanilla_transformer import modeling_vanilla_transformer
 from hf_vanilla_transformer.attention_vanilla_transformer import eager_attention
+from hf_vanilla_transformer.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -344,10 +345,9 @@ class TestBeams:
             return model.generate(source, attention_mask=mask, **options)
 
         shared = decode()
-        kind = type(model)
         # Without ours, those of transformers.
-        monkeypatch.delattr(kind, "_expand_inputs_for_generation")
-        monkeypatch.delattr(kind, "_reorder_cache")
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_reorder_cache")
         copied = decode()
         assert torch.equal(shared.sequences, copied.sequences)
         close(shared.sequences_scores, copied.sequences_scores)
