@@ -3,24 +3,15 @@
 Shape legend: B batch, T target length, N labels that count, d model width, V target vocabulary, K classes.
 """
 
-import re
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from .checks_vanilla_transformer import check_ids
-from .kernels_vanilla_transformer import is_only_its_weights, multiply
+from .kernels_vanilla_transformer import is_only_its_weights
 
 IGNORE_INDEX = -100
-
-# Logits stored at a time by the loss that never stores them all: 16 MiB in float32, which fit a processor's cache.
-CHUNK_ELEMENTS = 2**22
-# Their gradients are gathered from so many chunks before they are multiplied: adding up the gradient of a large output
-# projection for each chunk would cost more than the product.
-CHUNKS_OF_A_BLOCK = 4
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
@@ -52,7 +43,7 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         ValueError: If the shapes differ, a label is no token, or `smoothing` is not at least 0 and below 1.
     """
     _check_arguments(logits, labels, logits.shape[-1], smoothing)
-    logits, labels = logits.to(_sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
+    logits, labels = logits.to(sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
@@ -66,6 +57,9 @@ def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, 
     """
     if not is_only_its_weights(head) or type(head.weight) not in (nn.Parameter, Tensor):
         return summed_loss(head(states), labels, smoothing)
+    # Defining an operation takes as long as importing the rest of this package; decoding needs none.
+    from .chunked_loss_vanilla_transformer import chunked_cross_entropy
+
     _check_arguments(states, labels, head.weight.shape[0], smoothing)
     dtype = head.weight.dtype
     if torch.is_autocast_enabled(states.device.type):
@@ -102,7 +96,7 @@ def classification_loss(
             f"`num_labels`={config.num_labels} needs {'integers' if single else 'numbers'} of shape {tuple(shape)}: "
             "change them, or set `problem_type` in the configuration."
         )
-    logits, labels = logits.to(_sum_dtype(logits.dtype)), labels.view(shape)
+    logits, labels = logits.to(sum_dtype(logits.dtype)), labels.view(shape)
     if single:
         classes = labels.masked_fill(labels == IGNORE_INDEX, 0)
         check_ids(classes, config.num_labels, "`labels`", "set `num_labels` in the configuration")
@@ -111,91 +105,6 @@ def classification_loss(
     elementwise = F.mse_loss if problem == "regression" else F.binary_cross_entropy_with_logits
     summed = elementwise(logits, labels.to(logits), reduction="sum")
     return mean_over_labels(summed, labels, labels.numel() if num_items_in_batch is None else num_items_in_batch)
-
-
-# Named after the module, since code that comes with a model from the Hub is a second copy of it; a folder may have any
-# name, an operation may not.
-NAMESPACE = re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", __name__, flags=re.ASCII)
-
-
-@torch.library.custom_op(f"{NAMESPACE}::chunked_cross_entropy", mutates_args=())
-def chunked_cross_entropy(
-    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Label-smoothed cross-entropy (section 5.4) of the logits W h + b, of which one chunk at a time is stored.
-
-    Gradients are taken while a chunk's logits are at hand: softmax(logits) minus the smoothed target distribution,
-    (1 - eps) one-hot + eps / V. What the second part of that gives, eps times the mean of all logits, needs no
-    logits: it is the product of h with the mean of the rows of W.
-
-    Args:
-        states: The decoder's states h (N, d).
-        weight: The output projection W (V, d).
-        bias: Its bias b (V), or None.
-        labels: Labels (N); where they are -100, states do not count.
-        eps: Label smoothing.
-        differentiate: Whether to take the gradients; otherwise they are 0.
-
-    Returns:
-        The loss summed over the labels that count, and its gradients for `states`, `weight` and `bias`.
-    """
-    kept = labels != IGNORE_INDEX
-    counted, labels, (vocab_size, width) = states[kept], labels[kept], weight.shape
-    dtype = _sum_dtype(weight.dtype)
-    # Transposed: oneDNN is faster where a product has fewer rows than columns.
-    d_counted, d_weight = torch.empty_like(counted), weight.new_zeros(width, vocab_size, dtype=dtype)
-    d_bias, total = weight.new_zeros(vocab_size, dtype=dtype), weight.new_zeros((), dtype=dtype)
-    rows = max(1, CHUNK_ELEMENTS // vocab_size)
-    block_rows = CHUNKS_OF_A_BLOCK * rows
-    d_logits = weight.new_empty(min(block_rows, len(counted)) if differentiate else 0, vocab_size)
-    blocks = zip(counted.split(block_rows), d_counted.split(block_rows), labels.split(block_rows), strict=True)
-    for block, d_block, block_labels in blocks:
-        for i in range(0, len(block), rows):
-            logits = multiply(block[i : i + rows], weight, bias).to(dtype)
-            log_probs, target = logits.log_softmax(-1), block_labels[i : i + rows, None]
-            total += (eps * logits.gather(1, target) - log_probs.gather(1, target)).sum()
-            if differentiate:
-                d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
-                d_bias += d_chunk.sum(0) if bias is not None else 0
-                d_logits[i : i + len(d_chunk)] = d_chunk
-        if differentiate:
-            d_block.copy_(multiply(d_logits[: len(block)], weight.T))
-            d_weight += multiply(block.T, d_logits[: len(block)].T)
-    if eps:
-        # The mean of the logits and its gradients.
-        sum_of_states, mean_row = counted.sum(0, dtype=dtype), weight.mean(0, dtype=dtype)
-        # Autocast would take a product of the two in half precision.
-        total -= eps * (sum_of_states * mean_row).sum()
-        d_counted -= (eps * mean_row).to(weight.dtype)
-        d_weight -= eps / vocab_size * sum_of_states[:, None]
-        if bias is not None:
-            total -= eps * len(counted) * bias.mean(dtype=dtype)
-            d_bias -= eps * len(counted) / vocab_size
-    d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
-    d_weight = d_weight.T.to(weight.dtype).contiguous()
-    return total, d_states, d_weight, d_bias.to(weight.dtype)
-
-
-@chunked_cross_entropy.register_fake
-def _(states: Tensor, weight: Tensor, bias: Any, labels: Tensor, eps: float, differentiate: bool) -> Any:
-    total = weight.new_empty((), dtype=_sum_dtype(weight.dtype))
-    return total, torch.empty_like(states), torch.empty_like(weight), weight.new_empty(weight.shape[0])
-
-
-def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.has_bias = inputs[2] is not None
-    ctx.save_for_backward(*output[1:])
-    ctx.set_materialize_grads(False)
-
-
-def _scale_gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise RuntimeError("the loss without logits has no second derivatives: leave out `skip_logits`.")
-    d_states, d_weight, d_bias = (saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
-    return d_states, d_weight, d_bias if ctx.has_bias else None, None, None, None
-
-
-chunked_cross_entropy.register_autograd(_scale_gradients, setup_context=_save_gradients)
 
 
 def _check_arguments(states: Tensor, labels: Tensor, vocab_size: int, smoothing: float) -> None:
@@ -209,6 +118,6 @@ def _check_arguments(states: Tensor, labels: Tensor, vocab_size: int, smoothing:
     check_ids(labels.masked_fill(labels == IGNORE_INDEX, 0), vocab_size, "`labels`")
 
 
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type that sums over logits of type `dtype` are taken in: at least float32."""
     return torch.promote_types(dtype, torch.float32)

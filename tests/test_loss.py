@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
-    loss_vanilla_transformer,
+    chunked_loss_vanilla_transformer,
 )
 from hf_vanilla_transformer.loss_vanilla_transformer import (
     mean_over_labels,
@@ -141,8 +141,8 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
 )
 def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_of_a_block, dtype, tolerance):
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNKS_OF_A_BLOCK", chunks_of_a_block)
+    monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNKS_OF_A_BLOCK", chunks_of_a_block)
     model, batch = tiny_model(**changes).to(dtype), pairs()
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
@@ -164,7 +164,7 @@ def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, 
     ("chunk_elements", "chunks"), [(3 * VOCABULARY, [3, 3, 3]), (1, [1] * 9), (2**23, [9])], ids=["3 rows", "1", "all"]
 )
 def test_chunks_are_as_small_as_asked(monkeypatch, chunk_elements, chunks):
-    monkeypatch.setattr(loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
     sizes, log_softmax = [], Tensor.log_softmax
 
     def recording_log_softmax(logits: Tensor, dim: int) -> Tensor:
@@ -179,9 +179,9 @@ def test_chunks_are_as_small_as_asked(monkeypatch, chunk_elements, chunks):
 
 
 def test_gradients_are_not_computed_where_none_are_wanted(monkeypatch):
-    products, multiply = [], loss_vanilla_transformer.multiply
+    products, multiply = [], chunked_loss_vanilla_transformer.multiply
     monkeypatch.setattr(
-        loss_vanilla_transformer, "multiply", lambda *arguments: products.append(1) or multiply(*arguments)
+        chunked_loss_vanilla_transformer, "multiply", lambda *arguments: products.append(1) or multiply(*arguments)
     )
     states, head, labels = torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), torch.randint(0, VOCABULARY, (2, 5))
     with torch.no_grad():
@@ -279,7 +279,7 @@ def test_the_operation_that_stores_no_logits_is_sound():
     labels = torch.tensor([1, 2, IGNORED, 3, 12, 0])
     tensors = [tensor.requires_grad_() for tensor in (states, weight, bias)]
     for arguments in ((*tensors, labels, 0.1, True), (*tensors[:2], None, labels, 0.0, True)):
-        torch.library.opcheck(loss_vanilla_transformer.chunked_cross_entropy, arguments)
+        torch.library.opcheck(chunked_loss_vanilla_transformer.chunked_cross_entropy, arguments)
 
 
 def test_skipped_logits_compile_to_one_graph():
