@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import MaxLengthCriteria, StoppingCriteriaList
 
-from hf_vanilla_transformer import generation_vanilla_transformer as generation
+from hf_vanilla_transformer import beam_search_vanilla_transformer as beam_search
 from tiny import close, tiny_model, tokens
 
 # So many of 40 tokens end a sentence that some end early, some late, and some only where the length does.
@@ -35,8 +35,8 @@ def both_ways(model, source, **options):
 def own(monkeypatch):
     """Count the searches that are ours."""
     built = []
-    start = generation._Beams.__init__
-    monkeypatch.setattr(generation._Beams, "__init__", lambda self, *args: (built.append(self), start(self, *args))[1])
+    start = beam_search.Beams.__init__
+    monkeypatch.setattr(beam_search.Beams, "__init__", lambda self, *args: (built.append(self), start(self, *args))[1])
     return built
 
 
@@ -99,7 +99,7 @@ class TestLargest:
     @pytest.mark.parametrize("size", [3, 40, 2048, 2049, 5000, 8191])
     def test_equals_a_selection(self, size):
         x = torch.randn(5, size)
-        values, places = generation.largest(x, 7)
+        values, places = beam_search.largest(x, 7)
         close(values, x.topk(min(7, size)).values, 0.0)
         close(x.gather(1, places), values, 0.0)
 
@@ -107,12 +107,12 @@ class TestLargest:
         x = torch.randn(2, 5000)
         x[0, 130:137] += 50
         x[1, -7:] += 50
-        assert generation.largest(x, 7)[1].sort(1).values.tolist() == [list(range(130, 137)), list(range(4993, 5000))]
+        assert beam_search.largest(x, 7)[1].sort(1).values.tolist() == [list(range(130, 137)), list(range(4993, 5000))]
 
     def test_what_is_ruled_out_comes_last(self):
         x = torch.full((1, 5000), -torch.inf)
         x[0, 4000] = 1.0
-        values, places = generation.largest(x, 3)
+        values, places = beam_search.largest(x, 3)
         assert (values.tolist(), places[0, 0]) == ([[1.0, -torch.inf, -torch.inf]], 4000)
         assert len(set(places[0].tolist())) == 3
 
@@ -120,9 +120,9 @@ class TestLargest:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probs_are_those_of_all_tokens(monkeypatch, dtype):
     """In float32 whatever the model's type is; equal ones, of which bfloat16 has many, may come in any order."""
-    monkeypatch.setattr(generation, "CACHED_ELEMENTS", 6000)
+    monkeypatch.setattr(beam_search, "CACHED_ELEMENTS", 6000)
     logits = (torch.randn(5, 3000) * 3).to(dtype)
-    values, places = generation.top_log_probs(logits, 4, None, torch.empty(5, 0))
+    values, places = beam_search.top_log_probs(logits, 4, None, torch.empty(5, 0))
     log_probs = logits.float().log_softmax(-1)
     close(values, log_probs.topk(4).values)
     close(log_probs.gather(1, places), values)
