@@ -24,6 +24,7 @@ from .foreign_layouts import EMBEDDINGS, LAYOUTS, POSITIONS, SIDES, Layout, Rule
 from .modeling_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForConditionalGeneration
 from .positions_vanilla_transformer import sinusoids
 from .text_files import empty_folder, folder_written_whole
+from .vocabularies import Vocabulary, WordVocabulary, vocabulary_tokenizer
 
 # What wraps a model in PyTorch puts its name before every key: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
@@ -122,6 +123,8 @@ def convert_checkpoint(
     source: str | os.PathLike[str] | Mapping[str, Tensor],
     output_dir: str | os.PathLike[str] | None,
     layout: str | None = None,
+    source_vocabulary: Vocabulary | None = None,
+    target_vocabulary: Vocabulary | None = None,
     *,
     rename: Iterable[str] = (),
     repaired: bool = False,
@@ -135,6 +138,9 @@ def convert_checkpoint(
         source: A file or folder of weights, or a state dict; see `foreign_files.read_checkpoint`.
         output_dir: New or empty folder for configuration, weights, generation settings and tokenizer.
         layout: A name of `foreign_layouts.LAYOUTS`; by default found by the keys.
+        source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
+            either; see `vocabularies.WordVocabulary`.
+        target_vocabulary: Those of the target side; by default the same.
         rename: `"old=new"` each: beginnings of keys to replace before all else. An `old` may have several `new`.
         repaired: Whether the code that the weights come from is free of the layout's known defects, each of which is
             otherwise refused.
@@ -148,7 +154,8 @@ def convert_checkpoint(
 
     Raises:
         ValueError: The source cannot be read, is of no known layout, lacks weights, has others or of other shapes, or
-            computes what our model cannot; a field is unknown or contradicts the weights; the folder is not empty.
+            computes what our model cannot; a field is unknown or contradicts the weights; a vocabulary does not fit;
+            the folder is not empty.
     """
     if not dry_run:
         if output_dir is None:
@@ -159,14 +166,19 @@ def convert_checkpoint(
     weights = _renamed(checkpoint.weights, rename)
     weights, chosen = _recognise(weights, layout, checkpoint.path)
     _refuse_defects(chosen, repaired, encoder_only)
-    conversion = _convert(checkpoint._replace(weights=weights), chosen, encoder_only, config_fields)
+    vocabularies = _vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
+    conversion = _convert(checkpoint._replace(weights=weights), chosen, vocabularies, encoder_only, config_fields)
     if not dry_run and output_dir is not None:
         conversion.save(output_dir)
     return conversion
 
 
 def _convert(
-    checkpoint: ForeignCheckpoint, layout: Layout, encoder_only: bool, config_fields: dict[str, Any]
+    checkpoint: ForeignCheckpoint,
+    layout: Layout,
+    vocabularies: tuple[WordVocabulary, WordVocabulary] | None,
+    encoder_only: bool,
+    config_fields: dict[str, Any],
 ) -> Conversion:
     """Return the conversion of weights whose layout is known."""
     matches, unexpected = _match(checkpoint.weights, layout)
@@ -181,7 +193,11 @@ def _convert(
     ours, rows = _transformed(checkpoint.weights, matches, draft, faults)
     stored, position_rows = _transformed(checkpoint.weights, tables, draft, faults)
     notes = _settle_positions(fields, stored, config_fields)
-    _settle_vocabulary(fields, ours, notes)
+    tokenizer = None
+    if vocabularies:
+        tokenizer = _settle_vocabularies(vocabularies, fields, ours, layout, notes)
+    else:
+        _make_room(fields, ours, notes)
     _settle_sharing(fields, ours, config_fields, encoder_only)
     dtype = ours[EMBEDDINGS["encoder"]].dtype
     config = VanillaTransformerConfig(**fields, dtype=dtype)
@@ -192,7 +208,7 @@ def _convert(
     _check(ours, expected, rows + position_rows, layout, matches, unexpected, faults)
     prefix = "model." if encoder_only else ""
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
-    return Conversion(layout, config, weights, rows + position_rows, notes, encoder_only=encoder_only)
+    return Conversion(layout, config, weights, rows + position_rows, notes, tokenizer, encoder_only)
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
@@ -408,16 +424,73 @@ def _is_sinusoidal(table: Tensor, layout: str) -> bool:
     return bool((difference <= TABLE_TOLERANCE + ANGLE_ERROR * steps).all())
 
 
-def _settle_vocabulary(fields: dict[str, Any], ours: dict[str, Tensor], notes: list[str]) -> None:
+def _make_room(fields: dict[str, Any], ours: dict[str, Tensor], notes: list[str]) -> None:
     """Make room in the source embeddings for special tokens that only the target vocabulary reaches to."""
     last = max((fields[name] for name in _SPECIAL if isinstance(fields.get(name), int)), default=0)
-    table = ours.get(EMBEDDINGS["encoder"])
-    if table is None or not len(table) <= last < fields.get("decoder_vocab_size", last + 1):
-        return
-    rows = last + 1 - len(table)
-    ours[EMBEDDINGS["encoder"]] = torch.cat([table, table.new_zeros(rows, table.shape[1])])
-    fields["vocab_size"] = last + 1
-    notes.append(f"the source embeddings gained {rows} rows of zeros, so that both sides have the special tokens")
+    size = fields["vocab_size"]
+    if size <= last < fields.get("decoder_vocab_size", last + 1):
+        _take_rows(fields, ours, [*range(size), *[None] * (last + 1 - size)])
+        notes.append(f"{last + 1 - size} rows of zeros were added to the source embeddings for the special tokens")
+
+
+def _take_rows(fields: dict[str, Any], ours: dict[str, Tensor], rows: Sequence[int | None]) -> None:
+    """Give the source embeddings these of their rows; None stands for one of zeros."""
+    table = ours[EMBEDDINGS["encoder"]]
+    with_zeros = torch.cat([table, table.new_zeros(1, table.shape[1])])
+    ours[EMBEDDINGS["encoder"]] = with_zeros[[len(table) if row is None else row for row in rows]]
+    fields["vocab_size"] = len(rows)
+
+
+def _vocabularies(
+    source: Vocabulary | None, target: Vocabulary | None
+) -> tuple[WordVocabulary, WordVocabulary] | None:
+    if source is None:
+        if target is not None:
+            raise ValueError("--target_vocabulary needs --source_vocabulary beside it; give both")
+        return None
+    name = "--source_vocabulary"
+    first = WordVocabulary(source, name)
+    return first, WordVocabulary(source, name) if target is None else WordVocabulary(target, "--target_vocabulary")
+
+
+def _settle_vocabularies(
+    vocabularies: tuple[WordVocabulary, WordVocabulary],
+    fields: dict[str, Any],
+    ours: dict[str, Tensor],
+    layout: Layout,
+    notes: list[str],
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer; the source embeddings are renumbered so that both sides have the same special tokens."""
+    source, target = vocabularies
+    for vocabulary, name in zip(vocabularies, ("vocab_size", "decoder_vocab_size"), strict=True):
+        if len(vocabulary.tokens) != (size := fields.get(name, fields["vocab_size"])):
+            raise ValueError(
+                f"{vocabulary.name} has {len(vocabulary.tokens)} tokens, but the embeddings ({name}) have {size} "
+                "rows; give the one that the model was trained with"
+            )
+    special: dict[str, str] = {}
+    for role in ("pad", "bos", "eos"):
+        number = fields.get(f"{role}_token_id")
+        number = number[0] if isinstance(number, list) else number
+        if number is None:
+            continue
+        if not 0 <= number < len(target.tokens):
+            raise ValueError(
+                f"{target.name} ends at id {len(target.tokens) - 1}, and has no {role} token {number}; "
+                f"give its id, as in --config {role}_token_id=0"
+            )
+        special[f"{role}_token"] = target.tokens[number]
+    aligned = [*special.values(), *([source.unknown] if source.unknown and source.unknown == target.unknown else [])]
+    rows = source.aligned({token: target.tokens.index(token) for token in aligned})
+    if rows != list(range(fields["vocab_size"])):
+        notes.append("source ids were renumbered, so that both sides have the same ids of special tokens")
+        _take_rows(fields, ours, rows)
+    notes.append("special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items()))
+    return vocabulary_tokenizer(source, target, special, *_affixes(layout))
+
+
+def _affixes(layout: Layout) -> Iterable[list[str]]:
+    return ([f"{role}_token" for role in roles] for roles in (layout.source_prefix, layout.source_suffix))
 
 
 def _settle_sharing(
