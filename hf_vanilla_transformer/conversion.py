@@ -247,12 +247,19 @@ def _recognise(weights: dict[str, Tensor], name: str | None, path: Path) -> tupl
         if wrapper is None:
             break
         unwrapped = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.items()}
-    known = {layout.name: len(_match(unwrapped, layout)[0]) for layout in candidates}
-    nearest = LAYOUTS[max(known, key=lambda layout: known[layout])]
-    missing = [theirs for theirs in nearest.signature if not any(_pattern(theirs).fullmatch(key) for key in unwrapped)]
+    nearest = max(candidates, key=lambda layout: _likeness(weights, layout))
+    missing = [theirs for theirs in nearest.signature if not any(_pattern(theirs).fullmatch(key) for key in weights)]
     raise ValueError(
-        f"{path} is of no known layout{'' if name is None else f' {name}'}: its keys are {_listed(unwrapped)}. The "
+        f"{path} is of no known layout{'' if name is None else f' {name}'}: its keys are {_listed(weights)}. The "
         f"nearest is {nearest.name}, but there is no {_listed(missing)}; if only names differ, use --rename old=new"
+    )
+
+
+def _likeness(weights: Iterable[str], layout: Layout) -> float:
+    """Return which part of a layout's keys ends like one of these, whatever stands before."""
+    ends = {tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:]) for key in weights}
+    return sum(tuple(re.sub(r"\d+", "{i}", rule.theirs).split(".")[-2:]) in ends for rule in layout.rules) / len(
+        layout.rules
     )
 
 
@@ -311,10 +318,7 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
             raise ValueError(f"the {side}'s embeddings have the shape {_shape(embedding.shape)}, not two axes")
         told[vocabulary], told["d_model"] = embedding.shape
         told[f"{side}_layers"] = max(map(int, layers)) + 1
-        inner = next(
-            (by_name[name] for name in by_name if re.search(rf"{side}\.layers\.\d+\.fc1\.weight$", name)), None
-        )
-        told[f"{side}_ffn_dim"] = 0 if inner is None else inner.shape[0]
+        told |= _feed_forward_width(side, by_name, layout)
     if "d_model" not in told:
         wanted = [rule.theirs for rule in layout.rules if rule.ours[0] in EMBEDDINGS.values()]
         raise ValueError(f"{checkpoint.path} holds no {_listed(wanted)}, the embeddings of {layout.name}, or no layer")
@@ -323,6 +327,17 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
     if layout.read_fields is not None:
         told |= layout.read_fields(checkpoint.weights, checkpoint.config)
     return told
+
+
+def _feed_forward_width(side: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
+    """Return the field that tells it: nothing where its weights are missing, 0 where the layout has none."""
+    first, second = (rf"model\.{side}\.layers\.\d+\.{name}\.weight" for name in ("fc1", "fc2"))
+    for name, tensor in by_name.items():
+        for pattern, axis in ((first, 0), (second, 1)):
+            if re.fullmatch(pattern, name) and tensor.dim() == 2:
+                return {f"{side}_ffn_dim": tensor.shape[axis]}
+    names = (name.replace("{i}", "0") for rule in layout.rules for name in rule.ours)
+    return {} if any(re.fullmatch(first, name) for name in names) else {f"{side}_ffn_dim": 0}
 
 
 def _check_field_names(config_fields: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _unpickle(file: Path) -> Any:
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
     except pickle.UnpicklingError as error:
-        if code := re.search(r"GLOBAL (\S+) was not", str(error)):
+        if code := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(
                 f"{file} holds more than weights: the code or object {code[1]}, which is not run; {RESAVE}"
             ) from None

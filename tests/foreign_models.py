@@ -35,6 +35,8 @@ class Positions(nn.Module):
 class DeviationNorm(nn.Module):
     """Divides by the unbiased standard deviation plus epsilon."""
 
+    eps = 1e-6
+
     def __init__(self, size: int, weight: str, bias: str):
         super().__init__()
         self.names = (weight, bias)
@@ -45,7 +47,7 @@ class DeviationNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (getattr(self, name) for name in self.names)
         deviation = x.var(-1, keepdim=True, unbiased=True).sqrt()
-        return weight * (x - x.mean(-1, keepdim=True)) / (deviation + 1e-6) + bias
+        return weight * (x - x.mean(-1, keepdim=True)) / (deviation + self.eps) + bias
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None) -> Tensor:
