@@ -6,6 +6,7 @@ in `foreign_layouts`.
 """
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,6 +75,7 @@ class Conversion:
         notes: What was decided on the way, one sentence each.
         tokenizer: That of the vocabularies, if any were given.
         encoder_only: Whether these are the weights of an encoder alone.
+        generation: Settings of generation beyond those in the configuration.
     """
 
     layout: Layout
@@ -83,6 +85,7 @@ class Conversion:
     notes: list[str] = field(default_factory=list)
     tokenizer: PreTrainedTokenizerFast | None = None
     encoder_only: bool = False
+    generation: dict[str, Any] = field(default_factory=dict)
 
     def table(self) -> str:
         """Return the mapping, the fields of the configuration and the notes as text, for `--dry_run`."""
@@ -104,6 +107,7 @@ class Conversion:
         model.load_state_dict(self.weights)
         if isinstance(model, VanillaTransformerForConditionalGeneration):
             model.generation_config = GenerationConfig.from_model_config(self.config)
+            model.generation_config.update(**self.generation)
         return model
 
     def save(self, output_dir: str | os.PathLike[str]) -> Path:
@@ -164,7 +168,7 @@ def convert_checkpoint(
     _check_field_names(config_fields)
     checkpoint = read_checkpoint(source)
     weights = _renamed(checkpoint.weights, rename)
-    weights, chosen = _recognise(weights, layout, checkpoint.path)
+    weights, chosen = _recognise(checkpoint._replace(weights=weights), layout)
     _refuse_defects(chosen, repaired, encoder_only)
     vocabularies = _vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
     conversion = _convert(checkpoint._replace(weights=weights), chosen, vocabularies, encoder_only, config_fields)
@@ -208,7 +212,26 @@ def _convert(
     _check(ours, expected, rows + position_rows, layout, matches, unexpected, faults)
     prefix = "model." if encoder_only else ""
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
-    return Conversion(layout, config, weights, rows + position_rows, notes, tokenizer, encoder_only)
+    notes.append(_assumed(layout, config_fields))
+    conversion = Conversion(layout, config, weights, rows + position_rows, notes, tokenizer, encoder_only)
+    if config.position_embedding_type == "learned":
+        _end_with_positions(conversion, config.max_position_embeddings)
+    if layout.finish is not None:
+        layout.finish(checkpoint.path, conversion)
+    return conversion
+
+
+def _assumed(layout: Layout, given: Mapping[str, Any]) -> str:
+    """Return what nobody told, and is as in the original code."""
+    assumed = [f"{name}={json.dumps(value)}" for name, value in layout.defaults.items() if name not in given]
+    return f"as in the code of {layout.name}, unless --config says otherwise: {' '.join(assumed)}"
+
+
+def _end_with_positions(conversion: Conversion, length: int) -> None:
+    """Let generation and truncation end where the learned positions do."""
+    conversion.generation["max_length"] = length
+    if conversion.tokenizer is not None:
+        conversion.tokenizer.model_max_length = length
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
@@ -231,13 +254,16 @@ def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, 
     return renamed
 
 
-def _recognise(weights: dict[str, Tensor], name: str | None, path: Path) -> tuple[dict[str, Tensor], Layout]:
+def _recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[str, Tensor], Layout]:
     """Return the weights without the names of wrappers, and their layout."""
+    path, weights, config = checkpoint
     if name is not None and name not in LAYOUTS:
         close = difflib.get_close_matches(name, LAYOUTS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"--layout {name} is not one of {', '.join(LAYOUTS)}{hint}")
-    candidates = [LAYOUTS[name]] if name else list(LAYOUTS.values())
+    kind = config.get("model_type")
+    fitting = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
+    candidates = [LAYOUTS[name]] if name else fitting
     unwrapped = weights
     while True:
         for layout in candidates:
@@ -258,9 +284,8 @@ def _recognise(weights: dict[str, Tensor], name: str | None, path: Path) -> tupl
 def _likeness(weights: Iterable[str], layout: Layout) -> float:
     """Return which part of a layout's keys ends like one of these, whatever stands before."""
     ends = {tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:]) for key in weights}
-    return sum(tuple(re.sub(r"\d+", "{i}", rule.theirs).split(".")[-2:]) in ends for rule in layout.rules) / len(
-        layout.rules
-    )
+    found = [tuple(re.sub(r"\d+", "{i}", rule.theirs).split(".")[-2:]) in ends for rule in layout.rules]
+    return sum(found) / len(found)
 
 
 def _refuse_defects(layout: Layout, repaired: bool, encoder_only: bool) -> None:

@@ -8,6 +8,7 @@ positions.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,6 +123,10 @@ class Layout:
         read_fields: Fields that the shapes tell, beyond those that they tell in every layout; takes the foreign
             weights by their keys, and the foreign configuration, empty where there is none.
         defects: What cannot be converted unless it was repaired.
+        model_types: What the config.json beside the weights may call the model, where the keys alone would not tell it
+            from others; empty for any or none.
+        finish: What else is to be taken over from the folder, as its tokenizer; takes the folder and the `Conversion`,
+            to change its `tokenizer`, `generation` or `notes`.
         source_prefix: Special tokens that the original puts before a source text, by their roles.
         source_suffix: Those that it puts after it.
     """
@@ -137,6 +142,8 @@ class Layout:
     fills: Mapping[str, Filler] = field(default_factory=dict)
     read_fields: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Any]] | None = None
     defects: tuple[Defect, ...] = ()
+    model_types: tuple[str, ...] = ()
+    finish: Callable[[Path, Any], None] | None = None
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
 

@@ -12,6 +12,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -341,6 +342,18 @@ class TestNotebooks:
             same_by(original, model, {"repaired": True}, (13, 17))
 
 
+@pytest.mark.parametrize("make", [foreign_models.Annotated, foreign_models.TorchNN, foreign_models.ScalarNorms])
+def test_the_size_of_the_paper(make):
+    """Six layers of width 512 add up more rounding, and stay as close."""
+    model = make(500, 600, width=512, heads=8, inner=2048, layers=6).eval()
+    converted = convert(model.state_dict(), encoder_attention_heads=8).model()
+    source, target, source_mask, target_mask = batch(model, length=11)
+    with torch.no_grad():
+        expected = normalized(model(source, target, source_mask, target_mask))
+    got = normalized(ours(converted, source, target, source_mask, target_mask))
+    torch.testing.assert_close(got[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+
+
 class TestReading:
     """All that a file may be."""
 
@@ -548,11 +561,16 @@ class TestDetails:
         state["src_embed.1.pe"] = torch.randn(1, 9, 8)
         conversion = convert(state, **HEADS)
         assert conversion.config.max_position_embeddings == 9
-        assert conversion.notes[-1] == "the two tables differ: both were cut to 9"
+        assert "the two tables differ: both were cut to 9" in conversion.notes
         with pytest.raises(ValueError, match="stored positions are no sinusoids"):
             convert(state, position_embedding_type="sinusoidal", **HEADS)
-        scalar = convert(foreign_models.ScalarNorms().state_dict(), **HEADS)
+        words = [["u", "<pad>", "<s>", "</s>", *map(str, range(count))] for count in (9, 13)]
+        scalar = convert(
+            foreign_models.ScalarNorms().state_dict(), source_vocabulary=words[0], target_vocabulary=words[1], **HEADS
+        )
         assert scalar.config.max_position_embeddings == 15, "12 and 15 rows of one function"
+        assert scalar.tokenizer.model_max_length == 15
+        assert scalar.model().generate(torch.tensor([[2, 5, 3]]), eos_token_id=None).shape[1] == 15, "no error there"
         del state["src_embed.1.pe"], state["tgt_embed.1.pe"]
         assert convert(state, **HEADS).config.position_embedding_type == "sinusoidal"
 
@@ -566,6 +584,24 @@ class TestDetails:
                 if layout.name != CASES[name][0]:
                     with pytest.raises(ValueError, match="no known layout"):
                         convert(state, layout.name, **CASES[name][2])
+
+    def test_what_else_a_layout_may_do(self, tmp_path, monkeypatch):
+        """A layout that only a config.json tells from another, and that takes more over from the folder."""
+
+        def finish(folder, conversion):
+            conversion.generation["num_beams"] = 3
+            conversion.notes.append(f"{folder.name} was looked at")
+
+        special = replace(LAYOUTS["annotated-transformer"], name="special", model_types=("special",), finish=finish)
+        monkeypatch.setattr("hf_vanilla_transformer.conversion.LAYOUTS", {"special": special, **LAYOUTS})
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        save_file(foreign_models.Annotated().state_dict(), folder / "model.safetensors")
+        assert convert(folder, **HEADS).layout.name == "annotated-transformer"
+        (folder / "config.json").write_text('{"model_type": "special"}')
+        conversion = convert(folder, **HEADS)
+        assert conversion.layout is special and conversion.notes[-1] == "folder was looked at"
+        assert conversion.model().generation_config.num_beams == 3
 
 
 WORDS = ("a", "cat", "dog", "sleeps", "runs", "the", "small", "big", "and")
@@ -710,7 +746,7 @@ class TestScript:
         lines = capsys.readouterr().out.splitlines()
         line = "transformer.encoder.layers.1.self_attn.in_proj_weight 24x8 -> "
         assert line + "model.encoder.layers.1.self_attn.v_proj.weight 8x8, split in three" in lines
-        assert "config: decoder_attention_heads=2" in lines and lines[-1].startswith("note: the stored positions")
+        assert "config: decoder_attention_heads=2" in lines and 'norm_position="post"' in lines[-1]
         assert set(tmp_path.iterdir()) == before
 
     @pytest.mark.parametrize(
