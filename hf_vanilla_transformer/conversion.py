@@ -36,8 +36,6 @@ LISTED = 8
 
 SIZES = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim",
          "decoder_ffn_dim", "attention_bias", "lm_head_bias")  # fmt: skip  # a table, like those of the layouts
-
-
 _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Only sizes matter to the transforms; all else is settled by what comes out of them.
 _DRAFT = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False, **dict.fromkeys(_SPECIAL)}
@@ -90,7 +88,8 @@ class Conversion:
     def table(self) -> str:
         """Return the mapping, the fields of the configuration and the notes as text, for `--dry_run`."""
         lines = [
-            f"{row.theirs} {_shape(row.their_shape)} -> {row.ours} {_shape(row.our_shape)}"
+            f"{row.theirs} {_shape(row.their_shape)}".removesuffix(" ()")
+            + f" -> {row.ours} {_shape(row.our_shape)}"
             + (f", {row.how}" if row.how else "")
             for row in self.rows
         ]
@@ -204,16 +203,23 @@ def _convert(
         _make_room(fields, ours, notes)
     _settle_sharing(fields, ours, config_fields, encoder_only)
     dtype = ours[EMBEDDINGS["encoder"]].dtype
+    if not dtype.is_floating_point:
+        raise ValueError(
+            f"the embeddings of {checkpoint.path} are {dtype}; save the weights as floating-point numbers"
+        )
     config = VanillaTransformerConfig(**fields, dtype=dtype)
     if config.position_embedding_type == "learned":
         ours |= stored
+        rows += position_rows
+    else:
+        rows += [row._replace(ours="sinusoids", how="computed, not kept") for row in position_rows]
     expected = _expected_shapes(config, encoder_only)
-    _fill(ours, expected, layout, matches)
-    _check(ours, expected, rows + position_rows, layout, matches, unexpected, faults)
+    rows += _fill(ours, expected, layout, matches)
+    _check(ours, expected, rows, layout, unexpected, faults)
     prefix = "model." if encoder_only else ""
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
     notes.append(_assumed(layout, config_fields))
-    conversion = Conversion(layout, config, weights, rows + position_rows, notes, tokenizer, encoder_only)
+    conversion = Conversion(layout, config, weights, rows, notes, tokenizer, encoder_only)
     if config.position_embedding_type == "learned":
         _end_with_positions(conversion, config.max_position_embeddings)
     if layout.finish is not None:
@@ -337,16 +343,17 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
     for side, vocabulary in zip(SIDES, ("vocab_size", "decoder_vocab_size"), strict=True):
         embedding = by_name.get(EMBEDDINGS[side])
         layers = {found[1] for name in by_name if (found := re.match(rf"model\.{side}\.layers\.(\d+)\.", name))}
-        if embedding is None or not layers:
-            continue
-        if embedding.dim() != 2:
-            raise ValueError(f"the {side}'s embeddings have the shape {_shape(embedding.shape)}, not two axes")
-        told[vocabulary], told["d_model"] = embedding.shape
-        told[f"{side}_layers"] = max(map(int, layers)) + 1
-        told |= _feed_forward_width(side, by_name, layout)
-    if "d_model" not in told:
-        wanted = [rule.theirs for rule in layout.rules if rule.ours[0] in EMBEDDINGS.values()]
-        raise ValueError(f"{checkpoint.path} holds no {_listed(wanted)}, the embeddings of {layout.name}, or no layer")
+        if side == "encoder" and (embedding is None or not layers):
+            wanted = [rule.theirs for rule in layout.rules if EMBEDDINGS[side] in rule.ours]
+            raise ValueError(f"{checkpoint.path} holds no {_listed(wanted)}, or no layer of the encoder; use --rename")
+        # What a decoder lacks is listed with all the rest.
+        if embedding is not None:
+            if embedding.dim() != 2:
+                raise ValueError(f"the {side}'s embeddings have the shape {_shape(embedding.shape)}, not two axes")
+            told[vocabulary], told["d_model"] = embedding.shape
+        if layers:
+            told[f"{side}_layers"] = max(map(int, layers)) + 1
+            told |= _feed_forward_width(side, by_name, layout)
     told["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
     told["lm_head_bias"] = "lm_head.bias" in by_name
     if layout.read_fields is not None:
@@ -408,7 +415,7 @@ def _transformed(
             results = match.rule.transform(
                 tensor.double() if match.rule.transform is not unchanged else tensor, config
             )
-        except (RuntimeError, IndexError):
+        except (ArithmeticError, IndexError, RuntimeError, ValueError):
             faults.append(f"{match.key} {_shape(tensor.shape)} does not fit d_model={config.d_model}")
             continue
         results = results * len(match.ours) if len(results) == 1 else results
@@ -556,20 +563,23 @@ def _expected_shapes(config: VanillaTransformerConfig, encoder_only: bool) -> di
 
 
 def _fill(
-    ours: dict[str, Tensor], expected: Mapping[str, tuple[int, ...]], layout: Layout, matches: Sequence[_Match]
-) -> None:
+    ours: dict[str, Tensor], expected: Mapping[str, tuple[int, ...]], layout: Layout, matches: Iterable[_Match]
+) -> list[Row]:
     """Put in what the original does without: a projection that is not there, a bias that no layer has."""
-    present = {match.rule for match in matches}
-    absent = {name for rule in layout.rules if rule.optional and rule not in present for name in rule.ours}
+    present = {match.rule.theirs for match in matches}
+    absent = {name for rule in layout.rules if rule.optional and rule.theirs not in present for name in rule.ours}
     like = ours[EMBEDDINGS["encoder"]]
-    for name in expected:
+    rows = []
+    for name, shape in expected.items():
         if name in ours:
             continue
         filler = next((layout.fills[end] for end in layout.fills if re.search(rf"{end}$", name)), None)
         if filler is None and re.sub(r"\.\d+\.", ".{i}.", name) in absent:
             filler = torch.zeros
         if filler is not None:
-            ours[name] = filler(expected[name]).to(like)
+            ours[name] = filler(shape).to(like)
+            rows.append(Row("nothing", (), name, shape, filler.__name__))
+    return rows
 
 
 def _check(
@@ -577,7 +587,6 @@ def _check(
     expected: Mapping[str, tuple[int, ...]],
     rows: Sequence[Row],
     layout: Layout,
-    matches: Sequence[_Match],
     unexpected: Sequence[str],
     faults: Sequence[str],
 ) -> None:
@@ -621,7 +630,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
+    return "x".join(map(str, shape)) or "()"
 
 
 __all__ = ["Conversion", "Row", "convert_checkpoint"]

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 
-# From a foreign tensor and our configuration to our tensors, in the order of `Rule.ours`.
+# From a foreign tensor and our configuration to our tensors, in the order of `Rule.ours`. An arithmetic, index,
+# runtime or value error says that the tensor has another shape than it must have.
 Transform = Callable[[Tensor, VanillaTransformerConfig], tuple[Tensor, ...]]
 # From the shape of our tensor to its values, where the foreign code has nothing in its place.
 Filler = Callable[[Sequence[int]], Tensor]
@@ -65,6 +66,8 @@ def block_diagonal(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Te
 
 def table_of_positions(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
     """Drop the batch axis, wherever it is, of a table of positions (1, L, d), (L, 1, d) or (L, d)."""
+    if tensor.shape[-1] != config.d_model:
+        raise ValueError(f"positions of width {tensor.shape[-1]}")
     return (tensor.reshape(-1, config.d_model),)
 
 
@@ -317,7 +320,7 @@ def _heads_of_shared(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -
     heads = {}
     for side, name in zip(SIDES, HEADS, strict=True):
         small, whole = (weights.get(f"{side}.layers.0.attention.{key}.weight") for key in ("query_matrix", "out"))
-        if small is not None and whole is not None and small.shape[0]:
+        if small is not None and whole is not None and small.numel() and small.dim() == whole.dim() == 2:
             heads[name] = whole.shape[0] // small.shape[0]
     return heads
 

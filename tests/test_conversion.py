@@ -470,6 +470,29 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match=r"26 missing: decoder.layers.0.*and 18 more"):
             convert(state, **HEADS)
 
+    def test_embeddings_that_are_no_embeddings(self, state):
+        words = "src_embed.0.lut.weight"
+        with pytest.raises(ValueError, match="are torch.int8; save the weights as floating-point numbers"):
+            convert({**state, words: state[words].to(torch.int8)}, **HEADS)
+        with pytest.raises(ValueError, match="the encoder's embeddings have the shape 8, not two axes"):
+            convert({**state, words: state[words][0]}, **HEADS)
+        encoderless = {name: tensor for name, tensor in state.items() if not name.startswith("encoder.layers.")}
+        encoderless["encoder.layers.0.self_attn.linears.0.weight"] = torch.zeros(8, 8)
+        with pytest.raises(ValueError, match="missing: .*encoder.layers.0.feed_forward"):
+            convert(encoderless, **HEADS)
+        del state["tgt_embed.0.lut.weight"]
+        with pytest.raises(ValueError, match="1 missing: tgt_embed.0.lut.weight"):
+            convert(state, **HEADS)
+        with pytest.raises(ValueError, match="of another shape: src_embed.1.pe 1x40x4 does not fit d_model=8"):
+            convert({**state, "src_embed.1.pe": torch.zeros(1, 40, 4)}, **HEADS)
+
+    def test_a_shared_projection_of_any_shape(self):
+        state = foreign_models.SharedHeads().state_dict()
+        key = "encoder.layers.1.attention.query_matrix.weight"
+        for wrong in (torch.zeros(3, 3), torch.zeros(0, 4), torch.zeros(())):
+            with pytest.raises(ValueError, match=f"of another shape: {key}"):
+                convert({**state, key: wrong}, repaired=True)
+
     def test_one_bias_less_than_the_others(self):
         state = foreign_models.TorchNN().state_dict()
         del state["transformer.encoder.layers.1.linear1.bias"]
@@ -747,7 +770,12 @@ class TestScript:
         line = "transformer.encoder.layers.1.self_attn.in_proj_weight 24x8 -> "
         assert line + "model.encoder.layers.1.self_attn.v_proj.weight 8x8, split in three" in lines
         assert "config: decoder_attention_heads=2" in lines and 'norm_position="post"' in lines[-1]
+        assert "positional_encoding.pos_embedding 40x1x8 -> sinusoids 40x8, computed, not kept" in lines
         assert set(tmp_path.iterdir()) == before
+
+    def test_dry_run_shows_what_is_filled_in(self):
+        lines = convert(foreign_models.StatQuest().state_dict()).table().splitlines()
+        assert "nothing -> model.encoder.layers.0.self_attn.out_proj.weight 4x4, identity" in lines
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
