@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .configuration_vanilla_transformer import SINUSOIDAL_LAYOUTS, VanillaTransformerConfig
 from .foreign_files import ForeignCheckpoint, read_checkpoint
-from .foreign_layouts import EMBEDDINGS, LAYOUTS, POSITIONS, SIDES, Layout, Rule, unchanged
+from .foreign_layouts import EMBEDDINGS, POSITIONS, SIDES, Layout, Rule, unchanged
+from .foreign_layouts import LAYOUTS as _L
 from .modeling_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForConditionalGeneration
 from .positions_vanilla_transformer import sinusoids
 from .text_files import empty_folder, folder_written_whole
+from .translation_layouts import TRANSLATION_LAYOUTS
 from .vocabularies import Vocabulary, WordVocabulary, vocabulary_tokenizer
 
 # What wraps a model in PyTorch puts its name before every key: DataParallel, torch.compile, Lightning modules.
@@ -39,6 +41,9 @@ SIZES = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decod
 _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Only sizes matter to the transforms; all else is settled by what comes out of them.
 _DRAFT = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False, **dict.fromkeys(_SPECIAL)}
+
+
+LAYOUTS = {**_L, **{layout.name: layout for layout in TRANSLATION_LAYOUTS}}
 
 
 class Row(NamedTuple):
@@ -71,7 +76,7 @@ class Conversion:
         weights: Our weights by their names.
         rows: What became of each foreign tensor.
         notes: What was decided on the way, one sentence each.
-        tokenizer: That of the vocabularies, if any were given.
+        tokenizer: That of the vocabularies, if any were given, or of the folder.
         encoder_only: Whether these are the weights of an encoder alone.
         generation: Settings of generation beyond those in the configuration.
     """
@@ -81,7 +86,7 @@ class Conversion:
     weights: dict[str, Tensor]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    tokenizer: PreTrainedTokenizerFast | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
     encoder_only: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
 
@@ -169,6 +174,8 @@ def convert_checkpoint(
     weights = _renamed(checkpoint.weights, rename)
     weights, chosen = _recognise(checkpoint._replace(weights=weights), layout)
     _refuse_defects(chosen, repaired, encoder_only)
+    if chosen.complete is not None:
+        weights = chosen.complete(weights, checkpoint.config)
     vocabularies = _vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
     conversion = _convert(checkpoint._replace(weights=weights), chosen, vocabularies, encoder_only, config_fields)
     if not dry_run and output_dir is not None:

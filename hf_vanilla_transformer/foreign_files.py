@@ -5,11 +5,14 @@ import os
 import pickle
 import re
 import warnings
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,6 +21,8 @@ from .hub import check_safetensors
 # Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+# What comes with the weights of a model on the Hub.
+DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
 
 
@@ -27,7 +32,8 @@ class ForeignCheckpoint(NamedTuple):
     Attributes:
         path: The file, or the folder.
         weights: Tensors by their keys.
-        config: The folder's config.json; empty where there is none.
+        config: The folder's config.json, or the arguments of the training that a file keeps beside its weights;
+            empty where there are none.
     """
 
     path: Path
@@ -42,7 +48,8 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Fo
 
     Args:
         source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
-            index), or a state dict. The weights may stand under "state_dict", "model_state_dict" or "model".
+            index), the name of such a folder on the Hub, or a state dict. The weights may stand under "state_dict",
+            "model_state_dict" or "model".
 
     Raises:
         ValueError: There is no such file, or several; it is cut short, holds code, or something that is no tensor.
@@ -51,14 +58,28 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Fo
         return ForeignCheckpoint(Path("state dict"), _tensors(source, "the state dict"), {})
     path = Path(source)
     if not path.exists():
-        raise ValueError(f"{path}: no such file or folder; check the path")
+        path = _download(str(source))
     if not path.is_dir():
-        return ForeignCheckpoint(path, _read_weights(path), {})
+        return ForeignCheckpoint(path, *_read_weights(path))
     weights: dict[str, Tensor] = {}
     for file in _weight_files(path):
-        weights |= _read_weights(file)
+        weights |= _read_weights(file)[0]
     config = path / "config.json"
     return ForeignCheckpoint(path, weights, _read_json(config) if config.is_file() else {})
+
+
+def _download(name: str) -> Path:
+    """Return the local copy of a folder on the Hub: configuration, tokenizer and, if there are any, safetensors."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"{name}: no such file or folder; check the path, or give the name of a model on the Hub")
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "*.safetensors*"]))
+        if not list(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
+    except (HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} is no folder here, and cannot be fetched from the Hub: {reason}") from None
+    return folder
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -79,11 +100,24 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _read_weights(file: Path) -> dict[str, Tensor]:
+def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights in a file, and the arguments of their training if it keeps them."""
     if file.suffix == ".safetensors":
         check_safetensors(file, remedy="fetch or save it again")
-        return load_file(file)
-    return _tensors(_unpickle(file), str(file))
+        return load_file(file), {}
+    content = _unpickle(file)
+    return _tensors(content, str(file)), _arguments(content)
+
+
+def _arguments(content: Any) -> dict[str, Any]:
+    """Return what a training loop, such as fairseq's, keeps of its command line: "args", or "model" under "cfg"."""
+    if not isinstance(content, Mapping):
+        return {}
+    arguments, settings = content.get("args"), content.get("cfg")
+    if arguments is None and isinstance(settings, Mapping):
+        arguments = settings.get("model")
+    arguments = vars(arguments) if isinstance(arguments, Namespace) else arguments
+    return dict(arguments) if isinstance(arguments, Mapping) else {}
 
 
 def _unpickle(file: Path) -> Any:
@@ -92,7 +126,9 @@ def _unpickle(file: Path) -> Any:
         with warnings.catch_warnings():
             # About the protocol of a pickle that is refused or read all the same.
             warnings.simplefilter("ignore", UserWarning)
-            return torch.load(file, map_location="cpu", weights_only=True)
+            # A namespace of arguments holds values and no code.
+            with torch.serialization.safe_globals([Namespace]):
+                return torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
     except pickle.UnpicklingError as error:

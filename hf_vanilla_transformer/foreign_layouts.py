@@ -123,6 +123,8 @@ class Layout:
         asked: Fields that neither weights nor defaults tell, and the user must.
         ignored: Keys of what is no weight, such as a stored mask.
         fills: Endings of our names, and what fills them where the original has nothing: a linear layer less, say.
+        complete: Adds, to the weights by their keys, what the original computes or leaves out of a file because it is
+            another weight; takes also the foreign configuration, empty where there is none.
         read_fields: Fields that the shapes tell, beyond those that they tell in every layout; takes the foreign
             weights by their keys, and the foreign configuration, empty where there is none.
         defects: What cannot be converted unless it was repaired.
@@ -143,6 +145,7 @@ class Layout:
     asked: tuple[str, ...] = HEADS
     ignored: tuple[str, ...] = ()
     fills: Mapping[str, Filler] = field(default_factory=dict)
+    complete: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]] | None = None
     read_fields: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Any]] | None = None
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
@@ -176,7 +179,7 @@ def positions(**keys: str) -> Iterator[Rule]:
         yield Rule(key, ours, table_of_positions, optional=True)
 
 
-def _sublayers(side: str) -> tuple[tuple[str, str], ...]:
+def sublayers(side: str) -> tuple[tuple[str, str], ...]:
     """Return our names of a layer's norms, in the order of its sub-layers, and the attention each belongs to."""
     cross = (("encoder_attn_layer_norm", "encoder_attn"),) if side == "decoder" else ()
     return (("self_attn_layer_norm", "self_attn"), *cross, ("final_layer_norm", ""))
@@ -191,7 +194,7 @@ def _annotated(embedding: str, norm_names: tuple[str, str]) -> tuple[Rule, ...]:
         rules.append(Rule(f"{short}_embed.0.{embedding}.weight", (EMBEDDINGS[side],)))
         rules += positions(**{side: f"{short}_embed.1.pe"})
         layer, our_layer = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
-        for number, (our_norm, our_attention) in enumerate(_sublayers(side)):
+        for number, (our_norm, our_attention) in enumerate(sublayers(side)):
             rules += norm(f"{layer}.sublayer.{number}.norm", f"{our_layer}.{our_norm}", norm_names, transforms)
             if our_attention:
                 names = [f"linears.{n}" for n in range(4)]
@@ -224,7 +227,7 @@ def _torch_nn() -> tuple[Rule, ...]:
     for side, short in zip(SIDES, ("src", "tgt"), strict=True):
         rules.append(Rule(f"{short}_tok_emb.embedding.weight", (EMBEDDINGS[side],)))
         layer, our_layer = f"transformer.{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
-        for number, (our_norm, our_attention) in enumerate(_sublayers(side), start=1):
+        for number, (our_norm, our_attention) in enumerate(sublayers(side), start=1):
             rules += linear(f"{layer}.norm{number}", f"{our_layer}.{our_norm}", optional_bias=True)
             if our_attention:
                 attn, our_attn = f"{layer}.{theirs[our_attention]}", f"{our_layer}.{our_attention}"
@@ -248,7 +251,7 @@ def _scalar_norms() -> tuple[Rule, ...]:
         rules.append(Rule(f"{short}_embed.embedding.weight", (EMBEDDINGS[side],)))
         rules += positions(**{side: f"{short}_pos.pe"})
         layer, our_layer = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
-        for number, (our_norm, our_attention) in enumerate(_sublayers(side)):
+        for number, (our_norm, our_attention) in enumerate(sublayers(side)):
             rules += norm(f"{layer}.residual_connections.{number}.norm", f"{our_layer}.{our_norm}", names, transforms)
             if our_attention:
                 projections = ("w_q", "w_k", "w_v", "w_o")
@@ -279,7 +282,7 @@ def _lightning_phrases() -> tuple[Rule, ...]:
     cross = {"self_attn": "decoder_attention", "encoder_attn": "encoder_decoder_attention"}
     rules = list(_single_layers(sides, {"encoder": {"self_attn": "attention"}, "decoder": cross}, "linear_layer"))
     for side, module in sides.items():
-        for number, (our_norm, _) in enumerate(_sublayers(side), start=1):
+        for number, (our_norm, _) in enumerate(sublayers(side), start=1):
             rules += linear(f"{module}.layer_norm{number}", f"model.{side}.layers.0.{our_norm}")
         rules += linear(f"{module}.linear_layer", f"model.{side}.layers.0.fc1")
     return tuple(rules)

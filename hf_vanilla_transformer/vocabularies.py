@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 # A dict, a list, a file of either, or of one token a line, or of a tokenizer of the library of that name.
 Vocabulary = Mapping[str, int] | Sequence[str] | str | os.PathLike[str]
 
+# A dictionary of fairseq counts its tokens, and leaves out the first four.
+FAIRSEQ_LINE = re.compile(r"[^ \t]+ \d+( #fairseq:overwrite)?")
+FAIRSEQ_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+
 UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "UNK", "unk", "<|unk|>")
 
 
@@ -23,7 +28,7 @@ class WordVocabulary:
 
     Args:
         vocabulary: Token to id; or tokens in the order of their ids; or a file: JSON of either, a tokenizer file of
-            the `tokenizers` library, or text with one token a line.
+            the `tokenizers` library, text with one token a line, or a dictionary of fairseq.
         name: What messages call it.
 
     Raises:
@@ -119,6 +124,8 @@ class WordVocabulary:
         if path.suffix != ".json":
             while lines and not lines[-1]:
                 lines.pop()
+            if lines and all(map(FAIRSEQ_LINE.fullmatch, lines)):
+                return [*FAIRSEQ_SPECIAL, *(line.split(" ")[0] for line in lines)]
             for number, line in enumerate(lines, start=1):
                 if not line or {" ", "\t"} & set(line):
                     raise ValueError(f"{self.name}, line {number}: {line!r} is not one token; give one token a line")
