@@ -363,6 +363,9 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
             told |= _feed_forward_width(side, by_name, layout)
     told["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
     told["lm_head_bias"] = "lm_head.bias" in by_name
+    head = by_name.get("lm_head.weight")
+    if "decoder_vocab_size" not in told and head is not None and head.dim() == 2:
+        told["decoder_vocab_size"] = len(head)
     if layout.read_fields is not None:
         told |= layout.read_fields(checkpoint.weights, checkpoint.config)
     return told
@@ -600,8 +603,8 @@ def _check(
     """Raise for weights that are missing, that nobody knows, or that have another shape than the others imply."""
     origin = {row.ours: row for row in rows}
     misshaped = [
-        f"{origin[name].theirs} {_shape(origin[name].their_shape)}, which is {_shape(tensor.shape)} as {name}, where "
-        f"{_shape(expected[name])} is needed"
+        f"{origin[name].theirs} {_shape(origin[name].their_shape)} gives {name} {_shape(tensor.shape)}, not "
+        f"{_shape(expected[name])}"
         for name, tensor in ours.items()
         if name in expected and tuple(tensor.shape) != expected[name]
     ]
