@@ -1,8 +1,8 @@
 """Bringing the checkpoints of other code bases in: their weights under our names, with nothing lost or made up.
 
 `convert_checkpoint` finds out whose weights they are by their keys, works out the configuration by their shapes, and
-writes a folder that `AutoModelForSeq2SeqLM.from_pretrained` loads. What is known of a code base is a `Layout`, a table
-in `foreign_layouts`.
+writes a folder that `AutoModelForSeq2SeqLM.from_pretrained` loads. What is known of a code base is a `Layout`, a
+table in `tutorial_layouts` or `translation_layouts`.
 """
 
 import difflib
@@ -22,11 +22,11 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTo
 from .configuration_vanilla_transformer import SINUSOIDAL_LAYOUTS, VanillaTransformerConfig
 from .foreign_files import ForeignCheckpoint, read_checkpoint
 from .foreign_layouts import EMBEDDINGS, POSITIONS, SIDES, Layout, Rule, unchanged
-from .foreign_layouts import LAYOUTS as _L
 from .modeling_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForConditionalGeneration
 from .positions_vanilla_transformer import sinusoids
 from .text_files import empty_folder, folder_written_whole
 from .translation_layouts import TRANSLATION_LAYOUTS
+from .tutorial_layouts import TUTORIAL_LAYOUTS
 from .vocabularies import Vocabulary, WordVocabulary, vocabulary_tokenizer
 
 # What wraps a model in PyTorch puts its name before every key: DataParallel, torch.compile, Lightning modules.
@@ -43,7 +43,7 @@ _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token
 _DRAFT = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False, **dict.fromkeys(_SPECIAL)}
 
 
-LAYOUTS = {**_L, **{layout.name: layout for layout in TRANSLATION_LAYOUTS}}
+LAYOUTS = {layout.name: layout for layout in (*TUTORIAL_LAYOUTS, *TRANSLATION_LAYOUTS)}
 
 
 class Row(NamedTuple):
@@ -145,7 +145,7 @@ def convert_checkpoint(
     Args:
         source: A file or folder of weights, or a state dict; see `foreign_files.read_checkpoint`.
         output_dir: New or empty folder for configuration, weights, generation settings and tokenizer.
-        layout: A name of `foreign_layouts.LAYOUTS`; by default found by the keys.
+        layout: A name of `LAYOUTS`; by default found by the keys.
         source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
             either; see `vocabularies.WordVocabulary`.
         target_vocabulary: Those of the target side; by default the same.
@@ -643,4 +643,4 @@ def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-__all__ = ["Conversion", "Row", "convert_checkpoint"]
+__all__ = ["LAYOUTS", "Conversion", "Row", "convert_checkpoint"]

@@ -174,7 +174,10 @@ def _complete_fsmt(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
     weights = _with_tables(weights, config, tables, dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024)))
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None:
+        # A file holds tied weights once.
         weights.setdefault("model.decoder.output_projection.weight", decoder)
+        if config.get("tie_word_embeddings"):
+            weights.setdefault("model.encoder.embed_tokens.weight", decoder)
     return weights
 
 

@@ -27,9 +27,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import foreign_models
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
-from hf_vanilla_transformer.conversion import convert_checkpoint
+from hf_vanilla_transformer.conversion import LAYOUTS, convert_checkpoint
 from hf_vanilla_transformer.foreign_files import read_checkpoint
-from hf_vanilla_transformer.foreign_layouts import LAYOUTS
+from hf_vanilla_transformer.tutorial_layouts import TUTORIAL_LAYOUTS
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_checkpoint.py"
 main = runpy.run_path(str(SCRIPT))["main"]
@@ -599,7 +599,7 @@ class TestDetails:
 
     def test_every_layout_is_found_by_its_own_keys_alone(self):
         found = {case[0] for case in CASES.values()}
-        assert found == set(LAYOUTS)
+        assert found == {layout.name for layout in TUTORIAL_LAYOUTS}
         states = {name: build(name)[1].state_dict() for name in CASES}
         for name, state in states.items():
             assert convert(state, **CASES[name][2]).layout.name == CASES[name][0]

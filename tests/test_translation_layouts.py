@@ -68,7 +68,8 @@ def batch(source=38, target=38, padding=1):
 def same_function(original, converted, padding):
     source, target = batch(padding=padding)
     with torch.no_grad():
-        theirs = original(**source, decoder_input_ids=target).logits
+        # With a cache, FSMT would let every token see all of them.
+        theirs = original(**source, decoder_input_ids=target, use_cache=False).logits
         close(converted(**source, decoder_input_ids=target).logits, theirs)
         for row, mask in enumerate(source["attention_mask"]):
             alone = source["input_ids"][row : row + 1, : mask.sum()]
@@ -297,9 +298,7 @@ class TestFairseq:
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "ours")
         ids = tokenizer("a dog flies")["input_ids"]
         assert ids == [4 + words.index("a"), 4 + words.index("dog"), 3, 2]
-        with pytest.raises(
-            ValueError, match=r"dict\.en\.txt has 40 tokens, but the embeddings \(vocab_size\) have 50"
-        ):
+        with pytest.raises(ValueError, match=r"dict\.en\.txt has 40 tokens, but the embeddings .* have 50"):
             convert_checkpoint(file, tmp_path / "wrong", None, dictionaries[1], dictionaries[0])
         assert not (tmp_path / "wrong").exists()
 
