@@ -1,8 +1,9 @@
-"""Text files, line by line: read with their faults named, written whole or not at all."""
+"""Text files, line by line: read with their faults named; files and folders written whole or not at all."""
 
 import gzip
 import json
 import os
+import shutil
 import sys
 import zlib
 from collections.abc import Iterator
@@ -115,4 +116,36 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-__all__ = ["DataError", "json_rows", "opened", "read_lines", "written_whole"]
+def empty_folder(name: str | os.PathLike[str]) -> Path:
+    """Return an output folder, once it is sure that nothing in it would be overwritten.
+
+    Raises:
+        DataError: There is a file of this name, or a folder that is not empty.
+    """
+    folder = Path(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"--output_dir {folder} exists and is not an empty folder; name another")
+    return folder
+
+
+@contextmanager
+def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
+    """Hand out a folder to write to, which takes the name of the new or empty one when all of it is written.
+
+    Raises:
+        DataError: There is such a folder and it is not empty, or none can be made there.
+    """
+    target = empty_folder(name).resolve()
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"--output_dir {name} cannot be made: {error.strerror}; name another") from None
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+__all__ = ["DataError", "empty_folder", "folder_written_whole", "json_rows", "opened", "read_lines", "written_whole"]

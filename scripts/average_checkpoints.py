@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
 from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
 from hf_vanilla_transformer.hub import check_safetensors
+from hf_vanilla_transformer.text_files import empty_folder
 from hf_vanilla_transformer.training import average_checkpoints, last_checkpoints
 
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         disable_progress_bar()
     with one_line_errors(parser):
         checkpoints = _checkpoints(arguments)
-        output = _empty_folder(arguments.output_dir)
+        output = empty_folder(arguments.output_dir)
         tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(checkpoints[-1]))
         average_checkpoints(checkpoints).save_pretrained(output)
         tokenizer.save_pretrained(output)
@@ -65,14 +66,6 @@ def _checkpoints(arguments: Arguments) -> list[Path]:
         for file in files:
             check_safetensors(file, remedy="leave this checkpoint out")
     return checkpoints
-
-
-def _empty_folder(name: str) -> Path:
-    """Return the output folder, once it is sure that nothing in it would be overwritten."""
-    folder = Path(name)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--output_dir {folder} exists and is not an empty folder; name another")
-    return folder
 
 
 def _tokenizer_folder(checkpoint: Path) -> Path:

@@ -1,0 +1,172 @@
+"""Reading the weights of others: files of tensors and nothing else, with every fault named."""
+
+import json
+import os
+import pickle
+import re
+import warnings
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .hub import check_safetensors
+
+# Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
+STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+# What comes with the weights of a model on the Hub.
+DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
+RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
+
+
+class ForeignCheckpoint(NamedTuple):
+    """What somebody else's file or folder holds.
+
+    Attributes:
+        path: The file, or the folder.
+        weights: Tensors by their keys.
+        config: The folder's config.json, or the arguments of the training that a file keeps beside its weights;
+            empty where there are none.
+    """
+
+    path: Path
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+
+
+def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> ForeignCheckpoint:
+    """Read weights from a file, from a folder that holds one, or from a state dict at hand.
+
+    Files of PyTorch are read with `weights_only=True`: code in them is never run.
+
+    Args:
+        source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
+            index), the name of such a folder on the Hub, or a state dict. The weights may stand under "state_dict",
+            "model_state_dict" or "model".
+
+    Raises:
+        ValueError: There is no such file, or several; it is cut short, holds code, or something that is no tensor.
+    """
+    if isinstance(source, Mapping):
+        return ForeignCheckpoint(Path("state dict"), _tensors(source, "the state dict"), {})
+    path = Path(source)
+    if not path.exists():
+        path = _download(str(source))
+    if not path.is_dir():
+        return ForeignCheckpoint(path, *_read_weights(path))
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(path):
+        weights |= _read_weights(file)[0]
+    config = path / "config.json"
+    return ForeignCheckpoint(path, weights, _read_json(config) if config.is_file() else {})
+
+
+def _download(name: str) -> Path:
+    """Return the local copy of a folder on the Hub: configuration, tokenizer and, if there are any, safetensors."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"{name}: no such file or folder; check the path, or give the name of a model on the Hub")
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "*.safetensors*"]))
+        if not list(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
+    except (HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} is no folder here, and cannot be fetched from the Hub: {reason}") from None
+    return folder
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the file, or the shards, that hold the weights of a folder; safetensors before pickles."""
+    for suffix in (".safetensors", ".bin"):
+        for index in sorted(folder.glob(f"*{suffix}.index.json")):
+            files = [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
+            for file in files:
+                if not file.is_file():
+                    raise ValueError(f"{folder} holds no {file.name}, which {index.name} names; fetch it too")
+            return files
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model.bin"))
+    files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLES)
+    if len(files) != 1:
+        found = f"several files of weights ({', '.join(file.name for file in files)})" if files else "no weights"
+        kinds = ", ".join((".safetensors", *PICKLES))
+        raise ValueError(f"{folder} holds {found}; name one file ({kinds})")
+    return files
+
+
+def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights in a file, and the arguments of their training if it keeps them."""
+    if file.suffix == ".safetensors":
+        check_safetensors(file, remedy="fetch or save it again")
+        return load_file(file), {}
+    content = _unpickle(file)
+    return _tensors(content, str(file)), _arguments(content)
+
+
+def _arguments(content: Any) -> dict[str, Any]:
+    """Return what a training loop, such as fairseq's, keeps of its command line: "args", or "model" under "cfg"."""
+    if not isinstance(content, Mapping):
+        return {}
+    arguments, settings = content.get("args"), content.get("cfg")
+    if arguments is None and isinstance(settings, Mapping):
+        arguments = settings.get("model")
+    arguments = vars(arguments) if isinstance(arguments, Namespace) else arguments
+    return dict(arguments) if isinstance(arguments, Mapping) else {}
+
+
+def _unpickle(file: Path) -> Any:
+    """Return what a file of `torch.save` holds, if it is tensors and plain containers."""
+    try:
+        with warnings.catch_warnings():
+            # About the protocol of a pickle that is refused or read all the same.
+            warnings.simplefilter("ignore", UserWarning)
+            # A namespace of arguments holds values and no code.
+            with torch.serialization.safe_globals([Namespace]):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
+    except pickle.UnpicklingError as error:
+        if code := re.search(r"GLOBAL (\S+)", str(error)):
+            raise ValueError(
+                f"{file} holds more than weights: the code or object {code[1]}, which is not run; {RESAVE}"
+            ) from None
+        raise ValueError(f"{file} is no checkpoint that can be read safely, or is damaged; {RESAVE}") from None
+    # What torch.load makes of a file that is cut short or no checkpoint at all: it has no error of its own for that.
+    except (RuntimeError, EOFError, KeyError, ValueError, IndexError, TypeError, AttributeError):
+        raise ValueError(f"{file} is cut short, damaged or no checkpoint; fetch or save it again") from None
+
+
+def _tensors(content: Any, where: str) -> dict[str, Tensor]:
+    """Return the state dict in what was read, wherever in it that is."""
+    for key in STATE_DICT_KEYS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(f"{where} holds {type(content).__name__}, not a dict of weights by their names; {RESAVE}")
+    for key, value in content.items():
+        if not (isinstance(key, str) and isinstance(value, Tensor)):
+            keys = ", ".join(map(repr, STATE_DICT_KEYS))
+            raise ValueError(
+                f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may stand under {keys}); {RESAVE}"
+            )
+    return {key: value.detach() for key, value in content.items()}
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read ({error}); fetch it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no JSON object; fetch it again")
+    return content
+
+
+__all__ = ["ForeignCheckpoint", "read_checkpoint"]

@@ -1,0 +1,276 @@
+"""Layouts of translation models that others trained: Marian, FSMT and fairseq.
+
+They name layers as we do, after fairseq; what differs is stated in the configuration that comes with the weights.
+Shape legend: d model width [d_model], L positions, V target vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .foreign_layouts import (
+    EMBEDDINGS,
+    HEADS,
+    PROJECTIONS,
+    SIDES,
+    Layout,
+    Rule,
+    attention,
+    linear,
+    positions,
+    special_ids,
+    split_in_three,
+    sublayers,
+)
+
+# Fields that mean the same under the same name.
+NAMED_ALIKE = (
+    *HEADS, "activation_function", "dropout", "attention_dropout", "activation_dropout", "scale_embedding",
+    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
+)  # fmt: skip  # one field a line would say no more
+
+# Where a table of positions goes that the original computes; no key of a checkpoint has this name.
+COMPUTED_POSITIONS = {side: f"computed positions of the {side}" for side in SIDES}
+
+# Settings of `generate()` that say where a configuration comes from, not how to decode.
+_NOT_OF_DECODING = {"transformers_version", "_from_model_config"}
+
+
+def one_row(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
+    """Drop the batch axis of a bias (1, V)."""
+    return (tensor.reshape(-1),)
+
+
+def _layers(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of the layers, which have our names."""
+    for side in SIDES:
+        theirs, ours = f"{prefix}{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
+        for our_norm, our_attention in sublayers(side):
+            yield from linear(f"{theirs}.{our_norm}", f"{ours}.{our_norm}")
+            if our_attention:
+                yield from attention(f"{theirs}.{our_attention}", f"{ours}.{our_attention}", PROJECTIONS)
+        for name in ("fc1", "fc2"):
+            yield from linear(f"{theirs}.{name}", f"{ours}.{name}")
+
+
+def _embeddings(prefix: str = "") -> Iterator[Rule]:
+    for side in SIDES:
+        yield Rule(f"{prefix}{side}.embed_tokens.weight", (EMBEDDINGS[side],))
+
+
+def _named_alike(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that the foreign configuration tells under our names."""
+    return {name: config[name] for name in NAMED_ALIKE if name in config}
+
+
+def _take_decoding_along(path: Path, conversion: Any) -> None:
+    """Take over the tokenizer and the settings of `generate()` of a folder that transformers wrote.
+
+    Raises:
+        ValueError: A library that the tokenizer needs is not installed.
+    """
+    if not path.is_dir():
+        return
+    if (path / "generation_config.json").is_file():
+        settings = GenerationConfig.from_pretrained(path)
+    else:
+        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(path))
+    conversion.generation |= {k: v for k, v in settings.to_diff_dict().items() if k not in _NOT_OF_DECODING}
+    if conversion.tokenizer is None and not conversion.encoder_only and (path / "tokenizer_config.json").is_file():
+        try:
+            conversion.tokenizer = AutoTokenizer.from_pretrained(path)
+        except ImportError as error:
+            message = " ".join(str(error).split())
+            raise ValueError(
+                f"the tokenizer in {path} needs a library that is not here ({message}); install it: "
+                'pip install "hf-vanilla-transformer[convert]"'
+            ) from None
+
+
+# Marian
+
+
+def _without_sharing(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return Marian's weights with every embedding under its own name: a file holds shared ones once."""
+    weights = dict(weights)
+    shared = weights.pop("model.shared.weight", None)
+    for side in SIDES:
+        if shared is not None:
+            weights.setdefault(f"model.{side}.embed_tokens.weight", shared)
+    decoder = weights.get("model.decoder.embed_tokens.weight")
+    if decoder is not None and config.get("tie_word_embeddings", True):
+        weights["lm_head.weight"] = decoder
+    return weights
+
+
+MARIAN = Layout(
+    name="marian",
+    description="MarianMTModel of transformers, such as Helsinki-NLP/opus-mt-en-de: a folder or a name on the Hub",
+    signature=("final_logits_bias", "model.encoder.layers.{i}.self_attn.q_proj.weight"),
+    rules=(
+        *_embeddings("model."),
+        *_layers("model."),
+        *positions(**{side: f"model.{side}.embed_positions.weight" for side in SIDES}),
+        Rule("lm_head.weight", ("lm_head.weight",)),
+        Rule("final_logits_bias", ("lm_head.bias",), one_row),
+    ),
+    defaults={
+        "norm_position": "post",
+        "layer_norm_eps": 1e-5,
+        "position_embedding_type": "sinusoidal",
+        "sinusoidal_layout": "concatenated",
+        **special_ids(pad=58100, bos=None, eos=0, start=58100),
+    },
+    example="Helsinki-NLP/opus-mt-en-de",
+    model_types=("marian",),
+    complete=_without_sharing,
+    read_fields=_named_alike,
+    finish=_take_decoding_along,
+)
+
+# fairseq, and FSMT, which is its model within transformers
+
+
+def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
+    """Return the position encodings (L, d) of fairseq, from the first that a token can have.
+
+    All sines come before all cosines, with d / 2 - 1 steps between the wavelengths 2 pi and 10000 * 2 pi where the
+    paper has d / 2, and positions are counted from `padding` + 1. In float32, as there.
+    """
+    half = d_model // 2
+    wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
+    angles = torch.arange(padding + 1, padding + 1 + length).float()[:, None] * wavelengths
+    table = torch.cat((angles.sin(), angles.cos()), 1)
+    return torch.nn.functional.pad(table, (0, d_model % 2))
+
+
+def _with_tables(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], tables: Mapping[str, str], lengths: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Return the weights with the positions that tokens have: stored under the keys of `tables`, or computed."""
+    weights = dict(weights)
+    padding = config.get("pad_token_id", FAIRSEQ_IDS["pad_token_id"])
+    for side, key in tables.items():
+        stored, embedding = weights.pop(key, None), weights.get(key.replace("embed_positions", "embed_tokens"))
+        if stored is not None and stored.dim() == 2:
+            # Learned ones, too, begin after that of padding.
+            weights[COMPUTED_POSITIONS[side]] = stored[padding + 1 :].clone()
+        elif embedding is not None and embedding.dim() == 2 and embedding.shape[1] > 2:
+            table = fairseq_sinusoids(lengths[side], embedding.shape[1], padding)
+            if config.get("no_token_positional_embeddings"):
+                table = torch.zeros_like(table)
+            weights[COMPUTED_POSITIONS[side]] = table.to(embedding.dtype)
+    return weights
+
+
+def _complete_fsmt(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    tables = {side: f"model.{side}.embed_positions.weight" for side in SIDES}
+    weights = _with_tables(weights, config, tables, dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024)))
+    decoder = weights.get("model.decoder.embed_tokens.weight")
+    if decoder is not None:
+        # A file holds tied weights once.
+        weights.setdefault("model.decoder.output_projection.weight", decoder)
+        if config.get("tie_word_embeddings"):
+            weights.setdefault("model.encoder.embed_tokens.weight", decoder)
+    return weights
+
+
+FAIRSEQ_IDS = special_ids(pad=1, bos=0, eos=2, start=2)
+FSMT = Layout(
+    name="fsmt",
+    description="FSMTForConditionalGeneration of transformers, such as facebook/wmt19-en-de: a folder or a name",
+    signature=("model.encoder.layers.{i}.self_attn.q_proj.weight", "model.decoder.embed_tokens.weight"),
+    rules=(
+        *_embeddings("model."),
+        *_layers("model."),
+        *positions(**COMPUTED_POSITIONS),
+        Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
+    ),
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5, **FAIRSEQ_IDS},
+    example="facebook/wmt19-en-de",
+    model_types=("fsmt",),
+    complete=_complete_fsmt,
+    read_fields=_named_alike,
+    finish=_take_decoding_along,
+)
+
+
+def _complete_fairseq(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return fairseq's weights with positions and the output projection, which may be one of the embeddings."""
+    lengths = {
+        side: config.get(f"max_{name}_positions") or 1024
+        for side, name in zip(SIDES, ("source", "target"), strict=True)
+    }
+    tables = {side: f"{side}.embed_positions.weight" for side in SIDES}
+    weights = _with_tables(weights, config, tables, lengths)
+    output = weights.pop("decoder.embed_out", weights.get("decoder.embed_tokens.weight"))
+    if output is not None:
+        weights.setdefault("decoder.output_projection.weight", output)
+    return weights
+
+
+def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that the arguments of fairseq's training tell, and where its norms stand.
+
+    Raises:
+        ValueError: The two sides normalize at different places.
+    """
+    first = [f"{side}.layer_norm.weight" in weights for side in SIDES]
+    if first[0] != first[1]:
+        raise ValueError(
+            f"the weights of fairseq hold a final layer norm of the {SIDES[first.index(True)]} alone: norms before "
+            "the sub-layers of one side cannot be expressed"
+        )
+    told: dict[str, Any] = {"norm_position": "pre" if first[0] else "post"}
+    told |= {name: config[name] for name in NAMED_ALIKE if name in config and "token_id" not in name}
+    if "activation_fn" in config:
+        told["activation_function"] = config["activation_fn"]
+    if "no_scale_embedding" in config:
+        told["scale_embedding"] = not config["no_scale_embedding"]
+    return told
+
+
+def _fairseq_rules() -> Iterator[Rule]:
+    yield from _embeddings()
+    yield from _layers()
+    yield from positions(**COMPUTED_POSITIONS)
+    yield Rule("decoder.output_projection.weight", ("lm_head.weight",))
+    for side in SIDES:
+        theirs, ours = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
+        yield from linear(f"{side}.layer_norm", f"model.{side}.layer_norm")
+        for number, (our_norm, our_attention) in enumerate(sublayers(side)):
+            # Releases up to 0.5 counted an encoder's norms and stacked queries, keys and values.
+            if side == "encoder":
+                yield from linear(f"{theirs}.layer_norms.{number}", f"{ours}.{our_norm}")
+            if our_attention:
+                for part in ("weight", "bias"):
+                    stacked = tuple(f"{ours}.{our_attention}.{name}.{part}" for name in PROJECTIONS[:3])
+                    yield Rule(f"{theirs}.{our_attention}.in_proj_{part}", stacked, split_in_three)
+
+
+FAIRSEQ = Layout(
+    name="fairseq",
+    description="transformer of fairseq: transformer_iwslt_de_en, transformer_wmt_en_de, big and their like",
+    signature=(
+        "encoder.embed_tokens.weight",
+        "encoder.layers.{i}.fc1.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.layers.{i}.encoder_attn.out_proj.weight",
+    ),
+    rules=tuple(_fairseq_rules()),
+    defaults={"layer_norm_eps": 1e-5, "activation_function": "relu", **FAIRSEQ_IDS},
+    example="checkpoint_best.pt --source_vocabulary dict.de.txt --target_vocabulary dict.en.txt",
+    ignored=tuple(key for side in SIDES for key in (f"{side}.version", f"{side}.embed_positions._float_tensor")),
+    complete=_complete_fairseq,
+    read_fields=_fairseq_fields,
+)
+
+TRANSLATION_LAYOUTS = (MARIAN, FSMT, FAIRSEQ)
+
+__all__ = ["TRANSLATION_LAYOUTS", "fairseq_sinusoids"]

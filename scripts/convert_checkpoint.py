@@ -1,0 +1,95 @@
+"""Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
+
+The layout is found by the names of the weights. What weights cannot tell, such as the number of heads, is given by
+--config. Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, or one token a line) become the tokenizer.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+from hf_vanilla_transformer.conversion import LAYOUTS, Conversion, convert_checkpoint
+
+EXAMPLES = "One example a layout:\n\n" + "\n".join(
+    f"    {layout.name}: {layout.description}\n"
+    f"        python scripts/convert_checkpoint.py --output_dir converted --source {layout.example}\n"
+    for layout in LAYOUTS.values()
+)
+
+
+@dataclass
+class Arguments:
+    """What to convert, and where to put it."""
+
+    source: str = field(
+        metadata={"help": "File of weights (.safetensors, or one of torch.save), or a folder with it."}
+    )
+    output_dir: str | None = field(default=None, metadata={"help": "Folder of the converted model; new or empty."})
+    layout: str | None = field(
+        default=None, metadata={"help": f"Whose weights they are, if not to be found out: {', '.join(LAYOUTS)}."}
+    )
+    config: list[str] = field(
+        default_factory=list, metadata={"help": "Fields of the configuration: encoder_attention_heads=8 ..."}
+    )
+    source_vocabulary: str | None = field(default=None, metadata={"help": "File of the source side's tokens."})
+    target_vocabulary: str | None = field(
+        default=None, metadata={"help": "File of the target side's tokens; by default the same."}
+    )
+    rename: list[str] = field(
+        default_factory=list, metadata={"help": "Beginnings of keys to replace first: old=new ..."}
+    )
+    repaired: bool = field(
+        default=False, metadata={"help": "The code behind the weights is free of the defects that would be refused."}
+    )
+    encoder_only: bool = field(default=False, metadata={"help": "Convert the encoder alone."})
+    dry_run: bool = field(default=False, metadata={"help": "Print the mapping and write nothing."})
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Convert and save; a mistake in the input ends with one line on standard error and status 2."""
+    parser = argument_parser(Arguments, f"{__doc__}\n{EXAMPLES}")
+    (arguments,) = parser.parse_args_into_dataclasses(argv)
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+    with one_line_errors(parser):
+        conversion = convert_checkpoint(
+            arguments.source,
+            arguments.output_dir,
+            arguments.layout,
+            arguments.source_vocabulary,
+            arguments.target_vocabulary,
+            rename=arguments.rename,
+            repaired=arguments.repaired,
+            encoder_only=arguments.encoder_only,
+            dry_run=arguments.dry_run,
+            **dict(map(_field, arguments.config)),
+        )
+        print(conversion.table() if arguments.dry_run else _summary(conversion, arguments))
+
+
+def _field(text: str) -> tuple[str, Any]:
+    """Return name and value of a field, the value as JSON has it or else as text."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"--config {text} is not name=value; for example encoder_attention_heads=8")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _summary(conversion: Conversion, arguments: Arguments) -> str:
+    parameters = sum(tensor.numel() for tensor in conversion.weights.values())
+    what = "encoder" if arguments.encoder_only else "model"
+    lines = [f"{arguments.output_dir}: {what} of layout {conversion.layout.name}, {parameters:,} weights"]
+    if conversion.tokenizer is None:
+        lines.append("no tokenizer: give --source_vocabulary and --target_vocabulary for one")
+    return "\n".join(lines + [f"note: {note}" for note in conversion.notes])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+"""Transformers as other code bases write them: their keys and their mathematics, for tests of conversion.
+
+Written for these tests after what those programs compute. Each model has `forward(source, target, source_mask=None,
+target_mask=None)`: ids (B, S) and (B, T), masks that are true at tokens, logits (B, T, V).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def wave_table(length: int, width: int) -> Tensor:
+    """Interleaved sinusoids in float32 throughout, as the tutorials compute them."""
+    rates = torch.exp(torch.arange(0, width, 2).float() * (-math.log(10000.0) / width))
+    angles = torch.arange(length).float()[:, None] * rates
+    table = torch.zeros(length, width)
+    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
+    return table
+
+
+class Positions(nn.Module):
+    """Adds a stored table whose name and shape the caller chooses."""
+
+    def __init__(self, table: Tensor, name: str = "pe"):
+        super().__init__()
+        self.name = name
+        self.register_buffer(name, table)
+
+    def forward(self, states: Tensor) -> Tensor:
+        table = getattr(self, self.name)
+        return states + table.reshape(-1, states.shape[-1])[: states.shape[-2]]
+
+
+class DeviationNorm(nn.Module):
+    """Divides by the unbiased standard deviation plus epsilon."""
+
+    eps = 1e-6
+
+    def __init__(self, size: int, weight: str, bias: str):
+        super().__init__()
+        self.names = (weight, bias)
+        # Away from 1 and 0, so that a weight that goes astray shows.
+        self.register_parameter(weight, nn.Parameter(1 + 0.2 * torch.randn(size)))
+        self.register_parameter(bias, nn.Parameter(0.2 * torch.randn(size)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = (getattr(self, name) for name in self.names)
+        deviation = x.var(-1, keepdim=True, unbiased=True).sqrt()
+        return weight * (x - x.mean(-1, keepdim=True)) / (deviation + self.eps) + bias
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    """Multi-head attention over projected (B, L, d), or (L, d) without a batch; the mask is true at what is seen."""
+    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(-3, -2) for x in (query, key, value))
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e9)
+    return (scores.softmax(-1) @ value).transpose(-3, -2).flatten(-2)
+
+
+class Attention(nn.Module):
+    """Four linear layers, named one by one or numbered in a list."""
+
+    def __init__(self, width: int, heads: int, names: tuple[str, ...]):
+        super().__init__()
+        self.heads, self.names = heads, names
+        for name in names:
+            parent, _, last = name.rpartition(".")
+            if parent and not hasattr(self, parent):
+                setattr(self, parent, nn.ModuleDict())
+            home = getattr(self, parent) if parent else self
+            home.add_module(last, nn.Linear(width, width))
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        query, key, value, output = (self.get_submodule(name) for name in self.names)
+        return output(attend(query(x), key(memory), value(memory), self.heads, mask))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int, inner: int, names: tuple[str, str]):
+        super().__init__()
+        self.names = names
+        self.add_module(names[0], nn.Linear(width, inner))
+        self.add_module(names[1], nn.Linear(inner, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (self.get_submodule(name) for name in self.names)
+        return second(first(x).relu())
+
+
+def masks(source: Tensor | None, target: Tensor | None, length: int) -> tuple[Tensor | None, Tensor]:
+    """Return what every attention sees: (B, 1, 1, S), and (1 or B, 1, T, T)."""
+    causal = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+    if target is not None:
+        causal = causal & target[:, None, None].bool()
+    return (None if source is None else source[:, None, None].bool()), causal
+
+
+class Sublayer(nn.Module):
+    def __init__(self, norm: nn.Module, pre: bool):
+        super().__init__()
+        self.norm, self.pre = norm, pre
+
+    def forward(self, x: Tensor, function) -> Tensor:
+        return x + function(self.norm(x)) if self.pre else self.norm(x + function(x))
+
+
+class AnnotatedLayer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, cross: bool, norm):
+        super().__init__()
+        names = tuple(f"linears.{n}" for n in range(4))
+        self.self_attn = Attention(width, heads, names)
+        if cross:
+            self.src_attn = Attention(width, heads, names)
+        self.feed_forward = FeedForward(width, inner, ("w_1", "w_2"))
+        self.sublayer = nn.ModuleList(Sublayer(norm(), pre=True) for _ in range(3 if cross else 2))
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
+        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, mask))
+        if memory is not None:
+            x = self.sublayer[1](x, lambda y: self.src_attn(y, memory, memory_mask))
+        return self.sublayer[-1](x, self.feed_forward)
+
+
+class Scaled(nn.Module):
+    """An embedding times sqrt(d), in a module that names it."""
+
+    def __init__(self, vocabulary: int, width: int, name: str):
+        super().__init__()
+        self.name, self.scale = name, math.sqrt(width)
+        self.add_module(name, nn.Embedding(vocabulary, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.get_submodule(self.name)(ids) * self.scale
+
+
+class Holder(nn.Module):
+    """A module that is only a name before others."""
+
+    def __init__(self, **modules: nn.Module):
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+
+class Annotated(nn.Module):
+    """The Annotated Transformer: pre-norm, norms by the unbiased deviation, a norm after each stack."""
+
+    def __init__(
+        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2,
+        embedding="lut", norm_names=("a_2", "b_2"), length=40,
+    ):  # fmt: skip  # one size a line would hide that they are sizes
+        super().__init__()
+
+        def norm() -> nn.Module:
+            return DeviationNorm(width, *norm_names)
+
+        for side, cross in (("encoder", False), ("decoder", True)):
+            stack = nn.ModuleList(AnnotatedLayer(width, heads, inner, cross, norm) for _ in range(layers))
+            self.add_module(side, Holder(layers=stack, norm=norm()))
+        for side, vocabulary in (("src", source_vocabulary), ("tgt", target_vocabulary)):
+            parts = (Scaled(vocabulary, width, embedding), Positions(wave_table(length, width)[None]))
+            self.add_module(f"{side}_embed", nn.Sequential(*parts))
+        self.generator = Holder(proj=nn.Linear(width, target_vocabulary))
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        x = self.src_embed(source)
+        for layer in self.encoder.layers:
+            x = layer(x, seen)
+        memory, x = self.encoder.norm(x), self.tgt_embed(target)
+        for layer in self.decoder.layers:
+            x = layer(x, causal, memory, seen)
+        return self.generator.proj(self.decoder.norm(x))
+
+
+class TorchNN(nn.Module):
+    """`torch.nn.Transformer` as PyTorch's translation tutorial wraps it."""
+
+    def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, **options):
+        super().__init__()
+        self.src_tok_emb = Scaled(source_vocabulary, width, "embedding")
+        self.tgt_tok_emb = Scaled(target_vocabulary, width, "embedding")
+        self.positional_encoding = Positions(wave_table(40, width)[:, None], "pos_embedding")
+        self.transformer = nn.Transformer(width, heads, layers, layers, inner, 0.1, **options)
+        self.generator = nn.Linear(width, target_vocabulary)
+        self.batch_first = options.get("batch_first", False)
+        with torch.no_grad():
+            for name, weight in self.named_parameters():
+                # PyTorch starts these at 0 and 1, where a mistake would not show.
+                if name.endswith("bias") or "norm" in name:
+                    weight.add_(0.3 * torch.randn_like(weight))
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        hidden = [None if mask is None else ~mask for mask in (source_mask, target_mask)]
+        causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        # Positions are added before the sides of the batch are exchanged.
+        states = [
+            self.positional_encoding(embed(ids))
+            for embed, ids in ((self.src_tok_emb, source), (self.tgt_tok_emb, target))
+        ]
+        states = states if self.batch_first else [state.transpose(0, 1) for state in states]
+        out = self.transformer(
+            *states, tgt_mask=causal, src_key_padding_mask=hidden[0], tgt_key_padding_mask=hidden[1],
+            memory_key_padding_mask=hidden[0],
+        )  # fmt: skip  # as above
+        return self.generator(out if self.batch_first else out.transpose(0, 1))
+
+
+class ScalarLayer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, cross: bool):
+        super().__init__()
+        names = ("w_q", "w_k", "w_v", "w_o")
+        self.self_attention_block = Attention(width, heads, names)
+        if cross:
+            self.cross_attention_block = Attention(width, heads, names)
+        self.feed_forward_block = FeedForward(width, inner, ("linear1", "linear2"))
+        parts = (Sublayer(DeviationNorm(1, "alpha", "bias"), pre=False) for _ in range(3 if cross else 2))
+        self.residual_connections = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
+        x = self.residual_connections[0](x, lambda y: self.self_attention_block(y, y, mask))
+        if memory is not None:
+            x = self.residual_connections[1](x, lambda y: self.cross_attention_block(y, memory, memory_mask))
+        return self.residual_connections[-1](x, self.feed_forward_block)
+
+
+class ScalarNorms(nn.Module):
+    """Post-norm, one weight and one bias a norm, sines in both halves of the positions, two lengths of them."""
+
+    def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2):
+        super().__init__()
+        for side, cross in (("encoder", False), ("decoder", True)):
+            stack = nn.ModuleList(ScalarLayer(width, heads, inner, cross) for _ in range(layers))
+            self.add_module(side, Holder(layers=stack, norm=DeviationNorm(1, "alpha", "bias")))
+        for side, vocabulary, length in (("src", source_vocabulary, 12), ("tgt", target_vocabulary, 15)):
+            table = wave_table(length, width)
+            table[:, 1::2] = table[:, 0::2]
+            self.add_module(f"{side}_embed", Scaled(vocabulary, width, "embedding"))
+            self.add_module(f"{side}_pos", Positions(table[None]))
+        self.projection_layer = Holder(proj=nn.Linear(width, target_vocabulary))
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        memory, x = self.src_pos(self.src_embed(source)), self.tgt_pos(self.tgt_embed(target))
+        for layer in self.encoder.layers:
+            memory = layer(memory, seen)
+        memory = self.encoder.norm(memory)
+        for layer in self.decoder.layers:
+            x = layer(x, causal, memory, seen)
+        return self.projection_layer.proj(self.decoder.norm(x)).log_softmax(-1)
+
+
+class SingleHead(nn.Module):
+    """One head without an output projection."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        for name in ("W_q", "W_k", "W_v"):
+            self.add_module(name, nn.Linear(width, width, bias=False))
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        return attend(self.W_q(x), self.W_k(memory), self.W_v(memory), 1, mask)
+
+
+def word_table(vocabulary: int, width: int, length: int) -> dict[str, nn.Module]:
+    return {"we": nn.Embedding(vocabulary, width), "pe": Positions(wave_table(length, width))}
+
+
+class StatQuest(nn.Module):
+    """Attention and residuals, and nothing else."""
+
+    def __init__(self, source_vocabulary=4, target_vocabulary=5, width=4):
+        super().__init__()
+        self.encoder = Holder(**word_table(source_vocabulary, width, 30), self_attention=SingleHead(width))
+        self.decoder = Holder(
+            **word_table(target_vocabulary, width, 30), self_attention=SingleHead(width),
+            enc_dec_attention=SingleHead(width), fc_layer=nn.Linear(width, target_vocabulary),
+        )  # fmt: skip  # as above
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        memory, x = (side.pe(side.we(ids)) for side, ids in ((self.encoder, source), (self.decoder, target)))
+        memory = memory + self.encoder.self_attention(memory, memory, seen)
+        x = x + self.decoder.self_attention(x, x, causal)
+        return self.decoder.fc_layer(x + self.decoder.enc_dec_attention(x, memory, seen))
+
+
+def scattered_norm(width: int) -> nn.LayerNorm:
+    norm = nn.LayerNorm(width)
+    with torch.no_grad():
+        norm.weight.add_(0.3 * torch.randn(width))
+        norm.bias.add_(0.3 * torch.randn(width))
+    return norm
+
+
+class Phrases(nn.Module):
+    """One block a side, post-norm, one linear layer as feed-forward; `repaired` residuals carry the positions."""
+
+    def __init__(self, source_vocabulary=12, target_vocabulary=16, width=6, repaired=True):
+        super().__init__()
+        self.repaired = repaired
+        self.encoder_block = Holder(
+            **word_table(source_vocabulary, width, 30), attention=SingleHead(width),
+            layer_norm1=scattered_norm(width), layer_norm2=scattered_norm(width),
+            linear_layer=nn.Linear(width, width),
+        )  # fmt: skip  # as above
+        self.decoder_block = Holder(
+            **word_table(target_vocabulary, width, 30), decoder_attention=SingleHead(width),
+            encoder_decoder_attention=SingleHead(width), linear_layer=nn.Linear(width, width),
+            **{f"layer_norm{n}": scattered_norm(width) for n in (1, 2, 3)},
+        )  # fmt: skip  # as above
+        self.decoder_block.decoder_attention.register_buffer("mask", torch.ones(30, 30).tril() == 0)
+        self.linear_layer = nn.Linear(width, target_vocabulary)
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        encoder, decoder = self.encoder_block, self.decoder_block
+        words = encoder.we(source)
+        read = encoder.pe(words)
+        memory = encoder.attention(read, read, seen)
+        memory = encoder.layer_norm1(memory + (read if self.repaired else words))
+        memory = encoder.layer_norm2(memory + encoder.linear_layer(memory))
+        words = decoder.we(target)
+        read = decoder.pe(words)
+        x = decoder.decoder_attention(read, read, causal)
+        x = decoder.layer_norm1(x + (read if self.repaired else words))
+        x = decoder.layer_norm2(x + decoder.encoder_decoder_attention(x, memory, seen))
+        return self.linear_layer(decoder.layer_norm3(x + decoder.linear_layer(x)))
+
+
+class SharedAttention(nn.Module):
+    """Every head projects its slice of the width by the same small matrices."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        for name in ("query", "key", "value"):
+            self.add_module(f"{name}_matrix", nn.Linear(width // heads, width // heads, bias=False))
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        parts = ((self.query_matrix, x), (self.key_matrix, memory), (self.value_matrix, memory))
+        query, key, value = (small(part.unflatten(-1, (self.heads, -1))).flatten(-2) for small, part in parts)
+        return self.out(attend(query, key, value, self.heads, mask))
+
+
+class SharedBlock(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int):
+        super().__init__()
+        self.attention = SharedAttention(width, heads)
+        self.norm1, self.norm2 = scattered_norm(width), scattered_norm(width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.norm1(x + self.attention(x, memory, mask))
+        return self.norm2(x + self.feed_forward(x))
+
+
+class SharedDecoderBlock(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int):
+        super().__init__()
+        self.attention, self.norm = SharedAttention(width, heads), scattered_norm(width)
+        self.transformer_block = SharedBlock(width, heads, inner)
+
+    def forward(self, x: Tensor, causal: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.norm(x + self.attention(x, x, causal))
+        return self.transformer_block(x, memory, mask)
+
+
+class SharedHeads(nn.Module):
+    """Post-norm, small shared projections, sinusoids of doubled exponents; its decoder as it should have been."""
+
+    def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=(2, 4), inner=16, layers=2):
+        super().__init__()
+        table = torch.zeros(30, width)
+        for i in range(0, width, 2):
+            angles = torch.arange(30) / 10000 ** (2 * i / width)
+            table[:, i], table[:, i + 1] = angles.sin(), angles.cos()
+        self.encoder = Holder(
+            embedding_layer=nn.Embedding(source_vocabulary, width), positional_encoder=Positions(table),
+            layers=nn.ModuleList(SharedBlock(width, heads[0], inner) for _ in range(layers)),
+        )  # fmt: skip  # as above
+        self.decoder = Holder(
+            word_embedding=nn.Embedding(target_vocabulary, width), position_embedding=Positions(table.clone()),
+            layers=nn.ModuleList(SharedDecoderBlock(width, heads[1], inner) for _ in range(layers)),
+            fc_out=nn.Linear(width, target_vocabulary),
+        )  # fmt: skip  # as above
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        memory = self.encoder.positional_encoder(self.encoder.embedding_layer(source))
+        for layer in self.encoder.layers:
+            memory = layer(memory, memory, seen)
+        x = self.decoder.position_embedding(self.decoder.word_embedding(target))
+        for layer in self.decoder.layers:
+            x = layer(x, causal, memory, seen)
+        return self.decoder.fc_out(x).log_softmax(-1)

@@ -1,0 +1,327 @@
+"""Conversion of Marian, FSMT and fairseq models: what the original classes of transformers compute, to the token."""
+
+import json
+from argparse import Namespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    FSMTTokenizer,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+)
+
+from hf_vanilla_transformer.conversion import convert_checkpoint
+from hf_vanilla_transformer.translation_layouts import fairseq_sinusoids
+from tiny import close
+
+SIZES = {
+    "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 24, "dropout": 0.0,
+}  # fmt: skip  # as in tiny.py
+WORDS = ["a dog runs", "the cat sleeps now", "a small dog sleeps", "the house is old", "a cat runs to the old house"]
+
+
+def shaken(model, scale=0.3):
+    """Random biases and norms too, so that none of them is 0 or 1; logits that differ."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter.add_(torch.randn_like(parameter) * scale)
+    return model.eval()
+
+
+def marian(**changes):
+    torch.manual_seed(0)
+    options = {"vocab_size": 50, "pad_token_id": 39, "decoder_start_token_id": 39, "scale_embedding": True,
+               "activation_function": "swish", **SIZES, **changes}  # fmt: skip  # as above
+    model = shaken(MarianMTModel(MarianConfig(**options)))
+    model.final_logits_bias.normal_()
+    settings = {"num_beams": 4, "bad_words_ids": [[39]], "max_length": 14, "length_penalty": 0.7}
+    model.generation_config.update(**settings)
+    return model
+
+
+def fsmt(**changes):
+    torch.manual_seed(0)
+    options = {"src_vocab_size": 50, "tgt_vocab_size": 40, "max_position_embeddings": 64, **SIZES, **changes}
+    model = shaken(FSMTForConditionalGeneration(FSMTConfig(**options)))
+    model.generation_config.max_length = 14
+    return model
+
+
+def batch(source=38, target=38, padding=1):
+    """Ids of four rows of two to seven tokens, padded on the right."""
+    ids, labels = torch.randint(4, source, (4, 7)), torch.randint(4, target, (4, 5))
+    mask = (torch.arange(7)[None] < torch.tensor([[7], [4], [2], [5]])).long()
+    return {"input_ids": ids.masked_fill(mask == 0, padding), "attention_mask": mask}, labels
+
+
+def same_function(original, converted, padding):
+    source, target = batch(padding=padding)
+    with torch.no_grad():
+        # With a cache, FSMT would let every token see all of them.
+        theirs = original(**source, decoder_input_ids=target, use_cache=False).logits
+        close(converted(**source, decoder_input_ids=target).logits, theirs)
+        for row, mask in enumerate(source["attention_mask"]):
+            alone = source["input_ids"][row : row + 1, : mask.sum()]
+            logits = converted(alone, decoder_input_ids=target[row : row + 1]).logits
+            close(logits[0], theirs[row])
+    for options in ({}, {"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True}):
+        ours, expected = converted.generate(**source, **options), original.generate(**source, **options)
+        assert torch.equal(ours, expected), options
+
+
+class TestMarian:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {},
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 40},
+            {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+            {"scale_embedding": False, "activation_function": "gelu"},
+        ],
+        ids=["shared", "two vocabularies", "all apart", "unscaled"],
+    )
+    def test_computes_and_decodes_the_same(self, tmp_path, changes):
+        original = marian(**changes)
+        original.save_pretrained(tmp_path / "marian")
+        conversion = convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
+        assert conversion.layout.name == "marian"
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        same_function(original, converted, 39)
+        config = converted.config
+        assert config.share_encoder_decoder_embeddings == ("share_encoder_decoder_embeddings" not in changes)
+        assert config.tie_word_embeddings == changes.get("tie_word_embeddings", True)
+        assert (config.sinusoidal_layout, config.position_embedding_type) == ("concatenated", "sinusoidal")
+
+    def test_a_pickle_that_holds_shared_weights_several_times(self, tmp_path):
+        original = marian()
+        original.save_pretrained(tmp_path / "marian")
+        (tmp_path / "marian" / "model.safetensors").unlink()
+        torch.save(original.state_dict(), tmp_path / "marian" / "pytorch_model.bin")
+        conversion = convert_checkpoint(tmp_path / "marian", None, dry_run=True)
+        same_function(original, conversion.model(), 39)
+        assert conversion.config.position_embedding_type == "sinusoidal"
+
+    def test_the_tokenizer_comes_along(self, tmp_path):
+        sentencepiece = pytest.importorskip("sentencepiece", reason="Marian's tokenizer needs sentencepiece")
+        folder = tmp_path / "marian"
+        folder.mkdir()
+        for side in ("source", "target"):
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(WORDS * 20), model_prefix=str(folder / side), vocab_size=30,
+                hard_vocab_limit=False, minloglevel=9,
+            )  # fmt: skip  # one call
+            (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        pieces = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
+        tokens = ["</s>", "<unk>", *(pieces.id_to_piece(n) for n in range(3, len(pieces))), "<pad>"]
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        tokenizer = MarianTokenizer(
+            source_spm=str(folder / "source.spm"), target_spm=str(folder / "target.spm"),
+            vocab=str(folder / "vocab.json"), source_lang="en", target_lang="de",
+        )  # fmt: skip  # one call
+        padding = vocabulary["<pad>"]
+        original = marian(vocab_size=len(tokens), pad_token_id=padding, decoder_start_token_id=padding)
+        original.generation_config.bad_words_ids = [[padding]]
+        original.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        convert_checkpoint(folder, tmp_path / "ours")
+        ours = AutoTokenizer.from_pretrained(tmp_path / "ours")
+        assert type(ours).__name__ == "MarianTokenizer"
+        source = tokenizer(WORDS, return_tensors="pt", padding=True)
+        assert torch.equal(ours(WORDS, return_tensors="pt", padding=True)["input_ids"], source["input_ids"])
+        assert ours(text_target=WORDS)["input_ids"] == tokenizer(text_target=WORDS)["input_ids"]
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        translations = ours.batch_decode(converted.generate(**source), skip_special_tokens=True)
+        assert translations == tokenizer.batch_decode(original.generate(**source), skip_special_tokens=True)
+
+    def test_other_models_with_its_keys_are_not_taken_for_it(self, tmp_path):
+        original = marian()
+        original.save_pretrained(tmp_path / "bart")
+        config = json.loads((tmp_path / "bart" / "config.json").read_text())
+        (tmp_path / "bart" / "config.json").write_text(json.dumps({**config, "model_type": "bart"}))
+        with pytest.raises(ValueError, match="is of no known layout"):
+            convert_checkpoint(tmp_path / "bart", tmp_path / "ours")
+        assert not (tmp_path / "ours").exists()
+
+
+class TestFSMT:
+    @pytest.mark.parametrize(
+        "changes", [{}, {"tgt_vocab_size": 50, "tie_word_embeddings": True}], ids=["apart", "tied"]
+    )
+    def test_computes_and_decodes_the_same(self, tmp_path, changes):
+        original = fsmt(**changes)
+        original.save_pretrained(tmp_path / "fsmt")
+        conversion = convert_checkpoint(tmp_path / "fsmt", tmp_path / "ours")
+        assert conversion.layout.name == "fsmt"
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        same_function(original, converted, 1)
+        assert converted.generation_config.num_beams == 5
+        assert converted.config.max_position_embeddings == 64
+
+    def test_positions_that_no_file_holds_are_computed(self, tmp_path):
+        original = fsmt()
+        original.save_pretrained(tmp_path / "fsmt")
+        file = tmp_path / "fsmt" / "model.safetensors"
+        save_file({k: v for k, v in load_file(file).items() if "embed_positions" not in k}, file, {"format": "pt"})
+        same_function(original, convert_checkpoint(tmp_path / "fsmt", None, dry_run=True).model(), 1)
+
+    def test_the_tokenizer_comes_along(self, tmp_path):
+        pytest.importorskip("sacremoses", reason="FSMT's tokenizer needs sacremoses")
+        letters = sorted(set("".join(WORDS)) - {" "})
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", *letters, *(f"{letter}</w>" for letter in letters), "<madeup>"]
+        for name in ("vocab-src.json", "vocab-tgt.json"):
+            (tmp_path / name).write_text(json.dumps({token: n for n, token in enumerate(tokens)}))
+        (tmp_path / "merges.txt").write_text("#version: 0.2\nd o 10\n")
+        tokenizer = FSMTTokenizer(
+            langs=["en", "de"], src_vocab_file=str(tmp_path / "vocab-src.json"),
+            tgt_vocab_file=str(tmp_path / "vocab-tgt.json"), merges_file=str(tmp_path / "merges.txt"),
+        )  # fmt: skip  # one call
+        original = fsmt(src_vocab_size=len(tokens), tgt_vocab_size=len(tokens))
+        original.save_pretrained(tmp_path / "fsmt")
+        tokenizer.save_pretrained(tmp_path / "fsmt")
+        convert_checkpoint(tmp_path / "fsmt", tmp_path / "ours")
+        ours = AutoTokenizer.from_pretrained(tmp_path / "ours")
+        source = tokenizer(WORDS, return_tensors="pt", padding=True, return_token_type_ids=False)
+        assert torch.equal(ours(WORDS, return_tensors="pt", padding=True)["input_ids"], source["input_ids"])
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        translations = ours.batch_decode(converted.generate(**source), skip_special_tokens=True)
+        assert translations == tokenizer.batch_decode(original.generate(**source), skip_special_tokens=True)
+
+
+def as_fairseq(original):
+    """The weights of FSMT or M2M-100, which transformers converted from fairseq, under fairseq's keys again."""
+    weights = {
+        name.removeprefix("model."): tensor.clone()
+        for name, tensor in original.state_dict().items()
+        if "embed_positions" not in name and not name.startswith("model.shared")
+    }
+    if "lm_head.weight" in weights:
+        weights["decoder.output_projection.weight"] = weights.pop("lm_head.weight")
+    for side in ("encoder", "decoder"):
+        weights[f"{side}.version"] = torch.tensor([3.0])
+        weights[f"{side}.embed_positions._float_tensor"] = torch.zeros(1)
+    return weights
+
+
+ARGUMENTS = {
+    "arch": "transformer", "encoder_attention_heads": 4, "decoder_attention_heads": 2, "activation_fn": "relu",
+    "max_source_positions": 64, "max_target_positions": 64, "dropout": 0.3, "no_scale_embedding": False,
+    "share_all_embeddings": False,
+}  # fmt: skip  # as above
+
+
+def save_fairseq(file, weights, how="args", **changes):
+    arguments = Namespace(**{**ARGUMENTS, **changes})
+    kept = {"args": {"args": arguments}, "cfg": {"args": None, "cfg": {"model": arguments}}, "none": {}}[how]
+    torch.save({**kept, "model": weights, "optimizer_history": [{"num_updates": 7}]}, file)
+    return file
+
+
+class TestFairseq:
+    @pytest.mark.parametrize("how", ["args", "cfg", "none"])
+    def test_post_norm_computes_the_same(self, tmp_path, how):
+        original = fsmt()
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original), how)
+        given = {"encoder_attention_heads": 4, "decoder_attention_heads": 2} if how == "none" else {}
+        conversion = convert_checkpoint(file, tmp_path / "ours", **given)
+        assert conversion.layout.name == "fairseq"
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        converted.generation_config.update(max_length=14, forced_eos_token_id=2, num_beams=5)
+        same_function(original, converted, 1)
+        assert converted.config.dropout == (0.1 if how == "none" else 0.3)
+
+    def test_pre_norm_computes_the_same(self, tmp_path):
+        torch.manual_seed(0)
+        config = M2M100Config(vocab_size=50, max_position_embeddings=64, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+                              activation_function="relu", **SIZES)  # fmt: skip  # one call
+        original = shaken(M2M100ForConditionalGeneration(config))
+        original.generation_config.max_length = 14
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original))
+        conversion = convert_checkpoint(file, None, dry_run=True)
+        assert conversion.config.norm_position == "pre"
+        converted = conversion.model()
+        converted.generation_config.max_length = 14
+        same_function(original, converted, 1)
+
+    def test_what_early_releases_named_otherwise(self, tmp_path):
+        original = fsmt()
+        weights = as_fairseq(original)
+        expected = convert_checkpoint(save_fairseq(tmp_path / "new.pt", weights), None, dry_run=True).weights
+        for side, layers in (("encoder", 2), ("decoder", 3)):
+            for layer in (f"{side}.layers.{i}" for i in range(layers)):
+                for attn in ("self_attn", "encoder_attn"):
+                    for part in ("weight", "bias"):
+                        names = [f"{layer}.{attn}.{name}_proj.{part}" for name in "qkv"]
+                        if names[0] in weights:
+                            weights[f"{layer}.{attn}.in_proj_{part}"] = torch.cat([weights.pop(n) for n in names])
+                for number, norm in enumerate(("self_attn_layer_norm", "final_layer_norm")):
+                    for part in ("weight", "bias") if side == "encoder" else ():
+                        weights[f"{layer}.layer_norms.{number}.{part}"] = weights.pop(f"{layer}.{norm}.{part}")
+        weights["decoder.embed_out"] = weights.pop("decoder.output_projection.weight")
+        found = convert_checkpoint(save_fairseq(tmp_path / "old.pt", weights), None, dry_run=True).weights
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            close(found[name], tensor, 0.0)
+
+    def test_learned_positions_begin_after_padding(self, tmp_path):
+        weights = as_fairseq(fsmt())
+        for side in ("encoder", "decoder"):
+            weights[f"{side}.embed_positions.weight"] = torch.randn(66, 16)
+        conversion = convert_checkpoint(save_fairseq(tmp_path / "learned.pt", weights), None, dry_run=True)
+        assert (conversion.config.position_embedding_type, conversion.config.max_position_embeddings) == (
+            "learned",
+            64,
+        )
+        table = conversion.weights["model.decoder.embed_positions.weight"]
+        close(table, weights["decoder.embed_positions.weight"][2:], 0.0)
+
+    def test_its_dictionary_becomes_the_tokenizer(self, tmp_path):
+        words = sorted({word for text in WORDS for word in text.split()})
+        for side, size in (("de", 50), ("en", 40)):
+            lines = [f"{word} {100 - n}" for n, word in enumerate(words)]
+            lines += [f"madeupword{n:04} 0" for n in range(size - 4 - len(words))]
+            (tmp_path / f"dict.{side}.txt").write_text("\n".join(lines) + "\n")
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()))
+        dictionaries = (tmp_path / "dict.de.txt", tmp_path / "dict.en.txt")
+        convert_checkpoint(file, tmp_path / "ours", None, *dictionaries)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "ours")
+        ids = tokenizer("a dog flies")["input_ids"]
+        assert ids == [4 + words.index("a"), 4 + words.index("dog"), 3, 2]
+        with pytest.raises(ValueError, match=r"dict\.en\.txt has 40 tokens, but the embeddings .* have 50"):
+            convert_checkpoint(file, tmp_path / "wrong", None, dictionaries[1], dictionaries[0])
+        assert not (tmp_path / "wrong").exists()
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"encoder.layernorm_embedding.weight": torch.ones(16)}, "unexpected: encoder.layernorm_embedding.weight"),
+            ({"encoder.layer_norm.weight": torch.ones(16)}, "final layer norm of the encoder alone"),
+        ],
+        ids=["norm of embeddings", "one side pre-norm"],
+    )
+    def test_what_it_cannot_express_is_named(self, tmp_path, change, message):
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", {**as_fairseq(fsmt()), **change})
+        with pytest.raises(ValueError, match=message):
+            convert_checkpoint(file, tmp_path / "ours")
+        assert not (tmp_path / "ours").exists()
+
+
+def test_positions_of_fairseq_are_those_of_fsmt():
+    module = fsmt().model.encoder.embed_positions
+    close(fairseq_sinusoids(64, 16, 1), module.get_embedding(66, 16, 1)[2:])
+
+
+def test_a_name_on_the_hub_is_fetched_or_refused_in_one_line():
+    with pytest.raises(ValueError, match="nobody/nothing is no folder here, and cannot be fetched from the Hub"):
+        convert_checkpoint("nobody/nothing", None, dry_run=True)
