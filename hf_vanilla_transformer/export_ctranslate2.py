@@ -47,6 +47,9 @@ INEXPRESSIBLE = (
     ("decoder_start_token_id", lambda value: value is None, "it starts with a token; set its id"),
 )
 
+# Vocabularies that are not shared.
+SIDES = ("source", "target")
+
 # Where the number of positions stands in the config.json of CTranslate2, which knows nothing of it and lets it be.
 POSITIONS_KEY = "max_position_embeddings"
 
@@ -143,9 +146,6 @@ def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
     return source, target
 
 
-SIDES = ("source", "target")
-
-
 # The specification
 
 
@@ -199,7 +199,8 @@ def _fill_attention(spec: Any, attention: Any, norm: nn.LayerNorm, fused: int) -
     inputs = [attention.q_proj, attention.k_proj, attention.v_proj]
     weights = [_widen_rows(each.weight, of, width) for each, of in zip(inputs, widths, strict=True)]
     biases = [
-        None if each.bias is None else _widen_rows(each.bias, of, width) for each, of in zip(inputs, widths, strict=True)
+        None if each.bias is None else _widen_rows(each.bias, of, width)
+        for each, of in zip(inputs, widths, strict=True)
     ]
     alone = 3 - fused
     parts = [slice(0, alone), slice(alone, 3)] if alone else [slice(0, 3)]
@@ -239,8 +240,8 @@ def _rows(config: VanillaTransformerConfig, wanted: int | None) -> int:
     rows = wanted or config.max_position_embeddings
     if config.position_embedding_type == "learned" and rows > config.max_position_embeddings:
         raise ValueError(
-            f"max_positions is {rows}, but only `max_position_embeddings`={config.max_position_embeddings} positions "
-            "were learned; ask for fewer"
+            f"--max_positions is {rows}, but only `max_position_embeddings`={config.max_position_embeddings} "
+            "positions were learned; leave it out"
         )
     return rows
 

@@ -27,8 +27,11 @@ SERVED = {
 }
 
 # Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
-# there are as many as beams; with False, when none that is going on could still be better.
-PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
+# there are as many as beams; with False, when none that is going on could still be better: of 500 sentences of
+# Multi30k, with 5 beams, seven end otherwise with 1, none with 1.5, and one (a better one) with 2 or 3.
+PATIENCE = {True: 1.0, False: 1.5, None: 1.5}
+
+BOUNDS = frozenset(("max_length", "max_new_tokens"))
 
 # What is read of the generation settings in another way, or says nothing of the tokens.
 READ_APART = frozenset(
@@ -38,8 +41,49 @@ READ_APART = frozenset(
 )
 
 # Says nothing as long as nobody asks for samples, groups of beams or an assistant model.
-WITHOUT_EFFECT = ("assistant_", "num_assistant_", "target_lookbehind", "is_assistant", "epsilon_", "eta_", "typical_p")
+WITHOUT_EFFECT: tuple[str, ...] = (
+    "assistant_",
+    "num_assistant_",
+    "target_lookbehind",
+    "is_assistant",
+    "epsilon_",
+    "eta_",
+    "typical_p",
+)
 WITHOUT_EFFECT += ("temperature", "top_k", "top_p", "min_p", "top_h", "_", "cache_", "max_cache_len")
+
+
+# Of settings whose default in transformers is None, the value that changes nothing.
+NEUTRAL = {
+    "do_sample": False,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "remove_invalid_values": False,
+    "renormalize_logits": False,
+}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise for a setting of `generate()` that CTranslate2 has not.
+
+    Raises:
+        ValueError: Names the setting and its value.
+    """
+    defaults = GenerationConfig().to_dict()
+    for name, value in settings.items():
+        if value is None or name in SERVED or name in READ_APART or name.startswith(WITHOUT_EFFECT):
+            continue
+        if value not in (defaults.get(name), NEUTRAL.get(name)):
+            raise ValueError(
+                f"CTranslate2 has no `{name}`={value!r} of generate(); leave it out, or translate with "
+                "--backend transformers"
+            )
+    if settings.get("early_stopping") not in PATIENCE:
+        raise ValueError(
+            f"CTranslate2 has no `early_stopping`={settings['early_stopping']!r}; set it to True or False"
+        )
 
 
 def load_ctranslate2(
@@ -65,9 +109,8 @@ def load_ctranslate2(
 class CTranslate2Model(nn.Module):
     """An exported model in the place of one of transformers, for decoding; its weights are CTranslate2's.
 
-    The same tokens come of the same settings. Where `early_stopping` is False, a search goes on until there are
-    twice as many finished hypotheses as beams, which finds what `generate()` finds but for a few sentences in a
-    thousand.
+    The same settings give the same tokens, but that a beam search ends by another rule where `early_stopping` is
+    False: when there are `PATIENCE` times as many finished hypotheses as beams.
 
     Attributes:
         config: With `max_position_embeddings`, the most tokens of a source and of an output.
@@ -135,25 +178,18 @@ class CTranslate2Model(nn.Module):
         scores = [score for result in results for score in result.scores]
         return GenerateBeamEncoderDecoderOutput(
             sequences=sequences,  # type: ignore[arg-type]  # declared for ids of one type of tensor
-            sequences_scores=torch.tensor(scores) if scores else None,  # type: ignore[arg-type]  # likewise
+            sequences_scores=torch.tensor(scores) if scores else None,
         )
 
     def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's settings, and the caller's where there are any, that CTranslate2 can follow."""
-        own = {name: value for name, value in self.generation_config.to_dict().items() if value is not None}
-        given = {name: value for name, value in options.items() if value is not None}
-        neutral = GenerationConfig().to_dict()
-        for name, value in (own | given).items():
-            if name in SERVED or name in READ_APART or name.startswith(WITHOUT_EFFECT):
-                continue
-            if value not in (neutral.get(name), NEUTRAL.get(name)):
-                raise ValueError(
-                    f"CTranslate2 has no `{name}`={value!r}; leave it out, or translate with the model that was exported"
-                )
-        bounds = {"max_length", "max_new_tokens"}
-        if bounds & options.keys():
-            own = {name: value for name, value in own.items() if name not in bounds}
-        return own | given
+        """Return the model's settings, and the caller's before them, that CTranslate2 can follow."""
+        own, given = self.generation_config.to_dict(), dict(options)
+        if BOUNDS & given.keys():
+            # One bound of the caller's stands for both of the model's.
+            own = {name: value for name, value in own.items() if name not in BOUNDS}
+        settings = own | {name: value for name, value in given.items() if value is not None}
+        check_settings(settings)
+        return {name: value for name, value in settings.items() if value is not None}
 
     def _arguments(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what CTranslate2 calls the settings."""
@@ -172,18 +208,6 @@ class CTranslate2Model(nn.Module):
             "max_input_length": 0,
             "return_scores": bool(options.get("output_scores") or options.get("output_logits")),
         }
-
-
-# Of settings whose default in transformers is None, the value that changes nothing.
-NEUTRAL = {
-    "do_sample": False,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "remove_invalid_values": False,
-    "renormalize_logits": False,
-}
 
 
 def _translator(folder: Path, device: str, compute_type: str) -> Any:
