@@ -229,7 +229,8 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().float().cpu().contiguous().numpy()
+    # A copy: CTranslate2 rounds weights in place.
+    return tensor.detach().float().cpu().numpy().copy()
 
 
 # Positions and settings

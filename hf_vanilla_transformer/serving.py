@@ -17,13 +17,12 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from .export_ctranslate2 import POSITIONS_KEY, ctranslate2_missing, read_vocabularies
 
-# Settings of `generate()` by the names that CTranslate2 has for the same.
+# Settings of `generate()` by the names that CTranslate2 has for the same. It also has ways to keep words or the end
+# from a sentence, but makes up for it among the other words, which in a beam search gives other translations.
 SERVED = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
 
 # Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
@@ -36,7 +35,7 @@ BOUNDS = frozenset(("max_length", "max_new_tokens"))
 # What is read of the generation settings in another way, or says nothing of the tokens.
 READ_APART = frozenset(
     ("bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "max_length", "max_new_tokens")
-    + ("min_length", "min_new_tokens", "output_logits", "output_scores", "pad_token_id", "return_dict_in_generate")
+    + ("output_logits", "output_scores", "pad_token_id", "return_dict_in_generate")
     + ("output_attentions", "output_hidden_states", "transformers_version", "use_cache")
 )
 
@@ -55,6 +54,9 @@ WITHOUT_EFFECT += ("temperature", "top_k", "top_p", "min_p", "top_h", "_", "cach
 
 # Of settings whose default in transformers is None, the value that changes nothing.
 NEUTRAL = {
+    "min_length": 0,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
     "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
@@ -147,9 +149,9 @@ class CTranslate2Model(nn.Module):
         Args:
             input_ids: Sources (B, S), padded.
             attention_mask: 1 at tokens, 0 at padding, (B, S).
-            **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, bounds of the output,
-                `repetition_penalty` and `no_repeat_ngram_size`; by default the model's own. With
-                `return_dict_in_generate`, the scores come along where `output_scores` or `output_logits` ask for any.
+            **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `max_length` and
+                `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, the scores come along
+                where `output_scores` or `output_logits` ask for any.
 
         Raises:
             ValueError: An option that CTranslate2 has not; names it. Or a source is longer than the positions.
@@ -196,7 +198,6 @@ class CTranslate2Model(nn.Module):
         ends = options["eos_token_id"]
         # The start token counts in the one bound, and not in the other.
         longest = options.get("max_new_tokens") or options.get("max_length", 20) - 1
-        least = max(options.get("min_new_tokens", 0), options.get("min_length", 0) - 1)
         return {
             **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
@@ -204,7 +205,7 @@ class CTranslate2Model(nn.Module):
             # The end token counts as part of the output, also in its score.
             "return_end_token": True,
             "max_decoding_length": min(longest, self.config.max_position_embeddings),
-            "min_decoding_length": least,
+            "min_decoding_length": 0,
             "max_input_length": 0,
             "return_scores": bool(options.get("output_scores") or options.get("output_logits")),
         }
