@@ -214,7 +214,7 @@ class CTranslate2Model(nn.Module):
 def _translator(folder: Path, device: str, compute_type: str) -> Any:
     """Return CTranslate2's translator of a folder."""
     if missing := ctranslate2_missing():
-        raise ValueError(missing)
+        raise ValueError(f"CTranslate2 cannot be used: {missing}")
     if not (folder / "model.bin").is_file():
         raise ValueError(
             f"{folder} holds no model.bin of CTranslate2; write one with scripts/export_model.py --to ctranslate2"

@@ -1,9 +1,5 @@
 """Models exported for CTranslate2: the same log-probabilities and translations, and what is refused."""
 
-import json
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -14,7 +10,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.export_ctranslate2 import ACTIVATIONS, read_vocabularies, vocabularies, write_ctranslate2
+from hf_vanilla_transformer.export_ctranslate2 import ACTIVATIONS, balanced, vocabularies, write_ctranslate2
 from hf_vanilla_transformer.serving import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.text_files import read_lines
 from hf_vanilla_transformer.translation import translate
@@ -105,6 +101,36 @@ class TestWeights:
         ids, targets = tokens(2, 50), tokens(2, 45)
         found = scores(translator(model, tmp_path / "exported", max_positions=50), model, ids, targets)
         close(found, log_probs(model, ids, targets), 1e-4)
+
+
+class TestBalance:
+    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True, "value_head_dim": 3}])
+    def test_the_same_model_of_other_weights(self, changes):
+        model = lively(**changes)
+        twin = balanced(model)
+        ids, targets = tokens(4, 7), tokens(4, 5)
+        close(log_probs(twin, ids, targets), log_probs(model, ids, targets), 1e-4)
+        for name in ("fc2", "self_attn.out_proj"):
+            before, after = (each.model.decoder.layers[0].get_submodule(name).weight for each in (model, twin))
+            assert not torch.allclose(before, after)
+
+    def test_no_unit_takes_the_bits_of_the_others(self):
+        """An inner unit a thousand times the others', which the next product makes up for."""
+        model = lively()
+        for stack in (model.model.encoder, model.model.decoder):
+            for layer in stack.layers:
+                with torch.no_grad():
+                    layer.fc1.weight[0] /= 1000
+                    layer.fc1.bias[0] /= 1000
+                    layer.fc2.weight[:, 0] *= 1000
+        columns = [each.model.encoder.layers[0].fc2.weight.detach().abs().amax(0) for each in (model, balanced(model))]
+        spread = [float(each.max() / each.median()) for each in columns]
+        assert spread[0] > 500 and spread[1] < 50
+
+    def test_other_functions_than_relu_are_left_alone(self):
+        model = lively(activation_function="gelu")
+        ids, targets = tokens(4, 7), tokens(4, 5)
+        close(log_probs(balanced(model), ids, targets), log_probs(model, ids, targets), 1e-4)
 
 
 class TestVocabularies:
@@ -274,7 +300,7 @@ def trained(tokenizer, sources, targets, steps=700, rows=96):
     batches = [order[i : i + rows] for i in range(0, len(order), rows)]
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.2)
-    for step in range(steps):
+    for _ in range(steps):
         batch = batches[int(torch.randint(len(batches), ()))]
         sides = {"text": [sources[i] for i in batch], "text_target": [targets[i] for i in batch]}
         given = tokenizer(**sides, padding=True, return_tensors="pt", return_token_type_ids=False)
