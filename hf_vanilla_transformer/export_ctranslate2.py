@@ -301,3 +301,15 @@ def _configure(settings: Any, config: VanillaTransformerConfig, target: list[str
     settings.add_source_bos = settings.add_source_eos = False
     settings.layer_norm_epsilon = float(config.layer_norm_eps)
     settings.add_attribute(POSITIONS_KEY, rows)
+
+
+__all__ = [
+    "ACTIVATIONS",
+    "QUANTIZATIONS",
+    "balanced",
+    "check_expressible",
+    "ctranslate2_missing",
+    "read_vocabularies",
+    "vocabularies",
+    "write_ctranslate2",
+]
