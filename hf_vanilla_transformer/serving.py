@@ -26,9 +26,10 @@ SERVED = {
 }
 
 # Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
-# there are as many as beams; with False, when none that is going on could still be better: of 500 sentences of
-# Multi30k, with 5 beams, seven end otherwise with 1, none with 1.5, and one (a better one) with 2 or 3.
-PATIENCE = {True: 1.0, False: 1.5, None: 1.5}
+# there are as many as beams; with False, when none that is going on would be better if it ended now, which may be too
+# early. Beams of 4 and 5, 500 sentences of Multi30k: with 2.0 all and 499 are those of `generate()`, with 1.0 495 and
+# 493. Of a model of 20 BLEU it is 494; of the others five score better than those of `generate()`, and one worse.
+PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 
 BOUNDS = frozenset(("max_length", "max_new_tokens"))
 

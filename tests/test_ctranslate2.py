@@ -275,18 +275,29 @@ def test_500_real_sentences(shared_data, tmp_path):
     tokenizer.save_pretrained(tmp_path / "model")
     for quantization in ("float32", "int8"):
         export_model(tmp_path / "model", "ctranslate2", tmp_path / quantization, quantization=quantization)
-    for num_beams in (1, 4):
-        expected = best(model, tokenizer, tests[0], num_beams)
-        same = best(*load_ctranslate2(tmp_path / "float32"), tests[0], num_beams)
-        assert sum(map(str.__eq__, same, expected)) >= 0.99 * len(expected)
-        coarse = best(*load_ctranslate2(tmp_path / "int8"), tests[0], num_beams)
-        ours, theirs = (sacrebleu.corpus_bleu(each, [tests[1]]).score for each in (expected, coarse))
-        print(num_beams, sum(map(str.__eq__, same, expected)), ours, theirs)
-        assert ours > 10 and abs(ours - theirs) <= 0.3
+    exported = {name: load_ctranslate2(tmp_path / name) for name in ("float32", "int8")}
+    lost = []
+    # Searches that end by the same rule, and one that here goes on for longer: identical, and worse, at the most.
+    for search, identical, worse in (
+        ({"num_beams": 1}, 0.99, 0.01),
+        ({"num_beams": 4, "early_stopping": True}, 0.99, 0.01),
+        ({"num_beams": 4}, 0.97, 0.01),
+    ):
+        expected = best(model, tokenizer, tests[0], search)
+        same = list(zip(best(*exported["float32"], tests[0], search), expected, strict=True))
+        assert sum(found.text == own.text for found, own in same) >= identical * len(same)
+        assert sum(found.score < own.score - 1e-3 for found, own in same) <= worse * len(same)
+        coarse = best(*exported["int8"], tests[0], search)
+        ours, theirs = (
+            sacrebleu.corpus_bleu([each.text for each in row], [tests[1]]).score for row in (expected, coarse)
+        )
+        assert ours > 10
+        lost.append(ours - theirs)
+    assert abs(sum(lost) / len(lost)) <= 0.3
 
 
-def best(model, tokenizer, sentences, num_beams):
-    return [row[0].text for row in translate(model, tokenizer, sentences, num_beams=num_beams)]
+def best(model, tokenizer, sentences, search):
+    return [row[0] for row in translate(model, tokenizer, sentences, with_scores=True, **search)]
 
 
 def trained(tokenizer, sources, targets, steps=700, rows=96):
