@@ -6,7 +6,7 @@ Legend: B batch, S source length, T target length, d width, V vocabulary.
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
+from functools import cache, lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 
 from .benchmark import OURS, Disagreement
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .export_ctranslate2 import vocabularies, write_ctranslate2
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .presets import preset_config
 
@@ -306,15 +307,10 @@ def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, T
 # CTranslate2
 
 
-def ctranslate2_missing() -> str | None:
-    """Return why there is nothing to compare with, or None."""
-    if find_spec("ctranslate2"):
-        return None
-    return 'it is not installed; `pip install "hf-vanilla-transformer[export]"` brings it'
-
-
-def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callable[..., Callable[[], Any]]:
-    """Convert a Marian model to CTranslate2, and return how to decode with it in float32.
+def ctranslate2_like(
+    model: Any, folder: Path, device: str, quantization: str = "float32"
+) -> Callable[..., Callable[[], Any]]:
+    """Export a model of ours to CTranslate2, and return how to decode with it.
 
     It decodes in a process of its own: once two libraries have run their OpenMP threads in one process of a small
     machine, those of PyTorch sleep between any two operations, and short ones take three times as long.
@@ -323,35 +319,23 @@ def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callabl
         model: The model; its weights are written to `folder`.
         folder: An empty folder.
         device: "cpu" or "cuda".
+        quantization: Of the weights, and of the products where the device has them.
 
     Returns:
         A function of source ids (B, S), of the number of beams and of the number of new tokens, which returns a
         function without arguments that decodes, and returns tokens (B, 1 + T) as `generate()` would.
     """
-    from ctranslate2.converters.transformers import BartLoader
-
-    # Marian's own loader would begin with a vector of zeros and leave out a token; ours begins with <s>.
-    config: Any = model.config
-    config.normalize_before, config.normalize_embedding = False, False
-    spec = BartLoader().get_model_spec(model)
-    tokens = [f"t{number}" for number in range(config.vocab_size)]
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
-    spec.config.bos_token = spec.config.decoder_start_token = tokens[config.decoder_start_token_id]
-    spec.config.eos_token, spec.config.unk_token = tokens[config.eos_token_id], tokens[3]
-    spec.validate()
-    spec.optimize()
-    spec.save(str(folder))
-    pool = ProcessPoolExecutor(
-        1, get_context("spawn"), initializer=_load_translator, initargs=(str(folder), device, torch.get_num_threads())
-    )
+    write_ctranslate2(model, folder, quantization=quantization)
+    config = model.config
+    sources_of, targets_of = vocabularies(config, None)
+    translator = (str(folder), device, quantization, torch.get_num_threads())
 
     def decoder(ids: Tensor, num_beams: int, new_tokens: int) -> Callable[[], Any]:
-        sources = [[tokens[number] for number in row] for row in ids.tolist()]
-        numbers = {token: number for number, token in enumerate(tokens)}
+        sources = [[sources_of[number] for number in row] for row in ids.tolist()]
+        numbers = {token: number for number, token in enumerate(targets_of)}
 
         def decode() -> Tensor:
-            outputs = pool.submit(_translate, sources, num_beams, new_tokens).result()
+            outputs = _other_process().submit(_translate, translator, sources, num_beams, new_tokens).result()
             rows = [[config.decoder_start_token_id, *(numbers[token] for token in each)] for each in outputs]
             width = 1 + new_tokens
             return torch.tensor([(row + [config.pad_token_id] * width)[:width] for row in rows])
@@ -361,20 +345,24 @@ def ctranslate2_like(model: MarianMTModel, folder: Path, device: str) -> Callabl
     return decoder
 
 
-# The translator of a process that does nothing else.
-_translators: list[Any] = []
+@cache
+def _other_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"))
 
 
-def _load_translator(folder: str, device: str, threads: int) -> None:
+# In the other process; a case of the benchmark has two.
+@lru_cache(maxsize=2)
+def _translator(folder: str, device: str, compute_type: str, threads: int) -> Any:
     import ctranslate2
 
-    options = {"device": device, "compute_type": "float32", "inter_threads": 1, "intra_threads": threads}
-    _translators[:] = [ctranslate2.Translator(folder, **options)]
+    return ctranslate2.Translator(folder, device=device, compute_type=compute_type, intra_threads=threads)
 
 
-def _translate(sources: list[list[str]], num_beams: int, new_tokens: int) -> list[list[str]]:
+def _translate(
+    translator: tuple[str, str, str, int], sources: list[list[str]], num_beams: int, new_tokens: int
+) -> list[list[str]]:
     lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
-    results = _translators[0].translate_batch(sources, beam_size=num_beams, **lengths)
+    results = _translator(*translator).translate_batch(sources, beam_size=num_beams, **lengths)
     return [each.hypotheses[0] for each in results]
 
 
@@ -384,7 +372,6 @@ __all__ = [
     "check_agreement",
     "check_tokens",
     "ctranslate2_like",
-    "ctranslate2_missing",
     "equal_share",
     "loss_and_gradients",
     "marian_like",

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from .batching import TokenBudgetStream
 from .benchmark import OURS, BenchmarkArguments, Case, Sample, Suite, skip
 from .data import DataArguments
+from .export_ctranslate2 import ctranslate2_missing
 from .footprints import memory_suite, startup_suite
 from .machine import DTYPES, decoding_work, precision, resident_bytes, training_flops
 from .peers import (
@@ -26,7 +27,6 @@ from .peers import (
     check_agreement,
     check_tokens,
     ctranslate2_like,
-    ctranslate2_missing,
     loss_and_gradients,
     marian_like,
     our_model,
@@ -35,7 +35,8 @@ from .peers import (
 )
 from .text_suites import data_suite, text_training_cases
 
-CTRANSLATE2 = "ctranslate2 float32"
+# Contestants of the same weights, by their names; those of 8 bits give other tokens here and there.
+CTRANSLATE2 = {f"ctranslate2 {kind}": kind for kind in ("float32", "int8")}
 
 
 # Training
@@ -111,7 +112,7 @@ def generate_suite(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
 def decoding_case(
     preset: str, rows: int, num_beams: int, dtype: str, args: BenchmarkArguments, folder: Path, **fields: Any
 ) -> Case:
-    """Compare decoding of one batch; the weights are of the data type itself, CTranslate2's of float32."""
+    """Compare decoding of one batch; the weights are of the data type itself, CTranslate2's of its own."""
     torch.manual_seed(args.seed)
     ours = our_model(preset, **{"vocab_size": args.vocab_size[-1], **fields}).eval()
     ids = random_batch(ours.config, rows, args.length, args.length, args.device)["input_ids"]
@@ -121,13 +122,23 @@ def decoding_case(
         if why := ctranslate2_missing():
             skip("ctranslate2", why)
         else:
-            decoder = ctranslate2_like(marian, folder, args.device)
-            contestants[CTRANSLATE2] = decoder(ids, num_beams, args.length)
+            for name, kind in CTRANSLATE2.items():
+                (folder / kind).mkdir()
+                decoder = ctranslate2_like(ours, folder / kind, args.device, kind)
+                contestants[name] = decoder(ids, num_beams, args.length)
     if "marian" in args.peers:
         contestants = {"marian": generation(marian.to(args.device, DTYPES[dtype]), ids, num_beams), **contestants}
     contestants = {OURS: generation(ours.to(args.device, DTYPES[dtype]), ids, num_beams), **contestants}
     tokens = {name: decode() for name, decode in contestants.items()}
-    shares = {name: check_tokens(tokens[OURS], tokens[name], name, dtype) for name in tokens if name != OURS}
+    kinds = {name: CTRANSLATE2.get(name, dtype) for name in tokens}
+    shares = {
+        name: check_tokens(tokens[OURS], tokens[name], name, dtype if kinds[name] == "float32" else kinds[name])
+        for name in tokens
+        if name != OURS
+    }
+    sizes = {
+        name: (folder / kind / "model.bin").stat().st_size for name, kind in CTRANSLATE2.items() if name in tokens
+    }
     flops, read = decoding_work(ours.config, rows, num_beams, args.length, args.length, DTYPES[dtype].itemsize)
     how = "greedy" if num_beams == 1 else f"beam {num_beams}"
     return Case(
@@ -139,8 +150,11 @@ def decoding_case(
         dtype,
         flops=flops,
         bytes=read,
-        other_limit=frozenset() if dtype == "float32" else frozenset({CTRANSLATE2}),
-        notes=", ".join(f"{share:.1%} of {name}'s tokens" for name, share in shares.items()),
+        other_limit=frozenset(name for name, kind in kinds.items() if kind != dtype),
+        notes=", ".join(
+            [f"{share:.1%} of {name}'s tokens" for name, share in shares.items()]
+            + [f"{name} takes {size / 1e6:.1f} MB" for name, size in sizes.items()]
+        ),
     )
 
 

@@ -5,9 +5,11 @@ Input is UTF-8, plain or .gz; every line of it gives one line of output. For exa
     python scripts/translate.py --model my-model --input test.en --output test.de
     echo "A dog runs ." | python scripts/translate.py --model my-model
     python scripts/translate.py --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
+    python scripts/translate.py --backend ctranslate2 --model my-model-ct2 --input test.en --output test.de
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
-is a translation's log-probability, in nats, divided by its number of tokens to the power of the length penalty.
+is a translation's log-probability, in nats, divided by its number of tokens to the power of the length penalty. The
+folder for --backend ctranslate2 is what scripts/export_model.py --to ctranslate2 wrote.
 """
 
 import json
@@ -21,6 +23,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+from hf_vanilla_transformer.serving import load_ctranslate2
 from hf_vanilla_transformer.text_files import read_lines, written_whole
 from hf_vanilla_transformer.translation import CHUNK_SIZE, load, translate_lines
 
@@ -33,6 +36,9 @@ class Arguments:
     """What to translate, with what, and how."""
 
     model: str = field(metadata={"help": "Folder of the model and its tokenizer, or their name on the Hub."})
+    backend: Literal["transformers", "ctranslate2"] = field(
+        default="transformers", metadata={"help": "What computes: transformers (default), or ctranslate2."}
+    )
     input: list[str] = field(
         default_factory=lambda: ["-"],
         metadata={"help": "Files to translate, one after the other; - (default): stdin."},
@@ -56,7 +62,9 @@ class Arguments:
         default=CHUNK_SIZE, metadata={"help": "Lines to read and sort at a time; 1 answers each line at once."}
     )
     bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16: faster where the hardware has it."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, cuda:1, mps, ... Default: a GPU if any."})
+    device: str | None = field(
+        default=None, metadata={"help": "cpu, cuda, cuda:1, mps, ... Default: a GPU if any; with ctranslate2 cpu."}
+    )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run Python code that comes with the model; only from sources you trust."}
     )
@@ -78,12 +86,22 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(2, f"{parser.prog}: error: out of memory; lower --max_tokens {arguments.max_tokens}\n")
 
 
+def _load(arguments: Arguments) -> tuple[Any, Any]:
+    """Return what translates, and its tokenizer."""
+    if arguments.backend == "transformers":
+        dtype = torch.bfloat16 if arguments.bf16 else None
+        return load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
+    for name in ("bf16", "trust_remote_code"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name} is for --backend transformers; leave it out")
+    return load_ctranslate2(arguments.model, arguments.device)
+
+
 def _translate(arguments: Arguments) -> None:
     """Write a line for every line read."""
     if arguments.num_hypotheses > 1 and arguments.format == "text":
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    dtype = torch.bfloat16 if arguments.bf16 else None
-    model, tokenizer = load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
+    model, tokenizer = _load(arguments)
     lines, sources = tee(line for path in arguments.input for line in read_lines(path))
     names = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "max_tokens", "chunk_size")
     given: dict[str, Any] = {name: value for name in names if (value := getattr(arguments, name)) is not None}

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -275,7 +276,7 @@ def test_ctranslate2_decodes_our_tokens(tmp_path):
     pytest.importorskip("ctranslate2", reason="compared with where it is installed, by the extra `export`")
     ours = our_model("tiny", vocab_size=50).eval()
     ids = torch.randint(4, 50, (5, 7))
-    decoder = ctranslate2_like(marian_like(ours).eval(), tmp_path, "cpu")
+    decoder = ctranslate2_like(ours, tmp_path, "cpu")
     for num_beams in (1, 4):
         expected = suites.generation(ours, ids, num_beams)()
         assert check_tokens(expected, decoder(ids, num_beams, 7)(), "ctranslate2", "float32") == 1
@@ -283,7 +284,7 @@ def test_ctranslate2_decodes_our_tokens(tmp_path):
 
 
 def test_without_ctranslate2_the_rest_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("hf_vanilla_transformer.peers.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_vanilla_transformer.export_ctranslate2.find_spec", lambda name: None)
     case = suites.decoding_case("tiny", 2, 1, "float32", arguments(), tmp_path)
     assert list(case.contestants) == ["ours", "marian"]
     assert capsys.readouterr().err.startswith("ctranslate2: not measured, it is not installed; `pip install")
@@ -579,8 +580,10 @@ def test_generate_suite(load_script, tmp_path):
     found = run_script(load_script, tmp_path, "generate", dtype=["float32", "bfloat16"])
     assert len(found) == 8
     beam = found["beam 2, tiny, 3 x 6, float32"]
-    assert set(beam["ratios"]) == {"marian", "ctranslate2 float32"} and 0 < beam["shares"]["ours"]
+    assert set(beam["ratios"]) == {"marian", "ctranslate2 float32", "ctranslate2 int8"} and 0 < beam["shares"]["ours"]
     assert beam["notes"].startswith("100.0% of marian's tokens")
+    sizes = re.search(r"ctranslate2 float32 takes (.*) MB, ctranslate2 int8 takes (.*) MB$", beam["notes"]).groups()
+    assert 0 < float(sizes[1]) < 0.6 * float(sizes[0])
     # That of bfloat16 is not the limit of a contestant in float32.
     assert set(found["beam 2, tiny, 3 x 6, bfloat16"]["shares"]) == {"ours", "marian"}
     assert set(beam["shares"]) == {"ours", "marian", "ctranslate2 float32"}

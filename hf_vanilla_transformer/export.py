@@ -1,0 +1,123 @@
+"""Trained models carried out to where they serve: one function for a folder, and a table of the formats."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from .export_ctranslate2 import write_ctranslate2
+from .export_onnx import write_onnx
+from .serving import check_settings
+from .sharing_vanilla_transformer import MODEL_TYPE
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+class Target(NamedTuple):
+    """A format: what writes it, and the options that it has."""
+
+    write: Callable[..., None]
+    options: tuple[str, ...]
+
+
+def _to_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+    check_settings(model.generation_config.to_dict())
+    write_ctranslate2(model, folder, tokenizer, **options)
+
+
+def _to_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+    write_onnx(model, folder, **options).save_pretrained(folder)
+
+
+TARGETS = {
+    "ctranslate2": Target(_to_ctranslate2, ("quantization", "max_positions")),
+    "onnx": Target(_to_onnx, ("max_positions",)),
+}
+
+
+def export_model(name: str | Path, to: str, output_dir: str | Path, **options: Any) -> Path:
+    """Write a saved model in another format, with its tokenizer and its generation settings.
+
+    Args:
+        name: Folder of the model, or its name on the Hub. The tokenizer is expected there too; without one, nothing
+            but ids can be translated.
+        to: The format, a key of `TARGETS`.
+        output_dir: A new or empty folder. It appears when all is written, or not at all.
+        **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, where the
+            format has them; None stands for its default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The model cannot be loaded, is none of ours, lacks weights, or has a property that the format
+            has not; the format or an option is unknown; or the folder is not empty. Says which.
+    """
+    if to not in TARGETS:
+        raise ValueError(f"--to {to} is unknown; use one of {', '.join(TARGETS)}")
+    options = {option: value for option, value in options.items() if value is not None}
+    for option in options:
+        if option not in TARGETS[to].options:
+            raise ValueError(f"--to {to} has no --{option}; leave it out")
+    if options.get("max_positions", 1) < 1:
+        raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
+    with new_folder(output_dir) as folder:
+        model, tokenizer = load_for_export(name)
+        TARGETS[to].write(model, tokenizer, folder, **options)
+        model.generation_config.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    return Path(output_dir)
+
+
+def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | None]:
+    """Return a model of ours in float32 with all of its weights, and its tokenizer if its folder holds one.
+
+    Raises:
+        ValueError: They cannot be loaded, the model is of another kind, or some of its weights are missing.
+    """
+    try:
+        kind = AutoConfig.from_pretrained(name).model_type
+        if kind != MODEL_TYPE:
+            raise ValueError(f"model_type is {kind!r}, not {MODEL_TYPE!r}; export it by tools of its own")
+        model, found = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
+        if found["missing_keys"]:
+            raise ValueError(f"no weights of {', '.join(sorted(found['missing_keys']))}; save the model again")
+        folder = Path(name)
+        has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
+        return model.eval(), AutoTokenizer.from_pretrained(name) if has_tokenizer else None
+    except (ValueError, OSError, SafetensorError) as error:
+        raise ValueError(f"model {name} cannot be exported: {error}") from error
+
+
+@contextmanager
+def new_folder(name: str | Path) -> Iterator[Path]:
+    """Make a folder that appears under its name when all of it is written, and not before.
+
+    Yields:
+        A folder beside it to write to.
+
+    Raises:
+        ValueError: There is a file of that name, or a folder that is not empty.
+    """
+    folder = Path(name).absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"--output_dir {name} exists and is not an empty folder; name another")
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+__all__ = ["TARGETS", "Target", "export_model", "load_for_export", "new_folder"]

@@ -1,0 +1,114 @@
+"""Translate lines of standard input with ONNX graphs, where there are neither PyTorch nor transformers.
+
+    python scripts/export_model.py --model my-model --to onnx --output_dir my-model-onnx
+    pip install onnxruntime tokenizers numpy
+    python onnx_translate.py --model my-model-onnx < test.en > test.de
+
+Greedy search, the same as `generate()` with one beam. This file needs nothing else of the package: copy it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+# Section 6.1 of the paper: an output may have so many more tokens than its source.
+EXTRA_OUTPUT_TOKENS = 50
+
+
+class Translator:
+    """An exported model and its tokenizer."""
+
+    def __init__(self, folder: Path, threads: int = 0):
+        """Load both from the folder that `export_model.py --to onnx` wrote."""
+        config, generation, tokenizer = (
+            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            for name in ("config", "generation_config", "tokenizer_config")
+        )
+        self.max_positions = config["max_position_embeddings"]
+        self.pad, self.start = config["pad_token_id"] or 0, generation["decoder_start_token_id"]
+        self.ends = np.atleast_1d(generation["eos_token_id"])
+        target = folder / "target_tokenizer.json"
+        files = [folder / "tokenizer.json", target if target.is_file() else folder / "tokenizer.json"]
+        self.source_tokenizer, self.target_tokenizer = (Tokenizer.from_file(str(file)) for file in files)
+        self.source_tokenizer.no_padding()
+        self.source_tokenizer.no_truncation()
+        # A text that spells a special token is cut like any other.
+        self.source_tokenizer.encode_special_tokens = tokenizer.get("split_special_tokens", False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.encoder, self.decoder = (
+            onnxruntime.InferenceSession(folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
+            for name in ("encoder", "decoder")
+        )
+
+    def translate(self, sentences: list[str]) -> list[str]:
+        """Return the translations of a batch of sentences; a blank one has a blank translation."""
+        rows = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+        texts = [""] * len(sentences)
+        if rows:
+            ids = [encoding.ids for encoding in self.source_tokenizer.encode_batch([sentences[i] for i in rows])]
+            outputs = self.target_tokenizer.decode_batch(self.generate(ids), skip_special_tokens=True)
+            for i, text in zip(rows, outputs, strict=True):
+                texts[i] = text
+        return texts
+
+    def generate(self, sources: list[list[int]]) -> list[list[int]]:
+        """Return the target ids of a batch of sources."""
+        longest = max(map(len, sources))
+        if longest > self.max_positions:
+            raise ValueError(
+                f"a source has {longest} tokens, but the graphs hold {self.max_positions} positions; shorten it, or "
+                "export with more --max_positions"
+            )
+        input_ids = np.array([ids + [self.pad] * (longest - len(ids)) for ids in sources])
+        mask = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources])
+        cross = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
+        given = {"attention_mask": mask, "cross_keys": cross[0], "cross_values": cross[1]}
+        for name in ("past_keys", "past_values"):
+            layers, _, heads, _, width = next(i.shape for i in self.decoder.get_inputs() if i.name == name)
+            given[name] = np.zeros((layers, len(sources), heads, 0, width), np.float32)
+        tokens = np.full((len(sources), 1), self.start)
+        done = np.zeros(len(sources), bool)
+        # The start token counts, as it does for `max_length`.
+        while tokens.shape[1] < min(longest + EXTRA_OUTPUT_TOKENS, self.max_positions) and not done.all():
+            logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **given})
+            given["past_keys"], given["past_values"] = past
+            chosen = np.where(done, self.pad, logits[:, -1].argmax(-1))
+            done |= np.isin(chosen, self.ends)
+            tokens = np.concatenate([tokens, chosen[:, None]], 1)
+        return tokens.tolist()
+
+
+def batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Yield lines in batches, without their ends."""
+    while batch := [line.rstrip("\r\n") for line in islice(lines, size)]:
+        yield batch
+
+
+def main() -> None:
+    """Translate standard input to standard output, a line for each line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder that export_model.py --to onnx wrote")
+    parser.add_argument("--batch_size", type=int, default=32, help="lines to translate at a time (default 32)")
+    parser.add_argument("--threads", type=int, default=0, help="threads (default: one for each core)")
+    arguments = parser.parse_args()
+    sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
+    try:
+        translator = Translator(arguments.model, arguments.threads)
+        for batch in batches(iter(sys.stdin), max(1, arguments.batch_size)):
+            for text in translator.translate(batch):
+                print(" ".join(text.splitlines()), flush=True)
+    except (KeyError, OSError, ValueError, onnxruntime.capi.onnxruntime_pybind11_state.NoSuchFile) as error:
+        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
+
+
+if __name__ == "__main__":
+    main()
