@@ -1,9 +1,6 @@
 """Trained models carried out to where they serve: one function for a folder, and a table of the formats."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +9,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from .export_ctranslate2 import write_ctranslate2
+from .export_marian import write_marian
 from .export_onnx import write_onnx
 from .serving import check_settings
 from .sharing_vanilla_transformer import MODEL_TYPE
+from .text_files import folder_written_whole
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -35,9 +34,14 @@ def _to_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
+def _to_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    write_marian(model, folder)
+
+
 TARGETS = {
     "ctranslate2": Target(_to_ctranslate2, ("quantization", "max_positions")),
     "onnx": Target(_to_onnx, ("max_positions",)),
+    "marian": Target(_to_marian, ()),
 }
 
 
@@ -67,7 +71,7 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
             raise ValueError(f"--to {to} has no --{option}; leave it out")
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
-    with new_folder(output_dir) as folder:
+    with folder_written_whole(output_dir) as folder:
         model, tokenizer = load_for_export(name)
         TARGETS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
@@ -96,28 +100,4 @@ def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | No
         raise ValueError(f"model {name} cannot be exported: {error}") from error
 
 
-@contextmanager
-def new_folder(name: str | Path) -> Iterator[Path]:
-    """Make a folder that appears under its name when all of it is written, and not before.
-
-    Yields:
-        A folder beside it to write to.
-
-    Raises:
-        ValueError: There is a file of that name, or a folder that is not empty.
-    """
-    folder = Path(name).absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--output_dir {name} exists and is not an empty folder; name another")
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-__all__ = ["TARGETS", "Target", "export_model", "load_for_export", "new_folder"]
+__all__ = ["TARGETS", "Target", "export_model", "load_for_export"]

@@ -8,6 +8,9 @@ An example of each format:
     python scripts/export_model.py --model my-model --to onnx --output_dir my-model-onnx
     python scripts/onnx_translate.py --model my-model-onnx < test.en > test.de
 
+    python scripts/export_model.py --model my-model --to marian --output_dir my-model-marian
+    python scripts/translate.py --model my-model-marian --input test.en --output test.de
+
 The folder then also holds the tokenizer and the generation settings. A property of the model that a format cannot
 express is named, and nothing is written.
 """
@@ -30,7 +33,7 @@ class Arguments:
     """What to write, and how."""
 
     model: str = field(metadata={"help": "Folder of the model and its tokenizer, or their name on the Hub."})
-    to: Literal["ctranslate2", "onnx"] = field(metadata={"help": "Format: ctranslate2 or onnx."})
+    to: Literal["ctranslate2", "onnx", "marian"] = field(metadata={"help": "Format: ctranslate2, onnx or marian."})
     output_dir: str = field(metadata={"help": "Folder of the result; new or empty."})
     quantization: str | None = field(
         default=None,
