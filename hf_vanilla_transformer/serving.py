@@ -68,6 +68,20 @@ NEUTRAL = {
 }
 
 
+def is_single_words(name: str, value: Any) -> bool:
+    """Return whether a setting bars single tokens, as Marian's do padding.
+
+    CTranslate2 shares their probability out among the others, `generate()` does not: no difference where it is small.
+    """
+    return name == "bad_words_ids" and all(len(word) == 1 for word in value)
+
+
+def ends_at_the_bound(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
+    """Return whether a setting forces the end upon an output that has reached its bound, which adds no text to it."""
+    ends = settings.get("eos_token_id")
+    return name == "forced_eos_token_id" and value in (ends if isinstance(ends, list) else [ends])
+
+
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise for a setting of `generate()` that CTranslate2 has not.
 
@@ -77,6 +91,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     defaults = GenerationConfig().to_dict()
     for name, value in settings.items():
         if value is None or name in SERVED or name in READ_APART or name.startswith(WITHOUT_EFFECT):
+            continue
+        if is_single_words(name, value) or ends_at_the_bound(name, value, settings):
             continue
         if value not in (defaults.get(name), NEUTRAL.get(name)):
             raise ValueError(
@@ -203,6 +219,7 @@ class CTranslate2Model(nn.Module):
             **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
             "end_token": [self._target[end] for end in (ends if isinstance(ends, list) else [ends])],
+            "suppress_sequences": [[self._target[word[0]]] for word in options.get("bad_words_ids", [])],
             # The end token counts as part of the output, also in its score.
             "return_end_token": True,
             "max_decoding_length": min(longest, self.config.max_position_embeddings),

@@ -6,7 +6,7 @@ An example of each format:
     python scripts/translate.py --backend ctranslate2 --model my-model-ct2 --input test.en --output test.de
 
     python scripts/export_model.py --model my-model --to onnx --output_dir my-model-onnx
-    python scripts/onnx_translate.py --model my-model-onnx < test.en > test.de
+    python scripts/onnx_translate.py --model my-model-onnx --input test.en --output test.de
 
     python scripts/export_model.py --model my-model --to marian --output_dir my-model-marian
     python scripts/translate.py --model my-model-marian --input test.en --output test.de

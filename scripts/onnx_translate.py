@@ -1,8 +1,8 @@
-"""Translate lines of standard input with ONNX graphs, where there are neither PyTorch nor transformers.
+"""Translate lines of text with ONNX graphs, where there are neither PyTorch nor transformers.
 
     python scripts/export_model.py --model my-model --to onnx --output_dir my-model-onnx
     pip install onnxruntime tokenizers numpy
-    python onnx_translate.py --model my-model-onnx < test.en > test.de
+    python onnx_translate.py --model my-model-onnx --input test.en --output test.de
 
 Greedy search, the same as `generate()` with one beam. This file needs nothing else of the package: copy it.
 """
@@ -11,8 +11,10 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -92,10 +94,17 @@ def batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
         yield batch
 
 
+def opened(name: str, mode: str, standard: Any) -> Any:
+    """Return a file of text to read or write, or the standard stream, which stays open."""
+    return nullcontext(standard) if name == "-" else open(name, mode, encoding="utf-8", newline="\n")
+
+
 def main() -> None:
-    """Translate standard input to standard output, a line for each line."""
+    """Translate a file or standard input, a line for each line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder that export_model.py --to onnx wrote")
+    parser.add_argument("--input", default="-", help="file to translate; - (default): stdin")
+    parser.add_argument("--output", default="-", help="file to write; - (default): stdout")
     parser.add_argument("--batch_size", type=int, default=32, help="lines to translate at a time (default 32)")
     parser.add_argument("--threads", type=int, default=0, help="threads (default: one for each core)")
     arguments = parser.parse_args()
@@ -103,9 +112,10 @@ def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
         translator = Translator(arguments.model, arguments.threads)
-        for batch in batches(iter(sys.stdin), max(1, arguments.batch_size)):
-            for text in translator.translate(batch):
-                print(" ".join(text.splitlines()), flush=True)
+        with opened(arguments.input, "r", sys.stdin) as lines, opened(arguments.output, "w", sys.stdout) as output:
+            for batch in batches(iter(lines), max(1, arguments.batch_size)):
+                for text in translator.translate(batch):
+                    print(" ".join(text.splitlines()), file=output, flush=True)
     except (KeyError, OSError, ValueError, onnxruntime.capi.onnxruntime_pybind11_state.NoSuchFile) as error:
         parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
 

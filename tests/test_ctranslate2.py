@@ -6,7 +6,6 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
 from hf_vanilla_transformer.export import export_model
@@ -15,7 +14,7 @@ from hf_vanilla_transformer.serving import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.text_files import read_lines
 from hf_vanilla_transformer.translation import translate
 from tiny import VOCABULARIES, close, tiny_model, tokens
-from translators import ENGLISH, PAIR, SHARED, build
+from translators import ENGLISH, PAIR, SHARED, build, trained
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
 
@@ -232,7 +231,8 @@ class TestServing:
         ("options", "message"),
         [
             ({"do_sample": True}, "CTranslate2 has no `do_sample`=True of generate"),
-            ({"bad_words_ids": [[5]]}, "CTranslate2 has no `bad_words_ids`"),
+            ({"bad_words_ids": [[5, 6]]}, "CTranslate2 has no `bad_words_ids`"),
+            ({"forced_eos_token_id": 7}, "CTranslate2 has no `forced_eos_token_id`"),
             ({"no_repeat_ngram_size": 3}, "CTranslate2 has no `no_repeat_ngram_size`=3"),
             ({"min_new_tokens": 2}, "CTranslate2 has no `min_new_tokens`=2"),
             ({"num_beams": 2, "early_stopping": "never"}, "has no `early_stopping`='never'; set it to True or False"),
@@ -298,28 +298,3 @@ def test_500_real_sentences(shared_data, tmp_path):
 
 def best(model, tokenizer, sentences, search):
     return [row[0] for row in translate(model, tokenizer, sentences, with_scores=True, **search)]
-
-
-def trained(tokenizer, sources, targets, steps=700, rows=96):
-    """Return a small model that has seen so many batches of pairs of similar length."""
-    config = VanillaTransformerConfig(
-        vocab_size=len(tokenizer), d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=512, decoder_ffn_dim=512,
-    )  # fmt: skip  # one field a line would fill the screen
-    model = VanillaTransformerForConditionalGeneration(config)
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    batches = [order[i : i + rows] for i in range(0, len(order), rows)]
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.2)
-    for _ in range(steps):
-        batch = batches[int(torch.randint(len(batches), ()))]
-        sides = {"text": [sources[i] for i in batch], "text_target": [targets[i] for i in batch]}
-        given = tokenizer(**sides, padding=True, return_tensors="pt", return_token_type_ids=False)
-        labels = given["labels"].masked_fill(given["labels"] == tokenizer.pad_token_id, -100)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(given["input_ids"], given["attention_mask"], labels=labels, skip_logits=True).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-    return model.eval()

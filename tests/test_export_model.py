@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.translation import translate
+from hf_vanilla_transformer.translation import load, translate
 from tiny import tiny_model
-from translators import ENGLISH, build
+from translators import ENGLISH, SHARED, build
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 main = runpy.run_path(str(SCRIPTS / "export_model.py"))["main"]
@@ -86,6 +86,26 @@ class TestCTranslate2:
         assert len(json.loads((exported / "shared_vocabulary.json").read_text())) == 40
 
 
+class TestMarian:
+    def test_written_by_the_program_and_loaded_by_its_own_class(self, tmp_path, capsys):
+        tiny_model().save_pretrained(tmp_path / "plain")
+        SHARED.save_pretrained(tmp_path / "plain")
+        output = tmp_path / "marian"
+        main(["--model", str(tmp_path / "plain"), "--to", "marian", "--output_dir", str(output)])
+        assert capsys.readouterr().out.startswith(f"{output}: ")
+        ours, tokenizer = load(tmp_path / "plain")
+        marian, other = load(output)
+        assert isinstance(marian, MarianMTModel) and other.get_vocab() == tokenizer.get_vocab()
+        assert translate(marian, other, SENTENCES) == translate(ours, tokenizer, SENTENCES)
+
+    def test_what_it_has_not(self, tmp_path, capsys):
+        tiny_model(norm_position="pre").save_pretrained(tmp_path / "pre")
+        output = tmp_path / "marian"
+        message = fail(capsys, "--model", tmp_path / "pre", "--to", "marian", "--output_dir", output)
+        assert "`norm_position` is 'pre', but Marian knows only 'post'" in message
+        assert [path.name for path in tmp_path.iterdir()] == ["pre"]
+
+
 class TestRefused:
     def test_one_line_and_nothing_written(self, tmp_path, capsys):
         model, output = tmp_path / "model", tmp_path / "exported"
@@ -119,7 +139,7 @@ class TestRefused:
         assert not (tmp_path / "exported").exists()
 
     def test_an_unknown_format(self, tmp_path):
-        with pytest.raises(ValueError, match="--to tflite is unknown; use one of ctranslate2, onnx"):
+        with pytest.raises(ValueError, match="--to tflite is unknown; use one of ctranslate2, onnx, marian"):
             export_model(tmp_path, "tflite", tmp_path / "exported")
 
 
@@ -148,6 +168,11 @@ class TestOnnx:
         result = run("-c", program, text=text)
         assert result.returncode == 0 and result.stderr == ""
         assert result.stdout.splitlines() == expected
+        (folder.parent / "lines").write_text(text, encoding="utf-8")
+        files = ["--input", folder.parent / "lines", "--output", folder.parent / "translations"]
+        result = run(SCRIPTS / "onnx_translate.py", "--model", folder, *files)
+        assert result.returncode == 0 and result.stdout == ""
+        assert (folder.parent / "translations").read_text(encoding="utf-8").splitlines() == expected
 
     def test_axes_are_named(self, graphs):
         import onnxruntime

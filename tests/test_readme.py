@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from foreign_models import TorchNN
 from reviewers import save_bert, save_reviews
+from translators import build
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,7 +57,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "small-bert").mkdir()
     save_bert(path / "small-bert")
     save_reviews(path / "reviews")
+    save_foreign_models(path)
     return path
+
+
+def save_foreign_models(path: Path) -> None:
+    """Save what the README converts: a folder under a name of the Hub, and a tutorial's file with its vocabularies."""
+    for each in build("marian"):
+        each.save_pretrained(path / "Helsinki-NLP" / "opus-mt-en-de")
+    torch.save(TorchNN(width=16, heads=8, batch_first=True).state_dict(), path / "seq2seq.pt")
+    for language, size in (("en", 13), ("de", 17)):
+        tokens = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"word{n}" for n in range(4, size))]
+        (path / f"vocab.{language}").write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
 
 def python_commands() -> list[list[str]]:

@@ -20,6 +20,8 @@ from transformers import (
 )
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
+from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.serving import CTranslate2Model
 from hf_vanilla_transformer.translation_layouts import fairseq_sinusoids
 from tiny import close
 
@@ -144,6 +146,23 @@ class TestMarian:
         converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
         translations = ours.batch_decode(converted.generate(**source), skip_special_tokens=True)
         assert translations == tokenizer.batch_decode(original.generate(**source), skip_special_tokens=True)
+
+    def test_goes_on_to_ctranslate2(self, tmp_path):
+        pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
+        original = marian(forced_eos_token_id=0)
+        # Marian learns that padding never comes; its settings bar it all the same.
+        original.final_logits_bias[0, 39] = -30
+        original.generation_config.update(early_stopping=True)
+        original.save_pretrained(tmp_path / "marian")
+        convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
+        exported = CTranslate2Model(export_model(tmp_path / "ours", "ctranslate2", tmp_path / "exported"))
+        source, _ = batch(padding=39)
+        for options in ({}, {"num_beams": 1}):
+            expected, found = original.generate(**source, **options), exported.generate(**source, **options)
+            for own, other in zip(found.tolist(), expected.tolist(), strict=True):
+                # The end is forced upon an output that reaches the bound; here it just stops.
+                length = next((n for n, token in enumerate(other) if token == 0), len(other))
+                assert own[:length] == other[:length] and not set(own[length:]) - {0, 39}
 
     def test_other_models_with_its_keys_are_not_taken_for_it(self, tmp_path):
         original = marian()

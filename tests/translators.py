@@ -45,3 +45,28 @@ def build(kind: str) -> tuple[PreTrainedModel, object]:
         max_position_embeddings=64,
     )
     return VanillaTransformerForConditionalGeneration(config).eval(), tokenizer
+
+
+def trained(tokenizer, sources, targets, steps=700, rows=96):
+    """Return a small model that has seen so many batches of pairs of similar length."""
+    config = VanillaTransformerConfig(
+        vocab_size=len(tokenizer), d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=512, decoder_ffn_dim=512,
+    )  # fmt: skip  # one field a line would fill the screen
+    model = VanillaTransformerForConditionalGeneration(config)
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    batches = [order[i : i + rows] for i in range(0, len(order), rows)]
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.2)
+    for _ in range(steps):
+        batch = batches[int(torch.randint(len(batches), ()))]
+        sides = {"text": [sources[i] for i in batch], "text_target": [targets[i] for i in batch]}
+        given = tokenizer(**sides, padding=True, return_tensors="pt", return_token_type_ids=False)
+        labels = given["labels"].masked_fill(given["labels"] == tokenizer.pad_token_id, -100)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(given["input_ids"], given["attention_mask"], labels=labels, skip_logits=True).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return model.eval()
