@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,18 +202,15 @@ def _convert(
     faults: list[str] = []
     ours, rows = _transformed(checkpoint.weights, matches, draft, faults)
     stored, position_rows = _transformed(checkpoint.weights, tables, draft, faults)
-    notes = _settle_positions(fields, stored, config_fields)
+    notes = _settle_positions(fields, stored, layout, config_fields)
     tokenizer = None
     if vocabularies:
         tokenizer = _settle_vocabularies(vocabularies, fields, ours, layout, notes)
     else:
         _make_room(fields, ours, notes)
     _settle_sharing(fields, ours, config_fields, encoder_only)
-    dtype = ours[EMBEDDINGS["encoder"]].dtype
-    if not dtype.is_floating_point:
-        raise ValueError(
-            f"the embeddings of {checkpoint.path} are {dtype}; save the weights as floating-point numbers"
-        )
+    # The widest of their types loses nothing.
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in ours.values()))
     config = VanillaTransformerConfig(**fields, dtype=dtype)
     if config.position_embedding_type == "learned":
         ours |= stored
@@ -225,26 +222,30 @@ def _convert(
     _check(ours, expected, rows, layout, unexpected, faults)
     prefix = "model." if encoder_only else ""
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
-    notes.append(_assumed(layout, config_fields))
+    notes += _assumed(layout, config, {*config_fields, *told})
     conversion = Conversion(layout, config, weights, rows, notes, tokenizer, encoder_only)
-    if config.position_embedding_type == "learned":
-        _end_with_positions(conversion, config.max_position_embeddings)
     if layout.finish is not None:
         layout.finish(checkpoint.path, conversion)
+        conversion.generation = {k: v for k, v in conversion.generation.items() if k not in config_fields}
+    if config.position_embedding_type == "learned":
+        _end_with_positions(conversion, config.max_position_embeddings)
     return conversion
 
 
-def _assumed(layout: Layout, given: Mapping[str, Any]) -> str:
-    """Return what nobody told, and is as in the original code."""
-    assumed = [f"{name}={json.dumps(value)}" for name, value in layout.defaults.items() if name not in given]
-    return f"as in the code of {layout.name}, unless --config says otherwise: {' '.join(assumed)}"
+def _assumed(layout: Layout, config: VanillaTransformerConfig, known: set[str]) -> list[str]:
+    """Return, as a note, what nobody told, and is as in the original code."""
+    names = dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults))
+    assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in names if name not in known]
+    if not assumed:
+        return []
+    return [f"as in the code of {layout.name}, unless --config says otherwise: {' '.join(assumed)}"]
 
 
 def _end_with_positions(conversion: Conversion, length: int) -> None:
-    """Let generation and truncation end where the learned positions do."""
-    conversion.generation["max_length"] = length
+    """Let generation and truncation end where the learned positions do, if not before."""
+    conversion.generation["max_length"] = min(conversion.generation.get("max_length") or length, length)
     if conversion.tokenizer is not None:
-        conversion.tokenizer.model_max_length = length
+        conversion.tokenizer.model_max_length = min(conversion.tokenizer.model_max_length, length)
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
@@ -280,18 +281,29 @@ def _recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[st
     unwrapped = weights
     while True:
         for layout in candidates:
-            if all(any(_pattern(theirs).fullmatch(key) for key in unwrapped) for theirs in layout.signature):
+            if _has_signature(unwrapped, layout):
                 return unwrapped, layout
         wrapper = next((text for text in WRAPPERS if all(key.startswith(text) for key in unwrapped)), None)
         if wrapper is None:
             break
         unwrapped = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.items()}
+    for layout in () if name else LAYOUTS.values():
+        if layout not in fitting and _has_signature(weights, layout):
+            said = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
+            raise ValueError(
+                f"{path} is of no known layout: its keys are those of {layout.name}, but {said}; give a folder with "
+                f"the config.json of such a model"
+            )
     nearest = max(candidates, key=lambda layout: _likeness(weights, layout))
     missing = [theirs for theirs in nearest.signature if not any(_pattern(theirs).fullmatch(key) for key in weights)]
     raise ValueError(
         f"{path} is of no known layout{'' if name is None else f' {name}'}: its keys are {_listed(weights)}. The "
         f"nearest is {nearest.name}, but there is no {_listed(missing)}; if only names differ, use --rename old=new"
     )
+
+
+def _has_signature(weights: Iterable[str], layout: Layout) -> bool:
+    return all(any(_pattern(theirs).fullmatch(key) for key in weights) for theirs in layout.signature)
 
 
 def _likeness(weights: Iterable[str], layout: Layout) -> float:
@@ -355,6 +367,10 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
             raise ValueError(f"{checkpoint.path} holds no {_listed(wanted)}, or no layer of the encoder; use --rename")
         # What a decoder lacks is listed with all the rest.
         if embedding is not None:
+            if not embedding.is_floating_point():
+                raise ValueError(
+                    f"the {side}'s embeddings are {embedding.dtype}; save the weights as floating-point numbers"
+                )
             if embedding.dim() != 2:
                 raise ValueError(f"the {side}'s embeddings have the shape {_shape(embedding.shape)}, not two axes")
             told[vocabulary], told["d_model"] = embedding.shape
@@ -421,6 +437,9 @@ def _transformed(
     rows: list[Row] = []
     for match in matches:
         tensor = weights[match.key]
+        if not tensor.is_floating_point():
+            faults.append(f"{match.key}, which is {tensor.dtype} and no floating-point number")
+            continue
         try:
             results = match.rule.transform(
                 tensor.double() if match.rule.transform is not unchanged else tensor, config
@@ -439,14 +458,24 @@ def _transformed(
     return ours, rows
 
 
-def _settle_positions(fields: dict[str, Any], stored: dict[str, Tensor], given: Mapping[str, Any]) -> list[str]:
+def _settle_positions(
+    fields: dict[str, Any], stored: dict[str, Tensor], layout: Layout, given: Mapping[str, Any]
+) -> list[str]:
     """Choose how positions are encoded, by the tables that were stored; return what was chosen.
 
     Sinusoids are computed where a table holds them, up to its rounding: they have no end. Any other table, such as one
     of defective sinusoids, becomes learned positions, which hold it exactly.
     """
     if not stored:
-        return []
+        kind = fields.get("position_embedding_type", "sinusoidal")
+        if kind == "sinusoidal" and layout.own_sinusoids:
+            raise ValueError(
+                f"no table of positions is among the weights, and those that {layout.name} computes are not the "
+                "paper's; save the buffers of the model too (state_dict holds them)"
+            )
+        how = fields.get("sinusoidal_layout", SINUSOIDAL_LAYOUTS[0])
+        # Learned ones that are not there count as missing.
+        return [f"no positions are stored: sinusoids, {how}, are computed"] if kind == "sinusoidal" else []
     kind = given.get("position_embedding_type")
     layouts = [name for name in SINUSOIDAL_LAYOUTS if all(_is_sinusoidal(table, name) for table in stored.values())]
     if layouts and kind != "learned":
@@ -478,7 +507,8 @@ def _is_sinusoidal(table: Tensor, layout: str) -> bool:
         return False
     steps = torch.arange(len(table))
     difference = (sinusoids(steps, table.shape[1], layout) - table.float()).abs().amax(-1)
-    return bool((difference <= TABLE_TOLERANCE + ANGLE_ERROR * steps).all())
+    tolerance = TABLE_TOLERANCE + torch.finfo(table.dtype).eps / 2
+    return bool((difference <= tolerance + ANGLE_ERROR * steps).all())
 
 
 def _make_room(fields: dict[str, Any], ours: dict[str, Tensor], notes: list[str]) -> None:
@@ -581,7 +611,7 @@ def _fill(
     like = ours[EMBEDDINGS["encoder"]]
     rows = []
     for name, shape in expected.items():
-        if name in ours:
+        if name in ours or name in POSITIONS.values():
             continue
         filler = next((layout.fills[end] for end in layout.fills if re.search(rf"{end}$", name)), None)
         if filler is None and re.sub(r"\.\d+\.", ".{i}.", name) in absent:

@@ -13,7 +13,7 @@ from .export_marian import write_marian
 from .export_onnx import write_onnx
 from .serving import check_settings
 from .sharing_vanilla_transformer import MODEL_TYPE
-from .text_files import folder_written_whole
+from .text_files import empty_folder, folder_written_whole
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -31,6 +31,7 @@ def _to_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folde
 
 
 def _to_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+    check_settings(model.generation_config.to_dict(), "onnx_translate.py")
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
@@ -71,8 +72,9 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
             raise ValueError(f"--to {to} has no --{option}; leave it out")
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
+    empty_folder(output_dir)
+    model, tokenizer = load_for_export(name)
     with folder_written_whole(output_dir) as folder:
-        model, tokenizer = load_for_export(name)
         TARGETS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
         if tokenizer is not None:
@@ -96,7 +98,8 @@ def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | No
         folder = Path(name)
         has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
         return model.eval(), AutoTokenizer.from_pretrained(name) if has_tokenizer else None
-    except (ValueError, OSError, SafetensorError) as error:
+    # A weight of another shape is a RuntimeError there.
+    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"model {name} cannot be exported: {error}") from error
 
 

@@ -125,8 +125,12 @@ def vocabularies(
     Raises:
         ValueError: There are more tokens than rows.
     """
-    sides = ((config.vocab_size, "source"), (config.decoder_vocab_size or config.vocab_size, "target"))
-    return tuple(_names(size, getattr(tokenizer, f"{side}_tokenizer", tokenizer), side) for size, side in sides)  # type: ignore[return-value]  # there are two sides
+    sizes = (config.vocab_size, config.decoder_vocab_size or config.vocab_size)
+    source, target = (getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in SIDES)
+    if sizes[0] != sizes[1] and target is tokenizer:
+        # A tokenizer of another family tells the tokens of its source only; any names serve.
+        target = None
+    return _names(sizes[0], source, "source"), _names(sizes[1], target, "target")
 
 
 def _names(size: int, tokenizer: PreTrainedTokenizerBase | None, side: str) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import struct
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping
@@ -86,7 +87,10 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the file, or the shards, that hold the weights of a folder; safetensors before pickles."""
     for suffix in (".safetensors", ".bin"):
         for index in sorted(folder.glob(f"*{suffix}.index.json")):
-            files = [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
+            placed = _read_json(index).get("weight_map")
+            if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+                raise ValueError(f"{index} names no file for each weight (weight_map); fetch it again")
+            files = [folder / name for name in sorted(set(placed.values()))]
             for file in files:
                 if not file.is_file():
                     raise ValueError(f"{folder} holds no {file.name}, which {index.name} names; fetch it too")
@@ -138,7 +142,7 @@ def _unpickle(file: Path) -> Any:
             ) from None
         raise ValueError(f"{file} is no checkpoint that can be read safely, or is damaged; {RESAVE}") from None
     # What torch.load makes of a file that is cut short or no checkpoint at all: it has no error of its own for that.
-    except (RuntimeError, EOFError, KeyError, ValueError, IndexError, TypeError, AttributeError):
+    except (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error):
         raise ValueError(f"{file} is cut short, damaged or no checkpoint; fetch or save it again") from None
 
 

@@ -132,6 +132,7 @@ class Layout:
             from others; empty for any or none.
         finish: What else is to be taken over from the folder, as its tokenizer; takes the folder and the `Conversion`,
             to change its `tokenizer`, `generation` or `notes`.
+        own_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table tells them.
         source_prefix: Special tokens that the original puts before a source text, by their roles.
         source_suffix: Those that it puts after it.
     """
@@ -150,6 +151,7 @@ class Layout:
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
     finish: Callable[[Path, Any], None] | None = None
+    own_sinusoids: bool = False
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
 

@@ -83,6 +83,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Return the sequences (B * num_return_sequences, T) that beam search of transformers returns.
 
+        Among candidates of equal scores, which bfloat16 has many of, either may choose another.
+
         Of each row's log-probabilities only the best are taken out, in one reading; the base class copies, normalizes
         and adds to all of them. It is left to it where it samples, reports what it saw, or waits for other processes.
         """

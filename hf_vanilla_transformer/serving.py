@@ -77,13 +77,13 @@ def is_single_words(name: str, value: Any) -> bool:
 
 
 def ends_at_the_bound(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
-    """Return whether a setting forces the end upon an output that has reached its bound, which adds no text to it."""
+    """Return whether a setting forces the end upon an output that has reached its bound, whose last token it is."""
     ends = settings.get("eos_token_id")
     return name == "forced_eos_token_id" and value in (ends if isinstance(ends, list) else [ends])
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise for a setting of `generate()` that CTranslate2 has not.
+def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") -> None:
+    """Raise for a setting of `generate()` that CTranslate2, or another program, has not.
 
     Raises:
         ValueError: Names the setting and its value.
@@ -96,13 +96,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             continue
         if value not in (defaults.get(name), NEUTRAL.get(name)):
             raise ValueError(
-                f"CTranslate2 has no `{name}`={value!r} of generate(); leave it out, or translate with "
+                f"{program} has no `{name}`={value!r} of generate(); leave it out, or translate with "
                 "--backend transformers"
             )
     if settings.get("early_stopping") not in PATIENCE:
-        raise ValueError(
-            f"CTranslate2 has no `early_stopping`={settings['early_stopping']!r}; set it to True or False"
-        )
+        raise ValueError(f"{program} has no `early_stopping`={settings['early_stopping']!r}; set it to True or False")
 
 
 def load_ctranslate2(
@@ -190,7 +188,7 @@ class CTranslate2Model(nn.Module):
         sequences = pad_sequence(
             [torch.tensor(start + [self._ids[token] for token in tokens]) for tokens in hypotheses],
             batch_first=True,
-            padding_value=options["pad_token_id"] or 0,
+            padding_value=options.get("pad_token_id", 0),
         )
         if not options.get("return_dict_in_generate"):
             return sequences
@@ -215,6 +213,8 @@ class CTranslate2Model(nn.Module):
         ends = options["eos_token_id"]
         # The start token counts in the one bound, and not in the other.
         longest = options.get("max_new_tokens") or options.get("max_length", 20) - 1
+        if options.get("forced_eos_token_id") is not None:
+            longest = max(longest - 1, 1)
         return {
             **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],

@@ -7,7 +7,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -137,6 +137,7 @@ def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = empty_folder(name).resolve()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    new_parents = [parent for parent in partial.parents if not parent.exists()]
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -144,8 +145,12 @@ def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(target)
-    finally:
+    except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        for parent in new_parents:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 __all__ = ["DataError", "empty_folder", "folder_written_whole", "json_rows", "opened", "read_lines", "written_whole"]

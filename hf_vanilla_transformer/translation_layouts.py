@@ -5,13 +5,13 @@ Shape legend: d model width [d_model], L positions, V target vocabulary.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, FSMTConfig, GenerationConfig, MarianConfig, PreTrainedConfig
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .foreign_layouts import (
@@ -40,6 +40,14 @@ COMPUTED_POSITIONS = {side: f"computed positions of the {side}" for side in SIDE
 
 # Settings of `generate()` that say where a configuration comes from, not how to decode.
 _NOT_OF_DECODING = {"transformers_version", "_from_model_config"}
+# Settings without effect where the condition holds, which transformers loads, and refuses to save.
+_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+_OF_BEAMS = ("early_stopping", "length_penalty")
+
+# What fairseq's transformer may have beside the paper's, and ours has not.
+_FAIRSEQ_EXTRAS = (
+    "cross_self_attention", "no_cross_attention", "layernorm_embedding", "character_embeddings", "adaptive_input",
+)  # fmt: skip  # as above
 
 
 def one_row(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
@@ -64,33 +72,61 @@ def _embeddings(prefix: str = "") -> Iterator[Rule]:
         yield Rule(f"{prefix}{side}.embed_tokens.weight", (EMBEDDINGS[side],))
 
 
-def _named_alike(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the foreign configuration tells under our names."""
-    return {name: config[name] for name in NAMED_ALIKE if name in config}
+def _told_by(kind: type[PreTrainedConfig]) -> Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Any]]:
+    """Return what reads the fields that a configuration of this kind tells under our names, its defaults included."""
+
+    def read(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
+        if config.get("model_type") != kind.model_type:
+            raise ValueError(
+                f"weights of {kind.model_type} do not tell how they are used: give the folder with their config.json"
+            )
+        told = kind(**{name: value for name, value in config.items() if name not in ("model_type", "dtype")})
+        return {name: getattr(told, name) for name in NAMED_ALIKE}
+
+    return read
 
 
 def _take_decoding_along(path: Path, conversion: Any) -> None:
     """Take over the tokenizer and the settings of `generate()` of a folder that transformers wrote.
 
     Raises:
-        ValueError: A library that the tokenizer needs is not installed.
+        ValueError: The tokenizer or the settings cannot be loaded.
     """
     if not path.is_dir():
         return
-    if (path / "generation_config.json").is_file():
-        settings = GenerationConfig.from_pretrained(path)
-    else:
-        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(path))
-    conversion.generation |= {k: v for k, v in settings.to_diff_dict().items() if k not in _NOT_OF_DECODING}
+    conversion.generation |= _decoding_settings(path, conversion.notes)
     if conversion.tokenizer is None and not conversion.encoder_only and (path / "tokenizer_config.json").is_file():
         try:
-            conversion.tokenizer = AutoTokenizer.from_pretrained(path)
+            conversion.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         except ImportError as error:
             message = " ".join(str(error).split())
             raise ValueError(
                 f"the tokenizer in {path} needs a library that is not here ({message}); install it: "
                 'pip install "hf-vanilla-transformer[convert]"'
             ) from None
+        # Each of its files has errors of its own kind.
+        except Exception as error:
+            raise ValueError(
+                f"the tokenizer in {path} cannot be loaded ({type(error).__name__}: {error}); fetch its files again"
+            ) from error
+
+
+def _decoding_settings(path: Path, notes: list[str]) -> dict[str, Any]:
+    """Return the settings that `generate()` of the original takes by default."""
+    # Older folders keep them among the fields of the model.
+    name = "generation_config.json" if (path / "generation_config.json").is_file() else "config.json"
+    try:
+        found = GenerationConfig.from_pretrained(path, config_file_name=name, _from_model_config=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{path / name} cannot be read ({error}); fetch it again") from error
+    settings = {k: v for k, v in found.to_diff_dict().items() if k not in _NOT_OF_DECODING}
+    idle = [
+        *(() if settings.get("do_sample") else _OF_SAMPLING),
+        *(() if (settings.get("num_beams") or 1) > 1 else _OF_BEAMS),
+    ]
+    if dropped := [name for name in idle if name in settings]:
+        notes.append(f"settings of generate() without effect were left out: {', '.join(dropped)}")
+    return {name: value for name, value in settings.items() if name not in dropped}
 
 
 # Marian
@@ -125,12 +161,11 @@ MARIAN = Layout(
         "layer_norm_eps": 1e-5,
         "position_embedding_type": "sinusoidal",
         "sinusoidal_layout": "concatenated",
-        **special_ids(pad=58100, bos=None, eos=0, start=58100),
     },
     example="Helsinki-NLP/opus-mt-en-de",
     model_types=("marian",),
     complete=_without_sharing,
-    read_fields=_named_alike,
+    read_fields=_told_by(MarianConfig),
     finish=_take_decoding_along,
 )
 
@@ -156,12 +191,14 @@ def _with_tables(
     """Return the weights with the positions that tokens have: stored under the keys of `tables`, or computed."""
     weights = dict(weights)
     padding = config.get("pad_token_id", FAIRSEQ_IDS["pad_token_id"])
+    if not isinstance(padding, int):
+        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, for positions begin after it")
     for side, key in tables.items():
         stored, embedding = weights.pop(key, None), weights.get(key.replace("embed_positions", "embed_tokens"))
         if stored is not None and stored.dim() == 2:
             # Learned ones, too, begin after that of padding.
             weights[COMPUTED_POSITIONS[side]] = stored[padding + 1 :].clone()
-        elif embedding is not None and embedding.dim() == 2 and embedding.shape[1] > 2:
+        elif embedding is not None and embedding.dim() == 2 and embedding.shape[1] > 3:
             table = fairseq_sinusoids(lengths[side], embedding.shape[1], padding)
             if config.get("no_token_positional_embeddings"):
                 table = torch.zeros_like(table)
@@ -192,11 +229,11 @@ FSMT = Layout(
         *positions(**COMPUTED_POSITIONS),
         Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
     ),
-    defaults={"norm_position": "post", "layer_norm_eps": 1e-5, **FAIRSEQ_IDS},
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/wmt19-en-de",
     model_types=("fsmt",),
     complete=_complete_fsmt,
-    read_fields=_named_alike,
+    read_fields=_told_by(FSMTConfig),
     finish=_take_decoding_along,
 )
 
@@ -218,17 +255,23 @@ def _complete_fairseq(weights: Mapping[str, Tensor], config: Mapping[str, Any]) 
 def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the arguments of fairseq's training tell, and where its norms stand.
 
+    Without arguments, norms before the sub-layers are known by those that then end the stacks.
+
     Raises:
-        ValueError: The two sides normalize at different places.
+        ValueError: The model has what ours has not, or its two sides normalize at different places.
     """
-    first = [f"{side}.layer_norm.weight" in weights for side in SIDES]
-    if first[0] != first[1]:
+    if extras := [name for name in _FAIRSEQ_EXTRAS if config.get(name)]:
+        raise ValueError(f"the model was trained with --{extras[0].replace('_', '-')}, which cannot be expressed")
+    ends = [f"{side}.layer_norm.weight" in weights for side in SIDES]
+    first = [bool(config.get(f"{side}_normalize_before", end)) for side, end in zip(SIDES, ends, strict=True)]
+    if first[0] != first[1] or ends[0] != ends[1]:
         raise ValueError(
-            f"the weights of fairseq hold a final layer norm of the {SIDES[first.index(True)]} alone: norms before "
-            "the sub-layers of one side cannot be expressed"
+            "the two sides of the model normalize at different places (encoder and decoder: norms before the "
+            f"sub-layers {first}, a norm at the end {ends}), which cannot be expressed"
         )
-    told: dict[str, Any] = {"norm_position": "pre" if first[0] else "post"}
-    told |= {name: config[name] for name in NAMED_ALIKE if name in config and "token_id" not in name}
+    told: dict[str, Any] = {name: config[name] for name in NAMED_ALIKE if name in config and "token_id" not in name}
+    if first[0] or "encoder_normalize_before" in config:
+        told |= {"norm_position": "pre" if first[0] else "post", "final_layer_norm": ends[0]}
     if "activation_fn" in config:
         told["activation_function"] = config["activation_fn"]
     if "no_scale_embedding" in config:
@@ -264,7 +307,7 @@ FAIRSEQ = Layout(
         "decoder.layers.{i}.encoder_attn.out_proj.weight",
     ),
     rules=tuple(_fairseq_rules()),
-    defaults={"layer_norm_eps": 1e-5, "activation_function": "relu", **FAIRSEQ_IDS},
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5, "activation_function": "relu", **FAIRSEQ_IDS},
     example="checkpoint_best.pt --source_vocabulary dict.de.txt --target_vocabulary dict.en.txt",
     ignored=tuple(key for side in SIDES for key in (f"{side}.version", f"{side}.embed_positions._float_tensor")),
     complete=_complete_fairseq,

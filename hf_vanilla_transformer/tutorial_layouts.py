@@ -227,6 +227,7 @@ TUTORIAL_LAYOUTS = (
             **special_ids(pad=1, bos=2, eos=3),
         },
         example="opus_books.pt --config encoder_attention_heads=8",
+        own_sinusoids=True,
         source_prefix=("bos",),
     ),
     Layout(
@@ -311,6 +312,7 @@ TUTORIAL_LAYOUTS = (
             ),
             Defect(("decoder",), "softmax runs over the sentences of a batch", "take it over the vocabulary, or none"),
         ),
+        own_sinusoids=True,
         source_prefix=("bos",),
     ),
 )

@@ -43,10 +43,6 @@ class WordVocabulary:
             vocabulary = self._read(Path(vocabulary))
         self.tokens = self._in_order(vocabulary)
 
-    def id_of(self, token: str) -> int | None:
-        """Return the id of a token, or None."""
-        return self.tokens.index(token) if token in self.tokens else None
-
     @property
     def unknown(self) -> str | None:
         """The token that stands for unknown ones, by the usual spellings, or None."""

@@ -34,10 +34,14 @@ class Translator:
             for name in ("config", "generation_config", "tokenizer_config")
         )
         self.max_positions = config["max_position_embeddings"]
-        self.pad, self.start = config["pad_token_id"] or 0, generation["decoder_start_token_id"]
-        self.ends = np.atleast_1d(generation["eos_token_id"])
+        self.pad = config.get("pad_token_id") or 0
+        self.start = generation.get("decoder_start_token_id", config["decoder_start_token_id"])
+        self.ends = np.atleast_1d(generation.get("eos_token_id", []))
+        self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
         target = folder / "target_tokenizer.json"
         files = [folder / "tokenizer.json", target if target.is_file() else folder / "tokenizer.json"]
+        if not files[0].is_file():
+            raise ValueError(f"{folder} holds no tokenizer.json: tokenizers of this kind need transformers")
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.from_file(str(file)) for file in files)
         self.source_tokenizer.no_padding()
         self.source_tokenizer.no_truncation()
@@ -82,7 +86,9 @@ class Translator:
         while tokens.shape[1] < min(longest + EXTRA_OUTPUT_TOKENS, self.max_positions) and not done.all():
             logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **given})
             given["past_keys"], given["past_values"] = past
-            chosen = np.where(done, self.pad, logits[:, -1].argmax(-1))
+            scores = logits[:, -1].copy()
+            scores[:, self.barred] = -np.inf
+            chosen = np.where(done, self.pad, scores.argmax(-1))
             done |= np.isin(chosen, self.ends)
             tokens = np.concatenate([tokens, chosen[:, None]], 1)
         return tokens.tolist()

@@ -82,12 +82,33 @@ class TestEqualsTransformers:
         model = varied_model(vocab_size=5000)
         ours, plain = both_ways(model, padded_source(), eos_token_id=list(range(2, 400)))
         assert torch.equal(ours, plain)
+        assert len(own) == 1
 
-    def test_more_beams_than_tokens(self):
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_a_padded_prefix(self, own, side):
+        prefix = torch.tensor([[1, 9, 8]] * 7)
+        mask = torch.ones_like(prefix)
+        mask[::2, 0 if side == "left" else 2] = 0
+        given = {"decoder_input_ids": prefix.masked_fill(mask == 0, 0), "decoder_attention_mask": mask}
+        ours, plain = both_ways(varied_model(), padded_source(), eos_token_id=ENDS, **given)
+        assert torch.equal(ours, plain)
+        assert len(own) == 1
+
+    def test_an_encoded_source(self, own):
+        model, source = varied_model(), padded_source()
+        options = {"num_beams": 4, "eos_token_id": ENDS, "max_new_tokens": 12}
+        expected = model.generate(**source, **options)
+        encoded = model.get_encoder()(**source)
+        given = {"encoder_outputs": encoded, "attention_mask": source["attention_mask"]}
+        assert torch.equal(model.generate(**given, **options), expected)
+        assert len(own) == 2
+
+    def test_more_beams_than_tokens(self, own):
         model = tiny_model(vocab_size=6, tie_word_embeddings=False)
         source = {"input_ids": torch.tensor([[4, 5, 3], [3, 3, 4]])}
         ours, plain = both_ways(model, source, num_beams=5, num_return_sequences=5)
         assert torch.equal(ours, plain)
+        assert len(own) == 1
 
     @pytest.mark.parametrize("options", [{"do_sample": True}, PLAIN], ids=["sampling", "reports"])
     def test_what_is_left_to_it(self, own, options):

@@ -387,6 +387,16 @@ class TestReading:
     def test_half_precision_stays(self, state):
         model = convert({name: tensor.half() for name, tensor in state.items()}, **HEADS).model()
         assert {weight.dtype for weight in model.parameters()} == {torch.float16}
+        assert model.config.position_embedding_type == "sinusoidal", "stored ones are rounded, and recognised"
+
+    def test_the_widest_of_several_types_is_kept(self, state):
+        mixed = {name: tensor.half() if "embed" in name else tensor for name, tensor in state.items()}
+        assert {weight.dtype for weight in convert(mixed, **HEADS).model().parameters()} == {torch.float32}
+
+    def test_weights_that_are_no_numbers_of_that_kind(self, state):
+        name = "encoder.layers.0.feed_forward.w_1.weight"
+        with pytest.raises(ValueError, match=f"{name}, which is torch.int32 and no floating-point number"):
+            convert({**state, name: state[name].int()}, **HEADS)
 
     def test_what_is_no_checkpoint(self, state, tmp_path):
         def refused(name, match):
@@ -397,6 +407,8 @@ class TestReading:
         whole = tmp_path / "whole.pt"
         torch.save(state, whole)
         (tmp_path / "cut.pt").write_bytes(whole.read_bytes()[:2000])
+        torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+        old = (tmp_path / "legacy.pt").read_bytes()
         (tmp_path / "empty.pt").touch()
         (tmp_path / "text.pt").write_text("hello world\n")
         (tmp_path / "noise.pt").write_bytes(bytes(range(256)) * 4)
@@ -409,6 +421,9 @@ class TestReading:
         refused("missing.pt", "no such file")
         for name in ("cut.pt", "empty.pt", "text.pt"):
             refused(name, "cut short, damaged or no checkpoint")
+        for length in range(1, len(old), 97):
+            (tmp_path / "legacy.pt").write_bytes(old[:length])
+            refused("legacy.pt", "damaged")
         refused("noise.pt", "resave the weights|cut short")
         refused("list.pt", "holds list, not a dict of weights")
         refused("number.pt", "'lr' is float, not a tensor")
@@ -421,6 +436,9 @@ class TestReading:
         refused("", "several files of weights")
         (tmp_path / "none" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
         refused("none", "holds no gone.safetensors")
+        for places in ("null", "[1]", '{"a": 1}'):
+            (tmp_path / "none" / "model.safetensors.index.json").write_text(f'{{"weight_map": {places}}}')
+            refused("none", "names no file for each weight")
 
     def test_code_in_a_pickle_is_not_run(self, tmp_path):
         class Attack:
@@ -596,6 +614,16 @@ class TestDetails:
         assert scalar.model().generate(torch.tensor([[2, 5, 3]]), eos_token_id=None).shape[1] == 15, "no error there"
         del state["src_embed.1.pe"], state["tgt_embed.1.pe"]
         assert convert(state, **HEADS).config.position_embedding_type == "sinusoidal"
+
+    @pytest.mark.parametrize("name", ["scalar-norm", "shared-heads"])
+    def test_sinusoids_of_its_own_must_be_stored(self, name):
+        _, model, options = build(name)
+        tables = [key for key in model.state_dict() if key.endswith("pe")]
+        assert len(tables) == 2
+        for missing, match in ((tables, "no table of positions is among the weights"), (tables[:1], "1 missing")):
+            state = {key: tensor for key, tensor in model.state_dict().items() if key not in missing}
+            with pytest.raises(ValueError, match=match):
+                convert(state, **options)
 
     def test_every_layout_is_found_by_its_own_keys_alone(self):
         found = {case[0] for case in CASES.values()}

@@ -88,7 +88,8 @@ class TestCTranslate2:
 
 class TestMarian:
     def test_written_by_the_program_and_loaded_by_its_own_class(self, tmp_path, capsys):
-        tiny_model().save_pretrained(tmp_path / "plain")
+        # Ours compute sinusoids without end, Marian's end with their table.
+        tiny_model(max_position_embeddings=128).save_pretrained(tmp_path / "plain")
         SHARED.save_pretrained(tmp_path / "plain")
         output = tmp_path / "marian"
         main(["--model", str(tmp_path / "plain"), "--to", "marian", "--output_dir", str(output)])
@@ -133,6 +134,11 @@ class TestRefused:
         save_file(weights, file, metadata={"format": "pt"})
         with pytest.raises(ValueError, match="no weights of model.decoder.layers.0.fc1.weight; save the model again"):
             export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported")
+        weights["model.decoder.layers.0.fc1.weight"] = torch.zeros(3, 3)
+        save_file(weights, file, metadata={"format": "pt"})
+        with pytest.raises(ValueError, match="cannot be exported: "):
+            export_model(tmp_path / "model", "ctranslate2", tmp_path / "new" / "exported")
+        assert not (tmp_path / "new").exists()
         file.write_bytes(file.read_bytes()[:-50])
         with pytest.raises(ValueError, match="cannot be exported: "):
             export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported")
@@ -173,6 +179,27 @@ class TestOnnx:
         result = run(SCRIPTS / "onnx_translate.py", "--model", folder, *files)
         assert result.returncode == 0 and result.stdout == ""
         assert (folder.parent / "translations").read_text(encoding="utf-8").splitlines() == expected
+
+    def test_tokens_that_are_barred_and_rules_that_it_has_not(self, graphs, tmp_path):
+        model, tokenizer, _ = graphs
+        barred = {"bad_words_ids": [[5], [6], [7]]}
+        model.save_pretrained(tmp_path / "model")
+        tokenizer.save_pretrained(tmp_path / "model")
+        settings = GenerationConfig.from_model_config(model.config)
+        settings.update(**barred)
+        settings.save_pretrained(tmp_path / "model")
+        folder = export_model(tmp_path / "model", "onnx", tmp_path / "exported")
+        result = run(SCRIPTS / "onnx_translate.py", "--model", folder, text="".join(f"{s}\n" for s in SENTENCES))
+        options = {"num_beams": 1, "max_tokens": 9999, **barred}
+        assert result.stdout.splitlines() == [row[0].text for row in translate(model, tokenizer, SENTENCES, **options)]
+        settings.update(no_repeat_ngram_size=2)
+        settings.save_pretrained(tmp_path / "model")
+        with pytest.raises(ValueError, match=r"onnx_translate\.py has no `no_repeat_ngram_size`=2"):
+            export_model(tmp_path / "model", "onnx", tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+        (folder / "tokenizer.json").unlink(missing_ok=True)
+        result = run(SCRIPTS / "onnx_translate.py", "--model", folder)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1
 
     def test_axes_are_named(self, graphs):
         import onnxruntime

@@ -114,6 +114,61 @@ class TestMarian:
         same_function(original, conversion.model(), 39)
         assert conversion.config.position_embedding_type == "sinusoidal"
 
+    def test_an_older_folder_keeps_settings_of_decoding_among_those_of_the_model(self, tmp_path):
+        marian().save_pretrained(tmp_path / "marian")
+        settings = json.loads((tmp_path / "marian" / "generation_config.json").read_text())
+        (tmp_path / "marian" / "generation_config.json").unlink()
+        file = tmp_path / "marian" / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+        original = MarianMTModel.from_pretrained(tmp_path / "marian")
+        assert (original.generation_config.num_beams, original.generation_config.bad_words_ids) == (4, [[39]])
+        convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
+        same_function(original, AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours"), 39)
+
+    def test_what_its_config_leaves_out_is_as_in_its_code(self, tmp_path):
+        original = marian(scale_embedding=False, activation_function="gelu")
+        original.save_pretrained(tmp_path / "marian")
+        file = tmp_path / "marian" / "config.json"
+        config = json.loads(file.read_text())
+        del config["scale_embedding"], config["activation_function"]
+        file.write_text(json.dumps(config))
+        conversion = convert_checkpoint(tmp_path / "marian", None, dry_run=True)
+        same_function(original, conversion.model(), 39)
+        assert not any("pad_token_id" in note for note in conversion.notes)
+        for options in ({}, {"layout": "marian"}):
+            with pytest.raises(ValueError, match=r"config\.json"):
+                convert_checkpoint(tmp_path / "marian" / "model.safetensors", None, dry_run=True, **options)
+
+    def test_fields_of_the_user_come_first(self, tmp_path):
+        marian().save_pretrained(tmp_path / "marian")
+        given = {"eos_token_id": 7, "decoder_start_token_id": 5, "pad_token_id": 3}
+        settings = convert_checkpoint(tmp_path / "marian", None, dry_run=True, **given).model().generation_config
+        assert {name: getattr(settings, name) for name in given} == given
+
+    def test_settings_that_only_loading_lets_pass(self, tmp_path):
+        original = marian()
+        original.save_pretrained(tmp_path / "marian")
+        file = tmp_path / "marian" / "generation_config.json"
+        found = {**json.loads(file.read_text()), "num_beams": 1, "early_stopping": True, "temperature": 0.7}
+        file.write_text(json.dumps(found))
+        conversion = convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
+        assert any("temperature, early_stopping, length_penalty" in note for note in conversion.notes)
+        assert (tmp_path / "ours" / "generation_config.json").is_file()
+
+    def test_missing_positions_are_no_zeros(self, tmp_path):
+        marian().save_pretrained(tmp_path / "marian")
+        with pytest.raises(ValueError, match="2 missing: .*embed_positions.weight"):
+            convert_checkpoint(tmp_path / "marian", None, dry_run=True, position_embedding_type="learned")
+
+    @pytest.mark.parametrize("name", ["tokenizer_config.json", "source.spm"])
+    def test_a_damaged_tokenizer(self, tmp_path, name):
+        marian().save_pretrained(tmp_path / "marian")
+        (tmp_path / "marian" / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
+        (tmp_path / "marian" / name).write_text("[]")
+        with pytest.raises(ValueError, match="the tokenizer in .* cannot be loaded"):
+            convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
+        assert not (tmp_path / "ours").exists()
+
     def test_the_tokenizer_comes_along(self, tmp_path):
         sentencepiece = pytest.importorskip("sentencepiece", reason="Marian's tokenizer needs sentencepiece")
         folder = tmp_path / "marian"
@@ -169,7 +224,7 @@ class TestMarian:
         original.save_pretrained(tmp_path / "bart")
         config = json.loads((tmp_path / "bart" / "config.json").read_text())
         (tmp_path / "bart" / "config.json").write_text(json.dumps({**config, "model_type": "bart"}))
-        with pytest.raises(ValueError, match="is of no known layout"):
+        with pytest.raises(ValueError, match="keys are those of marian, but its config.json says 'bart'"):
             convert_checkpoint(tmp_path / "bart", tmp_path / "ours")
         assert not (tmp_path / "ours").exists()
 
@@ -273,6 +328,12 @@ class TestFairseq:
         converted.generation_config.max_length = 14
         same_function(original, converted, 1)
 
+    def test_norms_before_the_sub_layers_without_one_at_the_end(self, tmp_path):
+        arguments = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), **arguments)
+        config = convert_checkpoint(file, None, dry_run=True).config
+        assert (config.norm_position, config.has_final_layer_norm) == ("pre", False)
+
     def test_what_early_releases_named_otherwise(self, tmp_path):
         original = fsmt()
         weights = as_fairseq(original)
@@ -325,12 +386,16 @@ class TestFairseq:
         ("change", "message"),
         [
             ({"encoder.layernorm_embedding.weight": torch.ones(16)}, "unexpected: encoder.layernorm_embedding.weight"),
-            ({"encoder.layer_norm.weight": torch.ones(16)}, "final layer norm of the encoder alone"),
+            ({"encoder.layer_norm.weight": torch.ones(16)}, "normalize at different places"),
+            ({"encoder_normalize_before": True}, "normalize at different places"),
+            ({"cross_self_attention": True}, "trained with --cross-self-attention, which cannot be expressed"),
         ],
-        ids=["norm of embeddings", "one side pre-norm"],
+        ids=["norm of embeddings", "one side pre-norm", "one side pre-norm by its arguments", "other attention"],
     )
     def test_what_it_cannot_express_is_named(self, tmp_path, change, message):
-        file = save_fairseq(tmp_path / "checkpoint_best.pt", {**as_fairseq(fsmt()), **change})
+        weights = {name: value for name, value in change.items() if "." in name}
+        arguments = {name: value for name, value in change.items() if "." not in name}
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", {**as_fairseq(fsmt()), **weights}, **arguments)
         with pytest.raises(ValueError, match=message):
             convert_checkpoint(file, tmp_path / "ours")
         assert not (tmp_path / "ours").exists()
@@ -342,5 +407,6 @@ def test_positions_of_fairseq_are_those_of_fsmt():
 
 
 def test_a_name_on_the_hub_is_fetched_or_refused_in_one_line():
-    with pytest.raises(ValueError, match="nobody/nothing is no folder here, and cannot be fetched from the Hub"):
+    with pytest.raises(ValueError, match="nobody/nothing is no folder here, and cannot be fetched") as caught:
         convert_checkpoint("nobody/nothing", None, dry_run=True)
+    assert "\n" not in str(caught.value)
