@@ -1,7 +1,8 @@
 """Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
 
 The layout is found by the names of the weights. What weights cannot tell, such as the number of heads, is given by
---config. Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, or one token a line) become the tokenizer.
+--config. Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, one token a line, or a dictionary of fairseq)
+become the tokenizer.
 """
 
 import json
@@ -26,7 +27,9 @@ class Arguments:
     """What to convert, and where to put it."""
 
     source: str = field(
-        metadata={"help": "File of weights (.safetensors, or one of torch.save), or a folder with it."}
+        metadata={
+            "help": "File of weights (.safetensors, or one of torch.save), a folder with it, or its name on the Hub."
+        }
     )
     output_dir: str | None = field(default=None, metadata={"help": "Folder of the converted model; new or empty."})
     layout: str | None = field(
