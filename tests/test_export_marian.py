@@ -6,7 +6,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.export_marian import write_marian
-from tiny import VOCABULARIES, close, tiny_model
+from tiny import PEERS_DECODE_SOUNDLY, VOCABULARIES, close, tiny_model
 
 CASES = {
     "paper": {},
@@ -50,7 +50,9 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
             close(other(**source, decoder_input_ids=target).logits, expected)
     for options in ({}, {"num_beams": 1}):
         tokens = model.generate(**source, **options)
-        assert torch.equal(marian.generate(**source, **options), tokens)
+        one_size = model.config.vocab_size == model.config.decoder_vocab_size
+        if one_size or PEERS_DECODE_SOUNDLY or options:
+            assert torch.equal(marian.generate(**source, **options), tokens)
         assert torch.equal(back.generate(**source, **options), tokens)
 
 

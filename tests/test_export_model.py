@@ -109,6 +109,7 @@ class TestMarian:
 
 class TestRefused:
     def test_one_line_and_nothing_written(self, tmp_path, capsys):
+        pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
         model, output = tmp_path / "model", tmp_path / "exported"
         save("shared", model)
         to = ("--to", "ctranslate2", "--output_dir", output)

@@ -23,7 +23,7 @@ from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.serving import CTranslate2Model
 from hf_vanilla_transformer.translation_layouts import fairseq_sinusoids
-from tiny import close
+from tiny import PEERS_DECODE_SOUNDLY, close
 
 SIZES = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
@@ -77,7 +77,12 @@ def same_function(original, converted, padding):
             alone = source["input_ids"][row : row + 1, : mask.sum()]
             logits = converted(alone, decoder_input_ids=target[row : row + 1]).logits
             close(logits[0], theirs[row])
-    for options in ({}, {"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True}):
+    ways = [{"num_beams": 1}, {}, {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True}]
+    if not PEERS_DECODE_SOUNDLY and isinstance(original, FSMTForConditionalGeneration):
+        ways = []
+    elif not PEERS_DECODE_SOUNDLY and converted.config.vocab_size != converted.config.decoder_vocab_size:
+        ways = ways[:1]
+    for options in ways:
         ours, expected = converted.generate(**source, **options), original.generate(**source, **options)
         assert torch.equal(ours, expected), options
 
@@ -162,6 +167,7 @@ class TestMarian:
 
     @pytest.mark.parametrize("name", ["tokenizer_config.json", "source.spm"])
     def test_a_damaged_tokenizer(self, tmp_path, name):
+        pytest.importorskip("sentencepiece", reason="Marian's tokenizer needs sentencepiece")
         marian().save_pretrained(tmp_path / "marian")
         (tmp_path / "marian" / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
         (tmp_path / "marian" / name).write_text("[]")

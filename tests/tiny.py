@@ -3,9 +3,15 @@
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor, nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+# Before 5.23, FSMT decodes by a cache that contradicts its own logits, and beams of Marian fail where the two
+# vocabularies have different sizes.
+PEERS_DECODE_SOUNDLY = Version(transformers.__version__) >= Version("5.23")
 
 VOCABULARY = 40
 TINY: dict[str, Any] = {
