@@ -83,9 +83,8 @@ class Beams:
         self.ended_scores, best = torch.cat((self.ended_scores, scores), 1).topk(self.beams)
         self.ended = take(torch.cat((self.ended, sequences), 1), best)
         self.has_ended = take(torch.cat((self.has_ended, ends), 1), best)
-        self.lengths = take(
-            torch.cat((self.lengths, torch.full_like(best, self.length)[:, :1].expand_as(ends)), 1), best
-        )
+        lengths = torch.full_like(ends, self.length, dtype=torch.long)
+        self.lengths = take(torch.cat((self.lengths, lengths), 1), best)
 
     def _judge(self, ends: Tensor) -> None:
         """Find which sentences may still improve, and whether the search is done."""

@@ -42,7 +42,6 @@ _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token
 # Only sizes matter to the transforms; all else is settled by what comes out of them.
 _DRAFT = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False, **dict.fromkeys(_SPECIAL)}
 
-
 LAYOUTS = {layout.name: layout for layout in (*TUTORIAL_LAYOUTS, *TRANSLATION_LAYOUTS)}
 
 
@@ -224,11 +223,7 @@ def _convert(
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
     notes += _assumed(layout, config, {*config_fields, *told})
     conversion = Conversion(layout, config, weights, rows, notes, tokenizer, encoder_only)
-    if layout.finish is not None:
-        layout.finish(checkpoint.path, conversion)
-        conversion.generation = {k: v for k, v in conversion.generation.items() if k not in config_fields}
-    if config.position_embedding_type == "learned":
-        _end_with_positions(conversion, config.max_position_embeddings)
+    _settle_decoding(conversion, checkpoint.path, config_fields)
     return conversion
 
 
@@ -241,11 +236,17 @@ def _assumed(layout: Layout, config: VanillaTransformerConfig, known: set[str]) 
     return [f"as in the code of {layout.name}, unless --config says otherwise: {' '.join(assumed)}"]
 
 
-def _end_with_positions(conversion: Conversion, length: int) -> None:
-    """Let generation and truncation end where the learned positions do, if not before."""
-    conversion.generation["max_length"] = min(conversion.generation.get("max_length") or length, length)
-    if conversion.tokenizer is not None:
-        conversion.tokenizer.model_max_length = min(conversion.tokenizer.model_max_length, length)
+def _settle_decoding(conversion: Conversion, folder: Path, given: Mapping[str, Any]) -> None:
+    """Take over the settings and the tokenizer of the folder; both end where learned positions do, if not before."""
+    if conversion.layout.finish is not None:
+        conversion.layout.finish(folder, conversion)
+    settings = {name: value for name, value in conversion.generation.items() if name not in given}
+    if conversion.config.position_embedding_type == "learned":
+        length = conversion.config.max_position_embeddings
+        settings["max_length"] = min(settings.get("max_length") or length, length)
+        if conversion.tokenizer is not None:
+            conversion.tokenizer.model_max_length = min(conversion.tokenizer.model_max_length, length)
+    conversion.generation = settings
 
 
 def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
@@ -292,7 +293,7 @@ def _recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[st
             said = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
             raise ValueError(
                 f"{path} is of no known layout: its keys are those of {layout.name}, but {said}; give a folder with "
-                f"the config.json of such a model"
+                "the config.json of such a model"
             )
     nearest = max(candidates, key=lambda layout: _likeness(weights, layout))
     missing = [theirs for theirs in nearest.signature if not any(_pattern(theirs).fullmatch(key) for key in weights)]

@@ -174,6 +174,13 @@ def attention(theirs: str, ours: str, names: Sequence[str]) -> Iterator[Rule]:
         yield from linear(f"{theirs}.{name}", f"{ours}.{projection}")
 
 
+def stacked_inputs(theirs: str, ours: str, optional_bias: bool = False) -> Iterator[Rule]:
+    """Yield the rules of an attention's projections of queries, keys and values that are stored as one."""
+    for part, optional in (("weight", False), ("bias", optional_bias)):
+        names = tuple(f"{ours}.{name}.{part}" for name in PROJECTIONS[:3])
+        yield Rule(f"{theirs}.in_proj_{part}", names, split_in_three, optional)
+
+
 def positions(**keys: str) -> Iterator[Rule]:
     """Yield the rules of stored tables of positions: side and key, or `both` and the key of the only one."""
     for side, key in keys.items():

@@ -34,24 +34,17 @@ PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 BOUNDS = frozenset(("max_length", "max_new_tokens"))
 
 # What is read of the generation settings in another way, or says nothing of the tokens.
-READ_APART = frozenset(
-    ("bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "max_length", "max_new_tokens")
-    + ("output_logits", "output_scores", "pad_token_id", "return_dict_in_generate")
-    + ("output_attentions", "output_hidden_states", "transformers_version", "use_cache")
-)
+READ_APART = BOUNDS | {
+    "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "output_attentions",
+    "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "return_dict_in_generate",
+    "transformers_version", "use_cache",
+}  # fmt: skip  # one name a line would say no more
 
 # Says nothing as long as nobody asks for samples, groups of beams or an assistant model.
-WITHOUT_EFFECT: tuple[str, ...] = (
-    "assistant_",
-    "num_assistant_",
-    "target_lookbehind",
-    "is_assistant",
-    "epsilon_",
-    "eta_",
-    "typical_p",
-)
-WITHOUT_EFFECT += ("temperature", "top_k", "top_p", "min_p", "top_h", "_", "cache_", "max_cache_len")
-
+WITHOUT_EFFECT = (
+    "_", "assistant_", "cache_", "epsilon_", "eta_", "is_assistant", "max_cache_len", "min_p", "num_assistant_",
+    "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "typical_p",
+)  # fmt: skip  # beginnings of names, as above
 
 # Of settings whose default in transformers is None, the value that changes nothing.
 NEUTRAL = {

@@ -25,7 +25,7 @@ from .foreign_layouts import (
     linear,
     positions,
     special_ids,
-    split_in_three,
+    stacked_inputs,
     sublayers,
 )
 
@@ -136,8 +136,8 @@ def _without_sharing(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -
     """Return Marian's weights with every embedding under its own name: a file holds shared ones once."""
     weights = dict(weights)
     shared = weights.pop("model.shared.weight", None)
-    for side in SIDES:
-        if shared is not None:
+    if shared is not None:
+        for side in SIDES:
             weights.setdefault(f"model.{side}.embed_tokens.weight", shared)
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None and config.get("tie_word_embeddings", True):
@@ -185,21 +185,22 @@ def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
     return torch.nn.functional.pad(table, (0, d_model % 2))
 
 
-def _with_tables(
-    weights: Mapping[str, Tensor], config: Mapping[str, Any], tables: Mapping[str, str], lengths: Mapping[str, int]
+def _with_positions(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], lengths: Mapping[str, int], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the weights with the positions that tokens have: stored under the keys of `tables`, or computed."""
+    """Return the weights with the positions that tokens have: those that are stored, or so many computed."""
     weights = dict(weights)
     padding = config.get("pad_token_id", FAIRSEQ_IDS["pad_token_id"])
     if not isinstance(padding, int):
         raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, for positions begin after it")
-    for side, key in tables.items():
-        stored, embedding = weights.pop(key, None), weights.get(key.replace("embed_positions", "embed_tokens"))
+    for side, length in lengths.items():
+        stored = weights.pop(f"{prefix}{side}.embed_positions.weight", None)
+        embedding = weights.get(f"{prefix}{side}.embed_tokens.weight")
         if stored is not None and stored.dim() == 2:
             # Learned ones, too, begin after that of padding.
             weights[COMPUTED_POSITIONS[side]] = stored[padding + 1 :].clone()
         elif embedding is not None and embedding.dim() == 2 and embedding.shape[1] > 3:
-            table = fairseq_sinusoids(lengths[side], embedding.shape[1], padding)
+            table = fairseq_sinusoids(length, embedding.shape[1], padding)
             if config.get("no_token_positional_embeddings"):
                 table = torch.zeros_like(table)
             weights[COMPUTED_POSITIONS[side]] = table.to(embedding.dtype)
@@ -207,8 +208,8 @@ def _with_tables(
 
 
 def _complete_fsmt(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    tables = {side: f"model.{side}.embed_positions.weight" for side in SIDES}
-    weights = _with_tables(weights, config, tables, dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024)))
+    lengths = dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024))
+    weights = _with_positions(weights, config, lengths, "model.")
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None:
         # A file holds tied weights once.
@@ -244,8 +245,7 @@ def _complete_fairseq(weights: Mapping[str, Tensor], config: Mapping[str, Any]) 
         side: config.get(f"max_{name}_positions") or 1024
         for side, name in zip(SIDES, ("source", "target"), strict=True)
     }
-    tables = {side: f"{side}.embed_positions.weight" for side in SIDES}
-    weights = _with_tables(weights, config, tables, lengths)
+    weights = _with_positions(weights, config, lengths)
     output = weights.pop("decoder.embed_out", weights.get("decoder.embed_tokens.weight"))
     if output is not None:
         weights.setdefault("decoder.output_projection.weight", output)
@@ -292,9 +292,7 @@ def _fairseq_rules() -> Iterator[Rule]:
             if side == "encoder":
                 yield from linear(f"{theirs}.layer_norms.{number}", f"{ours}.{our_norm}")
             if our_attention:
-                for part in ("weight", "bias"):
-                    stacked = tuple(f"{ours}.{our_attention}.{name}.{part}" for name in PROJECTIONS[:3])
-                    yield Rule(f"{theirs}.{our_attention}.in_proj_{part}", stacked, split_in_three)
+                yield from stacked_inputs(f"{theirs}.{our_attention}", f"{ours}.{our_attention}")
 
 
 FAIRSEQ = Layout(

@@ -1,7 +1,7 @@
 """Layouts of tutorials: the Annotated Transformer, `torch.nn.Transformer` as PyTorch shows it, and five notebooks."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,33 +23,71 @@ from .foreign_layouts import (
     norm,
     positions,
     special_ids,
-    split_in_three,
     spread,
     spread_and_fold_unbiased_std,
+    stacked_inputs,
     sublayers,
     unchanged,
 )
 
 
-def _annotated(embedding: str, norm_names: tuple[str, str]) -> tuple[Rule, ...]:
-    """Return the table of the Annotated Transformer, or of a copy that renames its embeddings and norms."""
-    transforms: tuple[Transform, Transform] = (fold_unbiased_std, unchanged)
-    theirs = {"self_attn": "self_attn", "encoder_attn": "src_attn"}
-    rules: list[Rule] = []
-    for side, short in zip(SIDES, ("src", "tgt"), strict=True):
-        rules.append(Rule(f"{short}_embed.0.{embedding}.weight", (EMBEDDINGS[side],)))
-        rules += positions(**{side: f"{short}_embed.1.pe"})
-        layer, our_layer = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
-        for number, (our_norm, our_attention) in enumerate(sublayers(side)):
-            rules += norm(f"{layer}.sublayer.{number}.norm", f"{our_layer}.{our_norm}", norm_names, transforms)
-            if our_attention:
-                names = [f"linears.{n}" for n in range(4)]
-                rules += attention(f"{layer}.{theirs[our_attention]}", f"{our_layer}.{our_attention}", names)
-        for n in (1, 2):
-            rules += linear(f"{layer}.feed_forward.w_{n}", f"{our_layer}.fc{n}")
-        rules += norm(f"{side}.norm", f"model.{side}.layer_norm", norm_names, transforms)
-    return (*rules, *linear("generator.proj", "lm_head"))
+class _Names(NamedTuple):
+    """What a copy of the Annotated Transformer calls its parts; `{short}` is src or tgt, `{n}` counts from 0."""
 
+    embedding: str
+    table: str
+    norm: str
+    norm_parts: tuple[str, str]
+    transforms: tuple[Transform, Transform]
+    attentions: tuple[str, str]
+    projections: tuple[str, ...]
+    feed_forward: str
+    head: str
+
+    def rules(self) -> Iterator[Rule]:
+        """Yield the table: two stacks of layers whose every sub-layer has a norm, and that end in one."""
+        theirs = dict(zip(("self_attn", "encoder_attn"), self.attentions, strict=True))
+        for side, short in zip(SIDES, ("src", "tgt"), strict=True):
+            yield Rule(f"{self.embedding.format(short=short)}.weight", (EMBEDDINGS[side],))
+            yield from positions(**{side: self.table.format(short=short)})
+            layer, our_layer = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
+            for number, (our_norm, our_attention) in enumerate(sublayers(side)):
+                yield from self._norm(f"{layer}.{self.norm.format(n=number)}", f"{our_layer}.{our_norm}")
+                if our_attention:
+                    name = f"{layer}.{theirs[our_attention]}"
+                    yield from attention(name, f"{our_layer}.{our_attention}", self.projections)
+            for n in (1, 2):
+                yield from linear(f"{layer}.{self.feed_forward.format(n=n)}", f"{our_layer}.fc{n}")
+            yield from self._norm(f"{side}.norm", f"model.{side}.layer_norm")
+        yield from linear(self.head, "lm_head")
+
+    def _norm(self, theirs: str, ours: str) -> Iterator[Rule]:
+        return norm(theirs, ours, self.norm_parts, self.transforms)
+
+
+_ANNOTATED = _Names(
+    embedding="{short}_embed.0.lut",
+    table="{short}_embed.1.pe",
+    norm="sublayer.{n}.norm",
+    norm_parts=("a_2", "b_2"),
+    transforms=(fold_unbiased_std, unchanged),
+    attentions=("self_attn", "src_attn"),
+    projections=tuple(f"linears.{n}" for n in range(4)),
+    feed_forward="feed_forward.w_{n}",
+    head="generator.proj",
+)
+# One number stands for a norm's weight, and one for its bias.
+_SCALAR_NORMS = _Names(
+    embedding="{short}_embed.embedding",
+    table="{short}_pos.pe",
+    norm="residual_connections.{n}.norm",
+    norm_parts=("alpha", "bias"),
+    transforms=(spread_and_fold_unbiased_std, spread),
+    attentions=("self_attention_block", "cross_attention_block"),
+    projections=("w_q", "w_k", "w_v", "w_o"),
+    feed_forward="feed_forward_block.linear{n}",
+    head="projection_layer.proj",
+)
 
 # What the originals add to the standard deviation: see `fold_unbiased_std`.
 _STD_EPS = 1e-6
@@ -67,35 +105,13 @@ def _torch_nn() -> tuple[Rule, ...]:
             rules += linear(f"{layer}.norm{number}", f"{our_layer}.{our_norm}", optional_bias=True)
             if our_attention:
                 attn, our_attn = f"{layer}.{theirs[our_attention]}", f"{our_layer}.{our_attention}"
-                for part, optional in (("weight", False), ("bias", True)):
-                    ours = tuple(f"{our_attn}.{name}.{part}" for name in PROJECTIONS[:3])
-                    rules.append(Rule(f"{attn}.in_proj_{part}", ours, split_in_three, optional))
+                rules += stacked_inputs(attn, our_attn, optional_bias=True)
                 rules += linear(f"{attn}.out_proj", f"{our_attn}.out_proj", optional_bias=True)
         for n in (1, 2):
             rules += linear(f"{layer}.linear{n}", f"{our_layer}.fc{n}", optional_bias=True)
         rules += linear(f"transformer.{side}.norm", f"model.{side}.layer_norm", optional_bias=True)
     rules += linear("generator", "lm_head", optional_bias=True)
     return (*rules, *positions(both="positional_encoding.pos_embedding"))
-
-
-def _scalar_norms() -> tuple[Rule, ...]:
-    """Return the table of the notebook whose norms have one weight and one bias for all of the width."""
-    names, transforms = ("alpha", "bias"), (spread_and_fold_unbiased_std, spread)
-    theirs = {"self_attn": "self_attention_block", "encoder_attn": "cross_attention_block"}
-    rules: list[Rule] = []
-    for side, short in zip(SIDES, ("src", "tgt"), strict=True):
-        rules.append(Rule(f"{short}_embed.embedding.weight", (EMBEDDINGS[side],)))
-        rules += positions(**{side: f"{short}_pos.pe"})
-        layer, our_layer = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
-        for number, (our_norm, our_attention) in enumerate(sublayers(side)):
-            rules += norm(f"{layer}.residual_connections.{number}.norm", f"{our_layer}.{our_norm}", names, transforms)
-            if our_attention:
-                projections = ("w_q", "w_k", "w_v", "w_o")
-                rules += attention(f"{layer}.{theirs[our_attention]}", f"{our_layer}.{our_attention}", projections)
-        for n in (1, 2):
-            rules += linear(f"{layer}.feed_forward_block.linear{n}", f"{our_layer}.fc{n}")
-        rules += norm(f"{side}.norm", f"model.{side}.layer_norm", names, transforms)
-    return (*rules, *linear("projection_layer.proj", "lm_head"))
 
 
 def _single_layers(sides: Mapping[str, str], attentions: Mapping[str, Mapping[str, str]], head: str) -> Iterator[Rule]:
@@ -169,7 +185,7 @@ TUTORIAL_LAYOUTS = (
         name="annotated-transformer",
         description="EncoderDecoder of The Annotated Transformer (Harvard NLP), 2018 or 2022",
         signature=("src_embed.0.lut.weight", "encoder.layers.{i}.self_attn.linears.0.weight", "encoder.norm.a_2"),
-        rules=_annotated("lut", ("a_2", "b_2")),
+        rules=tuple(_ANNOTATED.rules()),
         # `<s>` 0, `</s>` 1, `<blank>` 2, `<unk>` 3: the order of its vocabularies' special tokens.
         defaults={**_ANNOTATED_FIELDS, **special_ids(pad=2, bos=0, eos=1)},
         example="multi30k_model_final.pt --config encoder_attention_heads=8",
@@ -183,7 +199,7 @@ TUTORIAL_LAYOUTS = (
             "encoder.layers.{i}.self_attn.linears.0.weight",
             "encoder.norm.gamma",
         ),
-        rules=_annotated("embedding", ("gamma", "beta")),
+        rules=tuple(_ANNOTATED._replace(embedding="{short}_embed.0.embedding", norm_parts=("gamma", "beta")).rules()),
         # Its copy task pads with 0, starts every sequence with 1, and ends none.
         defaults={**_ANNOTATED_FIELDS, **special_ids(pad=0, bos=1, eos=None)},
         example="copy_task.pt --config encoder_attention_heads=8",
@@ -218,7 +234,7 @@ TUTORIAL_LAYOUTS = (
             "encoder.norm.alpha",
             "projection_layer.proj.weight",
         ),
-        rules=_scalar_norms(),
+        rules=tuple(_SCALAR_NORMS.rules()),
         # `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `EOS` 3: the order its trainer of tokenizers is given.
         defaults={
             "norm_position": "post",
