@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ class Translator:
         self.pad = config.get("pad_token_id") or 0
         self.start = generation.get("decoder_start_token_id", config["decoder_start_token_id"])
         self.ends = np.atleast_1d(generation.get("eos_token_id", []))
+        new_tokens = generation.get("max_new_tokens")
+        # The start token counts, as it does for `max_length`; None: by the source.
+        self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
         self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
         target = folder / "target_tokenizer.json"
         files = [folder / "tokenizer.json", target if target.is_file() else folder / "tokenizer.json"]
@@ -82,8 +85,8 @@ class Translator:
             given[name] = np.zeros((layers, len(sources), heads, 0, width), np.float32)
         tokens = np.full((len(sources), 1), self.start)
         done = np.zeros(len(sources), bool)
-        # The start token counts, as it does for `max_length`.
-        while tokens.shape[1] < min(longest + EXTRA_OUTPUT_TOKENS, self.max_positions) and not done.all():
+        bound = min(self.bound or longest + EXTRA_OUTPUT_TOKENS, self.max_positions)
+        while tokens.shape[1] < bound and not done.all():
             logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **given})
             given["past_keys"], given["past_values"] = past
             scores = logits[:, -1].copy()
@@ -100,9 +103,30 @@ def batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
         yield batch
 
 
-def opened(name: str, mode: str, standard: Any) -> Any:
-    """Return a file of text to read or write, or the standard stream, which stays open."""
-    return nullcontext(standard) if name == "-" else open(name, mode, encoding="utf-8", newline="\n")
+def opened(name: str) -> Any:
+    """Return a file of text to read, or standard input, which stays open."""
+    return nullcontext(sys.stdin) if name == "-" else open(name, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def written(name: str) -> Iterator[Any]:
+    """Open a file to write, which takes its name when all of it is written, or standard output."""
+    target = Path(name)
+    if name == "-":
+        yield sys.stdout
+        return
+    if target.exists() and not target.is_file():
+        # A pipe or a device cannot be replaced.
+        with target.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -118,7 +142,7 @@ def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
         translator = Translator(arguments.model, arguments.threads)
-        with opened(arguments.input, "r", sys.stdin) as lines, opened(arguments.output, "w", sys.stdout) as output:
+        with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):
                 for text in translator.translate(batch):
                     print(" ".join(text.splitlines()), file=output, flush=True)

@@ -193,6 +193,12 @@ class TestOnnx:
         result = run(SCRIPTS / "onnx_translate.py", "--model", folder, text="".join(f"{s}\n" for s in SENTENCES))
         options = {"num_beams": 1, "max_tokens": 9999, **barred}
         assert result.stdout.splitlines() == [row[0].text for row in translate(model, tokenizer, SENTENCES, **options)]
+        settings.update(max_length=6)
+        settings.save_pretrained(tmp_path / "model")
+        short = export_model(tmp_path / "model", "onnx", tmp_path / "short")
+        result = run(SCRIPTS / "onnx_translate.py", "--model", short, text="".join(f"{s}\n" for s in SENTENCES))
+        options["max_length"] = 6
+        assert result.stdout.splitlines() == [row[0].text for row in translate(model, tokenizer, SENTENCES, **options)]
         settings.update(no_repeat_ngram_size=2)
         settings.save_pretrained(tmp_path / "model")
         with pytest.raises(ValueError, match=r"onnx_translate\.py has no `no_repeat_ngram_size`=2"):
@@ -213,6 +219,9 @@ class TestOnnx:
         program = SCRIPTS / "onnx_translate.py"
         result = run(program, "--model", graphs[2], text="a cat " * 50)
         assert result.returncode == 2 and "but the graphs hold 64 positions" in result.stderr
+        (tmp_path / "before").write_text("kept\n")
+        result = run(program, "--model", graphs[2], "--output", tmp_path / "before", text="a cat\n" + "a cat " * 50)
+        assert result.returncode == 2 and [file.read_text() for file in tmp_path.iterdir()] == ["kept\n"]
         result = run(program, "--model", tmp_path)
         assert result.returncode == 2 and result.stderr.count("\n") == 1
 
