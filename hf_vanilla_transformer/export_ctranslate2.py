@@ -195,7 +195,7 @@ def _specification(model: Any, rows: int) -> Any:
     shape = {
         # Where a stack has a normalization at its end, there must be a place for it; with "post" it is optional.
         "pre_norm": True,
-        "no_final_norm": not config.has_final_layer_norm,
+        "no_final_norm": not config.final_layer_norm,
         "activation": common_spec.Activation[ACTIVATIONS[config.activation_function]],
     }
     kinds = (transformer_spec.TransformerEncoderSpec, transformer_spec.TransformerDecoderSpec)
@@ -216,7 +216,7 @@ def _fill_stack(spec: Any, stack: Any, rows: int) -> None:
     spec.pre_norm = config.norm_position == "pre"
     spec.scale_embeddings = config.scale_embedding
     spec.position_encodings.encodings = _array(_positions(stack, rows))
-    if config.has_final_layer_norm:
+    if config.final_layer_norm:
         _fill_norm(spec.layer_norm, stack.layer_norm)
     for place, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_attention(place.self_attention, layer.self_attn, layer.self_attn_layer_norm, fused=3)

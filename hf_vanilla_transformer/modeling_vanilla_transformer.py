@@ -134,7 +134,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config)
         self.layers = nn.ModuleList(layers)
         layer_norm: nn.Module = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.layer_norm = layer_norm if config.has_final_layer_norm else nn.Identity()
+        self.layer_norm = layer_norm if config.final_layer_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 

@@ -65,7 +65,8 @@ def peer_fields(config: VanillaTransformerConfig) -> dict[str, Any]:
     """
     if config.norm_position != "post" or config.final_layer_norm or config.position_embedding_type != "sinusoidal":
         raise ValueError("Marian has post-norm layers and sinusoids only; choose a preset that has the same")
-    if {config.head_dim, config.value_head_dim} != {None}:
+    sides = (config.encoder_attention_heads, config.decoder_attention_heads)
+    if any(heads * width != config.d_model for heads in sides for width in config.attention_dims(heads)):
         raise ValueError("Marian's heads are d_model / heads wide; choose a preset without a head_dim")
     return {**{name: getattr(config, name) for name in SHARED_FIELDS}, "forced_eos_token_id": None}
 

@@ -1,5 +1,6 @@
 """What the models have in common beside the paper: initial weights, tied weights, sizes of vocabularies."""
 
+import copy
 import re
 from typing import Any
 
@@ -30,6 +31,11 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
     # Weights that a configuration may tie, and to what, by their names in a model with both sides.
     _tieable_weights_keys: dict[str, str] = {}
 
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        # Fields may have been set since the configuration was built.
+        self.config.validate()
+
     def post_init(self) -> None:
         """Finish the construction as every model does; keep of the parallel plans what this model has."""
         super().post_init()
@@ -38,6 +44,39 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
             {name: style for name, style in (plan or {}).items() if name in parts}
             for plan in (self._tp_plan, self._fsdp_plan)
         )
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as every model does, by the same arguments, if the configuration is valid and describes the weights.
+
+        Raises:
+            ValueError: A field is impossible, or has been changed since the weights were made: they would not load.
+        """
+        self.config.validate()
+        self._check_weights_fit()
+        super().save_pretrained(*args, **kwargs)
+
+    def _check_weights_fit(self) -> None:
+        if getattr(self, "hf_quantizer", None) is not None or self.tp_size is not None:
+            return  # The shapes in memory are not those of the files.
+        build: Any = type(self)
+        with torch.device("meta"):
+            described = dict(build(copy.deepcopy(self.config)).named_parameters(remove_duplicate=False))
+        weights = dict(self.named_parameters(remove_duplicate=False))
+        for name, wanted in described.items():
+            found: Any = weights.get(name, wanted)
+            # DeepSpeed leaves none of a partitioned weight in place.
+            if found.shape != wanted.shape and found.numel():
+                raise ValueError(
+                    f"{name} has the shape {tuple(found.shape)}, but the configuration describes "
+                    f"{tuple(wanted.shape)}: set its fields before the model is built, or use "
+                    "`resize_token_embeddings` for the vocabulary."
+                )
+        # Where there are others as well, the model has been wrapped.
+        if weights.keys() < described.keys():
+            raise ValueError(
+                f"the configuration describes {min(described.keys() - weights.keys())}, which the model does not "
+                "have: set the fields before the model is built."
+            )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -50,7 +89,7 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.init_std or self.config.d_model**-0.5)
+            init.normal_(module.weight, std=self.config.init_std)
             if module.padding_idx is not None and not getattr(module.weight, "_is_hf_initialized", False):
                 init.zeros_(module.weight[module.padding_idx])
         else:
@@ -62,9 +101,9 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
         Takes the arguments of the base class.
         """
         if self.config.share_encoder_decoder_embeddings:
-            embeddings = super().resize_token_embeddings(*args, **kwargs)
-            self.config.decoder_vocab_size = self.config.vocab_size
-            return embeddings
+            # One number for both from now on, which the base class sets.
+            self.config.decoder_vocab_size = None
+            return super().resize_token_embeddings(*args, **kwargs)
         embeddings = self.get_encoder()._resize_token_embeddings(*args, **kwargs)
         self.config.vocab_size = embeddings.num_embeddings
         return embeddings

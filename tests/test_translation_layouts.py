@@ -338,7 +338,7 @@ class TestFairseq:
         arguments = {"encoder_normalize_before": True, "decoder_normalize_before": True}
         file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), **arguments)
         config = convert_checkpoint(file, None, dry_run=True).config
-        assert (config.norm_position, config.has_final_layer_norm) == ("pre", False)
+        assert (config.norm_position, config.final_layer_norm) == ("pre", False)
 
     def test_what_early_releases_named_otherwise(self, tmp_path):
         original = fsmt()
