@@ -5,17 +5,20 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
 from safetensors import SafetensorError, safe_open
 
 from .sharing_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
-from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .tokenization_vanilla_transformer import PAIR_NOTICE, VanillaTransformerTokenizer, source_file
 
 WEIGHTS = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json
 WEIGHT_INDEX = "model.safetensors.index*.json"
+
+SOURCE_VOCABULARY, TARGET_VOCABULARY = VanillaTransformerTokenizer.vocab_files_names.values()
 
 # What others need of a folder; checkpoints, optimizer states and logs of a training run stay at home.
 SHARED_FILES = (
@@ -66,6 +69,9 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
     for name in ("config.json", "tokenizer_config.json"):
         settings = with_auto_map(name, _read_json(folder / name))
         files[name] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
+    if _is_pair(folder) and SOURCE_VOCABULARY not in files:
+        # As an earlier release saved it; who has neither package nor code would get the source's side alone.
+        files |= {SOURCE_VOCABULARY: files["tokenizer.json"], "tokenizer.json": PAIR_NOTICE.encode()}
     return dict(sorted((files | {path.name: path for path in code_files()}).items()))
 
 
@@ -150,12 +156,19 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(
             f"{folder / 'config.json'}: model_type is {kind!r}, not {MODEL_TYPE!r}; push it by its own class"
         )
-    kind = _read_json(folder / "tokenizer_config.json").get("tokenizer_class")
-    # Without the file of the other side, the tokenizer of a pair loads as if it had one side only.
-    pair = kind == VanillaTransformerTokenizer.__name__
-    for name in VanillaTransformerTokenizer.vocab_files_names.values() if pair else ("tokenizer.json",):
-        if not (folder / name).is_file():
+    files: dict[str, Any] = {path.name: path for path in folder.glob("*tokenizer.json") if path.is_file()}
+    names = ["tokenizer.json"]
+    if _is_pair(folder):
+        names = [SOURCE_VOCABULARY, TARGET_VOCABULARY]
+        files[SOURCE_VOCABULARY] = source_file(files.get(SOURCE_VOCABULARY), files.get("tokenizer.json"))
+    for name in names:
+        if files.get(name) is None:
             raise ValueError(f"{folder} holds no {name}; save the tokenizer there too")
+
+
+def _is_pair(folder: Path) -> bool:
+    kind = _read_json(folder / "tokenizer_config.json").get("tokenizer_class")
+    return bool(kind == VanillaTransformerTokenizer.__name__)
 
 
 def _check_weights(folder: Path) -> None:

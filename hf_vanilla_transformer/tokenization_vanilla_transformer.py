@@ -12,6 +12,7 @@ ends in `</s>` and starts with no special token: the model itself puts `<s>` in 
 """
 
 import copy
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -22,6 +23,17 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .sharing_vanilla_transformer import CodeSharingMixin
+
+# The tokenizer.json of two vocabularies. Every loader reads this file, so that one which does not know the class fails
+# with this "version" in its error, instead of taking the source's vocabulary for both.
+PAIR_NOTICE = json.dumps(
+    {
+        "version": "VanillaTransformerTokenizer: its vocabularies are source_tokenizer.json and "
+        "target_tokenizer.json; install and import hf_vanilla_transformer, or use AutoTokenizer with "
+        "trust_remote_code=True where the code is in the repository",
+        "added_tokens": [],
+    }
+)
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
@@ -240,6 +252,9 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
     `add_special_tokens` add to both vocabularies and return how many tokens the source gained; the ids of the
     padding, begin, end and unknown tokens are the same on both sides, always.
 
+    A saved folder holds a file for each side, `source_tokenizer.json` and `target_tokenizer.json`, and a
+    `tokenizer.json` that makes every other loader fail by name.
+
     Args:
         target_tokenizer_object: The target side's backend (the `backend_tokenizer` of a fast tokenizer).
         target_tokenizer_file: Its file, instead of the object.
@@ -250,7 +265,10 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
         ValueError: There is no target vocabulary, its file cannot be read, or a special token's ids differ.
     """
 
-    vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+    vocab_files_names = {
+        "source_tokenizer_file": "source_tokenizer.json",
+        "target_tokenizer_file": "target_tokenizer.json",
+    }
     model_input_names = ["input_ids", "attention_mask"]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -310,7 +328,7 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
             FileNotFoundError: One of the two vocabulary files is missing.
         """
         for field, file_name in cls.vocab_files_names.items():
-            if kwargs.get(field) is None:
+            if kwargs.get(field.removeprefix("source_")) is None:
                 raise FileNotFoundError(
                     f"{kwargs.get('name_or_path')} holds no {file_name}, and {cls.__name__} needs one vocabulary per "
                     "side; save the tokenizer again, or load a single vocabulary with PreTrainedTokenizerFast"
@@ -434,6 +452,12 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
                     "vocabulary; train both with the same special tokens"
                 )
 
+    @classmethod
+    def _from_pretrained(cls, resolved_vocab_files: dict[str, Any], *args: Any, **kwargs: Any) -> Self:
+        files = dict(resolved_vocab_files)
+        files["tokenizer_file"] = source_file(files.pop("source_tokenizer_file", None), files.get("tokenizer_file"))
+        return super()._from_pretrained(files, *args, **kwargs)
+
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         gained = self.target_tokenizer._add_tokens(new_tokens, special_tokens)
         gained_by_source = super()._add_tokens(new_tokens, special_tokens)
@@ -455,11 +479,29 @@ class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
         legacy_format: bool | None = None,
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
-        file_names = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
-        prefix = f"{filename_prefix}-" if filename_prefix else ""
-        target_file = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
-        self._target_backend.save(target_file)
-        return (*file_names, target_file)
+        prefix = os.path.join(save_directory, f"{filename_prefix}-" if filename_prefix else "")
+        files = [prefix + name for name in (*self.vocab_files_names.values(), "tokenizer.json")]
+        self.backend_tokenizer.save(files[0])
+        self._target_backend.save(files[1])
+        with open(files[2], "w", encoding="utf-8") as notice:
+            notice.write(PAIR_NOTICE)
+        return (*file_names, *files)
+
+
+def source_file(
+    file: str | os.PathLike[str] | None, earlier: str | os.PathLike[str] | None
+) -> str | os.PathLike[str] | None:
+    """Return the file of a pair's source vocabulary, which earlier releases called tokenizer.json; None without one.
+
+    Args:
+        file: The folder's source_tokenizer.json, if there is one.
+        earlier: Its tokenizer.json, if there is one.
+    """
+    if file is not None or earlier is None:
+        return file
+    with open(earlier, encoding="utf-8") as reader:
+        is_notice = VanillaTransformerTokenizer.__name__ in reader.read(100)
+    return None if is_notice else earlier
 
 
 def _load_backend(backend: Tokenizer | None, file: str | os.PathLike[str] | None) -> Tokenizer:

@@ -41,8 +41,9 @@ class Translator:
         # The start token counts, as it does for `max_length`; None: by the source.
         self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
         self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
-        target = folder / "target_tokenizer.json"
-        files = [folder / "tokenizer.json", target if target.is_file() else folder / "tokenizer.json"]
+        # Two vocabularies, or one for both.
+        sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
+        files = [file if file.is_file() else folder / "tokenizer.json" for file in sides]
         if not files[0].is_file():
             raise ValueError(f"{folder} holds no tokenizer.json: tokenizers of this kind need transformers")
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.from_file(str(file)) for file in files)

@@ -26,7 +26,8 @@ from hf_vanilla_transformer.text_files import read_lines
 from hf_vanilla_transformer.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 
 _ALGORITHMS = Literal["bpe", "unigram", "word", "whitespace", "character"]
-_FILES = ("tokenizer.json", "target_tokenizer.json", "tokenizer_config.json")
+_FILES_OF_SIDES = tuple(VanillaTransformerTokenizer.vocab_files_names.values())
+_FILES = ("tokenizer.json", *_FILES_OF_SIDES, "tokenizer_config.json")
 
 
 @dataclass
@@ -102,7 +103,8 @@ def _train(arguments: Arguments) -> None:
         sizes += f" for the source, {tokenizer.target_vocab_size} for the target"
     folder = Path(arguments.output_dir)
     # A vocabulary per side may be there from before; left behind, it would pass for part of the new tokenizer.
-    (folder / "target_tokenizer.json").unlink(missing_ok=True)
+    for name in _FILES_OF_SIDES:
+        (folder / name).unlink(missing_ok=True)
     tokenizer.save_pretrained(folder)
     print(f"{folder}: {sizes}")
     example = next(filter(str.strip, _lines(arguments.source_files)), "")

@@ -204,7 +204,8 @@ class TestOnnx:
         with pytest.raises(ValueError, match=r"onnx_translate\.py has no `no_repeat_ngram_size`=2"):
             export_model(tmp_path / "model", "onnx", tmp_path / "other")
         assert not (tmp_path / "other").exists()
-        (folder / "tokenizer.json").unlink(missing_ok=True)
+        for path in folder.glob("*tokenizer.json"):
+            path.unlink()
         result = run(SCRIPTS / "onnx_translate.py", "--model", folder)
         assert result.returncode == 2 and result.stderr.count("\n") == 1
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer.hub import files_to_share, publish
 from hf_vanilla_transformer.sharing_vanilla_transformer import code_files
+from hf_vanilla_transformer.tokenization_vanilla_transformer import PAIR_NOTICE
 from hub_server import TOKEN, environment, running_hub
 from translators import build
 
@@ -46,7 +47,7 @@ def folder(tmp_path):
 
 SHARED = {
     "README.md", "all_results.json", "attention.png", "config.json", "generation_config.json", "model.safetensors",
-    "target_tokenizer.json", "tokenizer.json", "tokenizer_config.json",
+    "source_tokenizer.json", "target_tokenizer.json", "tokenizer.json", "tokenizer_config.json",
 }  # fmt: skip  # a list of names
 
 
@@ -73,6 +74,25 @@ def test_dry_run_lists_what_would_go(script, folder, capsys):
     assert total.startswith(f"{len(lines)} files, ") and "nothing was uploaded to me/model" in total
     size = (folder / "model.safetensors").stat().st_size
     assert f"{size / 1000:.1f} kB  model.safetensors" in "\n".join(lines)
+
+
+def test_a_pair_saved_by_an_earlier_release_goes_in_the_layout_of_today(folder):
+    today = {name: contents(file) for name, file in files_to_share(folder).items()}
+    (folder / "source_tokenizer.json").rename(folder / "tokenizer.json")
+    assert {name: contents(file) for name, file in files_to_share(folder).items()} == today
+    assert PAIR_NOTICE.encode() == today["tokenizer.json"]
+
+
+def test_a_single_vocabulary_stays_where_files_of_a_pair_are_left(tmp_path):
+    for part in (*build("pair"), *build("shared")):
+        part.save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text("# A model\n", encoding="utf-8")
+    (tmp_path / "source_tokenizer.json").unlink()
+    assert files_to_share(tmp_path)["tokenizer.json"] == tmp_path / "tokenizer.json"
+
+
+def contents(file: Path | bytes) -> bytes:
+    return file if isinstance(file, bytes) else file.read_bytes()
 
 
 def test_shards_and_variants_go_along(folder):
@@ -239,11 +259,20 @@ class TestRefusals:
     def test_no_vocabulary(self, script, folder, capsys):
         for path in folder.glob("*tokenizer.json"):
             path.unlink()
-        assert "holds no tokenizer.json" in self.ask(script, capsys, folder)
+        assert "holds no source_tokenizer.json" in self.ask(script, capsys, folder)
 
-    def test_a_side_without_vocabulary(self, script, folder, capsys):
-        (folder / "target_tokenizer.json").unlink()
-        assert "holds no target_tokenizer.json" in self.ask(script, capsys, folder)
+    def test_the_single_vocabulary_is_missing(self, script, tmp_path, capsys):
+        for part in build("shared"):
+            part.save_pretrained(tmp_path)
+        (tmp_path / "README.md").write_text("# A model\n", encoding="utf-8")
+        (tmp_path / "tokenizer.json").unlink()
+        capsys.readouterr()
+        assert "holds no tokenizer.json" in self.ask(script, capsys, tmp_path)
+
+    @pytest.mark.parametrize("name", ["source_tokenizer.json", "target_tokenizer.json"])
+    def test_a_side_without_vocabulary(self, script, folder, capsys, name):
+        (folder / name).unlink()
+        assert f"holds no {name}" in self.ask(script, capsys, folder)
 
     def test_damaged_weights(self, script, folder, capsys):
         file = folder / "model.safetensors"

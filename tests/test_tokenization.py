@@ -282,7 +282,8 @@ def test_pair_saves_and_loads(pair: VanillaTransformerTokenizer, tmp_path: Path)
     pair.add_tokens(["<2es>"])
     pair(ENGLISH, text_target=SPANISH, padding=True, truncation=True)
     files = pair.save_pretrained(tmp_path)
-    assert {Path(file).name for file in files} >= {"tokenizer.json", "target_tokenizer.json"}
+    names = {"source_tokenizer.json", "target_tokenizer.json", "tokenizer.json"}
+    assert {Path(file).name for file in files} >= names
     pair(ENGLISH, text_target=SPANISH)
     loaded = VanillaTransformerTokenizer.from_pretrained(tmp_path)
     texts = [*SPANISH, "<2es> gato"]
@@ -293,6 +294,57 @@ def test_pair_saves_and_loads(pair: VanillaTransformerTokenizer, tmp_path: Path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["tokenizer_class"] == "VanillaTransformerTokenizer"
     assert str(tmp_path) not in json.dumps(config)
+
+
+def test_a_pair_saved_by_an_earlier_release_loads(pair: VanillaTransformerTokenizer, tmp_path: Path) -> None:
+    pair.add_tokens(["<2es>"])
+    pair.add_special_tokens({"extra_special_tokens": ["<x>"]})
+    pair.save_pretrained(tmp_path / "new")
+    pair.save_pretrained(tmp_path / "old")
+    (tmp_path / "old" / "source_tokenizer.json").rename(tmp_path / "old" / "tokenizer.json")
+    texts = [*ENGLISH, *SPANISH, "<2es> gato <x>"]
+    expected = dict(pair(texts, text_target=texts))
+    for folder in ("old", "new"):
+        loaded = AutoTokenizer.from_pretrained(tmp_path / folder)
+        assert type(loaded) is VanillaTransformerTokenizer
+        assert dict(loaded(texts, text_target=texts)) == expected
+        assert loaded.special_tokens_map == pair.special_tokens_map
+
+
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["hf_vanilla_transformer"] = None
+import tokenizers, transformers
+folder = sys.argv[1]
+for load in (
+    transformers.AutoTokenizer.from_pretrained,
+    transformers.PreTrainedTokenizerFast.from_pretrained,
+    transformers.TokenizersBackend.from_pretrained,
+    lambda folder: transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json"),
+    lambda folder: tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json"),
+):
+    try:
+        print("loaded", load(folder))
+    except Exception as error:
+        print(error)
+for side in ("source", "target"):
+    side = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/{side}_tokenizer.json")
+    print(*side("el gato")["input_ids"])
+"""
+
+
+@pytest.mark.parametrize("with_model_config", [True, False])
+def test_without_the_package_nobody_gets_half_of_a_pair(pair, tmp_path: Path, with_model_config: bool) -> None:
+    if with_model_config:
+        VanillaTransformerConfig().save_pretrained(tmp_path)
+    pair.save_pretrained(tmp_path)
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(tmp_path)]
+    *errors, source, target = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(errors) == 5
+    for error in errors:
+        assert "VanillaTransformerTokenizer" in error and "trust_remote_code=True" in error
+    encoded = pair("el gato", text_target="el gato")
+    assert [source, target] == [" ".join(map(str, encoded[name])) for name in ("input_ids", "labels")]
 
 
 @pytest.mark.parametrize("with_model_config", [True, False])
@@ -398,7 +450,7 @@ def test_a_pair_with_other_special_ids_is_refused() -> None:
         VanillaTransformerTokenizer(tokenizer_object=other.backend_tokenizer)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "target_tokenizer.json"])
+@pytest.mark.parametrize("name", ["source_tokenizer.json", "target_tokenizer.json"])
 def test_a_missing_or_broken_vocabulary_is_named(pair, tmp_path: Path, name: str) -> None:
     pair.save_pretrained(tmp_path)
     (tmp_path / name).unlink()
@@ -460,7 +512,7 @@ def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, c
     assert "tokenizer.json already" in capsys.readouterr().err
     script.main([*one, "--overwrite"])
     assert type(AutoTokenizer.from_pretrained(output)) is PreTrainedTokenizerFast
-    assert not (output / "target_tokenizer.json").exists()
+    assert not list(output.glob("*_tokenizer.json"))
 
 
 @pytest.mark.parametrize(
