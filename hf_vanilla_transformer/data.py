@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain, islice
@@ -26,6 +27,7 @@ import torch
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
+from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 from transformers.utils import logging
 
 from .text_files import DataError, json_rows, opened, read_lines
@@ -36,6 +38,11 @@ logger = logging.get_logger(__name__)
 SPLITS = ("train", "validation", "test")
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
+# Words by which a header is told from a pair: roles, languages and their codes, and locales such as pt-br or eng_Latn.
+_ROLES = frozenset("id input output reference sentence source src target text tgt translation trg".split())
+_LANGUAGES = frozenset(chain(*TO_LANGUAGE_CODE.items()))
+_LOCALE = re.compile(r"[a-z]{2,3}[-_]([a-z]{2}|[a-z]{4})")
+
 # Added to what `max_length_ratio` allows, in tokens, so that "Hi" -> "How do you do" is no error of alignment.
 RATIO_SLACK = 4
 
@@ -44,6 +51,15 @@ _IDS = datasets.List(datasets.Value("int32"))
 
 # Names other than ours that data sets give to their splits.
 _SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
+
+
+def _code_in(package: Path) -> str:
+    """Hash what turns files into ids; the caches of `datasets`, which do not look into modules, depend on it."""
+    modules = ("data.py", "text_files.py", "tokenization_vanilla_transformer.py")
+    return Hasher.hash([Path(package, module).read_bytes() for module in modules])
+
+
+_CODE = _code_in(Path(__file__).parent)
 
 
 @dataclass
@@ -59,7 +75,8 @@ class DataArguments:
     2. the languages `source_lang` and `target_lang` inside a `translation` column;
     3. columns named like `source_lang` and `target_lang`;
     4. columns named `source` and `target`;
-    5. in a TSV file whose first line holds neither 3 nor 4: columns 0 and 1, and that line is a pair already.
+    5. in a TSV file whose first line holds neither 3 nor 4: columns 0 and 1, and that line is a pair already; it is
+       refused if it reads like other names of columns, such as `English` and `Spanish`.
 
     Raises:
         DataError: The arguments contradict each other.
@@ -209,6 +226,11 @@ def _table_rows(path: str, suffix: str, arguments: DataArguments) -> Iterator[tu
             if _is_header(cells, suffix, arguments):
                 header = cells
                 continue
+            if arguments.source_column is None and _reads_like_header(cells):
+                raise DataError(
+                    f"{path}, line {number}: {cells[0]!r} and {cells[1]!r} read like names of columns; give them as "
+                    "--source_column and --target_column, or 0 and 1 if this line is a pair"
+                )
             header = [str(position) for position in range(len(cells))]
         yield f"{path}, line {number}", dict(zip(header, cells, strict=False))
 
@@ -218,6 +240,18 @@ def _is_header(cells: list[str], suffix: str, arguments: DataArguments) -> bool:
         return not (arguments.source_column.isdecimal() and arguments.target_column.isdecimal())
     named = {"source", "target"} <= set(cells) or {arguments.source_lang, arguments.target_lang} <= set(cells)
     return named or suffix == ".csv"
+
+
+def _reads_like_header(cells: list[str]) -> bool:
+    """Whether the first two cells differ and each names a language, a locale or a role such as `source text`."""
+
+    def is_name(cell: str) -> bool:
+        words = re.split(r"[\s_-]+", cell)
+        languages = [word for word in words if word not in _ROLES]
+        return bool(_LOCALE.fullmatch(cell)) or not languages or (len(languages) == 1 and languages[0] in _LANGUAGES)
+
+    sides = {cell.strip().lower() for cell in cells[:2]}
+    return len(sides) == 2 and all(map(is_name, sides))
 
 
 def _parquet_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -259,6 +293,8 @@ class _Columns:
     source: str
     target: str
     translation: bool = False
+    # For the cache of `Dataset.map`.
+    code: str = _CODE
 
     @classmethod
     def find(cls, row: Any, arguments: DataArguments, where: str) -> _Columns:
@@ -300,6 +336,16 @@ class _Columns:
         return {"source": cells[self.source], "target": cells[self.target]}
 
 
+def pairs_by_position(arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name and the first pair of each TSV file whose first line is taken for a pair, not for a header."""
+    for files in filter(None, map(arguments.files, SPLITS)):
+        name = Path(files[0]).name
+        if name.lower().removesuffix(".gz").endswith(".tsv") and arguments.source_column is None and len(files) == 1:
+            first = next(cells for _, cells in _tsv_cells(files[0]) if cells)
+            if not _is_header(first, ".tsv", arguments):
+                yield name, next(_pairs(files, arguments))
+
+
 # Splits
 
 
@@ -332,7 +378,7 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
         splits = _load_named(arguments)
     for split in SPLITS:
         if files := arguments.files(split):
-            splits[split] = _load_files(files, split, arguments)
+            splits[split] = _load_files(files, arguments)
     if not arguments.streaming:
         _report_overlap(splits)
     _hold_out(splits, arguments)
@@ -348,22 +394,21 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
 
 
-def _load_files(
-    files: tuple[str, ...], split: str, arguments: DataArguments
-) -> datasets.Dataset | datasets.IterableDataset:
+def _load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dataset | datasets.IterableDataset:
     _check_files(files)
     options: dict[str, Any] = {"features": _TEXT, "gen_kwargs": {"files": files, "arguments": arguments}}
     if arguments.streaming:
         stream = datasets.IterableDataset.from_generator(_pairs, **options)
         next(iter(stream))
         return stream
-    # The cache of `datasets` must not outlive a change of the files, of what is read from them, or of this reader.
+    # The cache of `datasets` must not outlive a change of the files, of what is read from them, or of the reader; it
+    # does not depend on the split, so that a file may serve as another one later.
     stats = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in files]
     columns = (arguments.source_column, arguments.target_column, arguments.source_lang, arguments.target_lang)
-    fingerprint = Hasher.hash((Path(__file__).read_bytes(), stats, columns))
+    fingerprint = Hasher.hash((_CODE, stats, columns))
     try:
         return datasets.Dataset.from_generator(
-            _pairs, **options, split=split, cache_dir=arguments.cache_dir, fingerprint=fingerprint
+            _pairs, **options, cache_dir=arguments.cache_dir, fingerprint=fingerprint
         )
     except DatasetGenerationError as error:
         raise (error.__cause__ if isinstance(error.__cause__, DataError) else error) from None
@@ -607,6 +652,8 @@ class _Encoder:
     max_target_length: int | None
     max_length_ratio: float | None
     truncate: bool
+    # For the cache of `Dataset.map`.
+    code: str = _CODE
 
     def __call__(self, batch: Mapping[str, list[str]]) -> dict[str, list[Any]]:
         encoded = self.tokenizer(
@@ -701,6 +748,7 @@ __all__ = [
     "PairCounts",
     "TokenizedStream",
     "load_parallel_text",
+    "pairs_by_position",
     "read_lines",
     "tokenize_pairs",
 ]

@@ -1,9 +1,12 @@
 import csv
 import gzip
 import json
+import shutil
+from pathlib import Path
 
 import datasets
 import pytest
+from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import HfArgumentParser, PreTrainedTokenizerFast, Seq2SeqTrainingArguments
 
@@ -13,6 +16,7 @@ from hf_vanilla_transformer.data import (
     DataError,
     PairCounts,
     load_parallel_text,
+    pairs_by_position,
     read_lines,
     tokenize_pairs,
 )
@@ -164,6 +168,83 @@ class TestFiles:
         assert rows(load_parallel_text(DataArguments(train_file=path))["train"]) == PAIRS
         write(tmp_path / "x.tsv", tsv(PAIRS[1:]))
         assert rows(load_parallel_text(DataArguments(train_file=path))["train"]) == PAIRS[1:]
+
+    def test_a_file_may_serve_as_another_split(self, tmp_path):
+        path = write(tmp_path / "x.tsv", tsv(PAIRS))
+        assert rows(load_parallel_text(DataArguments(validation_file=path))["validation"]) == PAIRS
+        loaded = load_parallel_text(DataArguments(train_file=path, validation_file=path, test_file=path))
+        assert [rows(loaded[split]) for split in data.SPLITS] == [PAIRS] * 3
+
+    def test_text_that_other_code_has_read_is_read_again(self, tmp_path, monkeypatch, words):
+        arguments = DataArguments(train_file=write(tmp_path / "x.tsv", tsv(PAIRS)))
+        assert rows(load_parallel_text(arguments)["train"]) == PAIRS
+        monkeypatch.setattr(data._Columns, "pair", lambda self, row, where: {"source": "new", "target": "reader"})
+        assert rows(load_parallel_text(arguments)["train"]) == PAIRS
+        monkeypatch.setattr(data, "_CODE", "another")
+        assert rows(load_parallel_text(arguments)["train"]) == [("new", "reader")] * 3
+
+    @pytest.mark.parametrize("module", ["data", "text_files", "tokenization_vanilla_transformer"])
+    def test_caches_depend_on_the_code_that_reads(self, tmp_path, module, words):
+        shutil.copytree(Path(data.__file__).parent, tmp_path / "package")
+        assert data._code_in(tmp_path / "package") == data._CODE
+        with open(tmp_path / "package" / f"{module}.py", "a") as file:
+            file.write("# changed")
+        changed = data._code_in(tmp_path / "package")
+        assert changed != data._CODE
+        # What `Dataset.map` is given.
+        for one, other in (
+            (data._Encoder(words, 9, 9, 2.0, False), data._Encoder(words, 9, 9, 2.0, False, changed)),
+            (data._Columns("a", "b"), data._Columns("a", "b", code=changed)),
+        ):
+            assert Hasher.hash(one) != Hasher.hash(other)
+
+    @pytest.mark.parametrize("streaming", [False, True])
+    @pytest.mark.parametrize(
+        "first",
+        [
+            ("english", "spanish"),
+            ("en", "es"),
+            ("EN", "DE", "id"),
+            ("pt-BR", "en_US"),
+            ("eng_Latn", "spa_Latn"),
+            ("Source", "Target"),
+            ("src", "tgt"),
+            ("text", "translation"),
+            ("id", "en", "de"),
+            ("English sentence", "German translation"),
+            ("source_text", "target_text"),
+        ],
+    )
+    def test_a_likely_header_is_no_pair(self, tmp_path, first, streaming):
+        path = write(tmp_path / "x.tsv", tsv(["", first, *PAIRS]))
+        with pytest.raises(DataError, match=rf"x.tsv, line 2: '{first[0]}' and '{first[1]}' read like names of col"):
+            load_parallel_text(DataArguments(train_file=path, streaming=streaming))
+        # Either remedy of the message reads the file.
+        for columns, more in ((first[:2], []), (("0", "1"), [first[:2]])):
+            arguments = DataArguments(
+                train_file=path, source_column=columns[0], target_column=columns[1], streaming=streaming
+            )
+            if len(first) == 2:
+                assert rows(load_parallel_text(arguments)["train"]) == [*more, *PAIRS]
+
+    @pytest.mark.parametrize(
+        "first",
+        [("Go.", "Ve."), ("no", "no"), ("he is", "el es"), ("English is hard", "spanish"), ("CC", "CO"), ("", "es")],
+    )
+    def test_a_pair_is_no_header(self, tmp_path, first):
+        path = write(tmp_path / "x.tsv", tsv([first, *PAIRS]))
+        arguments = DataArguments(train_file=path)
+        assert rows(load_parallel_text(arguments)["train"]) == [first, *PAIRS]
+        assert list(pairs_by_position(arguments)) == [("x.tsv", dict(zip(("source", "target"), first, strict=True)))]
+
+    def test_columns_known_by_name_are_not_by_position(self, tmp_path):
+        named = write(tmp_path / "x.tsv.gz", tsv([("source", "target"), *PAIRS]))
+        bare = write(tmp_path / "y.tsv", tsv(PAIRS))
+        assert list(pairs_by_position(DataArguments(train_file=named, test_file=bare))) == [
+            ("y.tsv", {"source": PAIRS[0][0], "target": PAIRS[0][1]})
+        ]
+        assert not list(pairs_by_position(DataArguments(train_file=bare, source_column="1", target_column="0")))
+        assert not list(pairs_by_position(DataArguments(toy_corpus=True)))
 
     @pytest.mark.parametrize("streaming", [False, True])
     @pytest.mark.parametrize(
