@@ -4,10 +4,13 @@
 """
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
@@ -25,10 +28,19 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_utils import EvalPrediction
+from transformers.utils import logging
 
 from .batching import check_ids, lengths_of
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .data import DataArguments, DataError, PairCounts, load_parallel_text, tokenize_pairs
+from .data import (
+    SPLITS,
+    DataArguments,
+    DataError,
+    PairCounts,
+    load_parallel_text,
+    pairs_by_position,
+    tokenize_pairs,
+)
 from .metrics import translation_scores
 from .model_card import check_template, write_model_card
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -40,18 +52,32 @@ from .training import (
     average_checkpoints,
     last_checkpoints,
     newest_checkpoint,
+    peak_learning_rate,
 )
 from .translation import at_most, cross_attention, position_limit, translate
+
+logger = logging.get_logger(__name__)
 
 METRICS = ("bleu", "chrf", "exact_match")
 
 SAMPLE_TRANSLATIONS = 10
+
+# Options of a tokenizer that is to be trained.
+TOKENIZER_OPTIONS = (
+    "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
+)  # fmt: skip  # one line says it
 
 # Longest output of the saved model's `generate()`, which by itself would stop after 20 tokens.
 DEFAULT_MAX_LENGTH = 512
 
 # Pairs of a stream that its tokenizer is trained on: reading on would not change the vocabulary much.
 STREAM_TOKENIZER_PAIRS = 1_000_000
+
+# The part of a short run that its warm-up had better take.
+GOOD_WARMUP = 0.25
+
+# How much of a sentence the summary shows.
+SHOWN_WIDTH = 40
 
 # Evaluations of a run on a stream, which has no epochs to evaluate after.
 STREAM_EVALUATIONS = 20
@@ -65,11 +91,11 @@ class ModelArguments:
         ValueError: The arguments contradict each other, there is no such preset, or an override is malformed.
     """
 
-    preset: str = field(
-        default="base",
+    preset: str = field(  # type: ignore[assignment]  # None, here and below, until it is sure that none was given
+        default=None,
         metadata={
-            "help": "Model shape: base, big, small, tiny or a row of the paper's Table 3 (which may bring its label "
-            "smoothing, in place of the default)."
+            "help": "Model shape: base (the default), big, small, tiny or a row of the paper's Table 3 (which may "
+            "bring its label smoothing, in place of the default)."
         },
     )
     config_overrides: str | None = field(
@@ -89,10 +115,13 @@ class ModelArguments:
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Use this tokenizer (folder or Hub name); by default one is trained."}
     )
-    tokenizer_algorithm: str = field(
-        default="bpe", metadata={"help": "Tokens to learn: bpe, unigram, word, whitespace or character."}
+    tokenizer_algorithm: str = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "Tokens to learn: bpe (the default), unigram, word, whitespace or character."},
     )
-    vocab_size: int = field(default=8000, metadata={"help": "Most tokens in the vocabulary to learn."})
+    vocab_size: int = field(  # type: ignore[assignment]
+        default=None, metadata={"help": "Most tokens in the vocabulary to learn; by default 8000."}
+    )
     min_frequency: int | None = field(
         default=None, metadata={"help": "Least occurrences of a token to learn; by default 2, where it applies."}
     )
@@ -105,14 +134,23 @@ class ModelArguments:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, before anything is read."""
+        """Refuse what cannot be, before anything is read, and fill in the defaults."""
+        self._refuse_beside("tokenizer_name_or_path", TOKENIZER_OPTIONS)
+        self._refuse_beside(
+            "model_name_or_path", ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_OPTIONS)
+        )
+        self.preset = self.preset or "base"
+        self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
+        if self.vocab_size is None:
+            self.vocab_size = 8000
         get_preset(self.preset)
         parse_overrides(self.config_overrides)
-        if self.model_name_or_path and (self.tokenizer_name_or_path or self.config_overrides):
-            raise ValueError(
-                "--model_name_or_path brings its own tokenizer and configuration; leave --tokenizer_name_or_path and "
-                "--config_overrides out"
-            )
+
+    def _refuse_beside(self, name: str, options: Iterable[str]) -> None:
+        given = [f"--{option}" for option in options if getattr(self, option) not in (None, False)]
+        if getattr(self, name) and given:
+            brings = "its own tokenizer and configuration" if name == "model_name_or_path" else "its own vocabulary"
+            raise ValueError(f"--{name} brings {brings}; leave {', '.join(given)} out")
 
 
 def train_translation(
@@ -151,7 +189,7 @@ def train_translation(
         ids, counts = tokenize_splits(text, tokenizer, model.config, data_args)
     trainer = make_trainer(model, tokenizer, text, ids, args)
     if trainer.is_world_process_zero():
-        print(start_summary(trainer, tokenizer, counts), flush=True)
+        print(start_summary(trainer, tokenizer, counts, data_args), flush=True)
 
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     results = training_results(trainer, outcome.metrics, ids["train"], counts, checkpoint)
@@ -162,9 +200,11 @@ def train_translation(
     tokenizer.save_pretrained(args.output_dir)
     model = choose_model(tokenizer, text, args, results)
     samples = evaluate_test(model, tokenizer, text, args, results)
-    save_run(model, tokenizer, trainer, samples, results)
+    save_run(model, trainer, results)
+    draw_pictures(model, tokenizer, trainer, samples)
     if card_template:
-        write_model_card(args.output_dir, card_template, data_args, args, samples, results)
+        with reported("the model card"):
+            write_model_card(args.output_dir, card_template, data_args, args, samples, results)
     print(end_summary(results, samples, args), flush=True)
     return results
 
@@ -246,8 +286,7 @@ def check_arguments(
     if find_spec("matplotlib"):
         import_module(".visualization", __package__)
     make_folder(Path(args.output_dir))
-    default = VanillaTransformerTrainingArguments.__dataclass_fields__["label_smoothing_factor"].default
-    if not model_args.model_name_or_path and args.label_smoothing_factor == default:
+    if not model_args.model_name_or_path and args.default_smoothing:
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
 
 
@@ -281,9 +320,9 @@ def fit_to_splits(args: VanillaTransformerTrainingArguments, text: dict[str, Any
     if not isinstance(text["train"], datasets.Dataset):
         every = max(1, args.max_steps // STREAM_EVALUATIONS)
         if args.eval_strategy == "epoch":
-            args.eval_strategy, args.eval_steps = "steps", every
+            args.eval_strategy, args.eval_steps = "steps", args.eval_steps or every
         if args.save_strategy == "epoch":
-            args.save_strategy, args.save_steps = "steps", every
+            args.save_strategy, args.save_steps = "steps", args.eval_steps or every
 
 
 def load_or_train_tokenizer(
@@ -511,14 +550,17 @@ def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str]) -> 
 
 
 def start_summary(
-    trainer: VanillaTransformerTrainer, tokenizer: PreTrainedTokenizerBase, counts: dict[str, PairCounts]
+    trainer: VanillaTransformerTrainer,
+    tokenizer: PreTrainedTokenizerBase,
+    counts: dict[str, PairCounts],
+    data_args: DataArguments,
 ) -> str:
     """Return what a run is about to do, in one screen."""
     args, model = trainer.args, cast(PreTrainedModel, trainer.model)
     config: Any = model.config
     source_size, target_size = vocabulary_sizes(tokenizer)
     size = f"{args.max_tokens} tokens" if args.max_tokens else f"{args.per_device_train_batch_size} sentences"
-    lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
+    lines = data_summary(counts, data_args)
     parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
     lines += [
         f"vocabulary   {source_size} source, {target_size} target tokens",
@@ -537,8 +579,30 @@ def start_summary(
     lines.append(f"learning     up to {args.learning_rate:.3g} after {warmup} steps, then {schedule}")
     lines.append(f"output       {args.output_dir}")
     if warmup > steps / 2:
-        lines.append(f"warning      --warmup_steps {warmup} is more than half of the {steps} steps: lower it")
+        lines.append(f"warning      {warmup_advice(args, config.hidden_size, warmup, steps)}")
     return "\n".join(lines)
+
+
+def data_summary(counts: dict[str, PairCounts], data_args: DataArguments) -> list[str]:
+    """Return the lines about the pairs, which show what was taken for one and may be a header."""
+    lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
+    if "validation" not in counts:
+        lines.append("validation   none, so no evaluation while training")
+    for name, pair in pairs_by_position(data_args):
+        first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
+        lines.append(f"first pair   {first} (if {name} has a header, name --source_column and --target_column)")
+    return lines
+
+
+def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmup: int, steps: int) -> str:
+    """Return what to do about a warm-up that takes most of a run, and what learning rate that would give."""
+    shorter = max(1, int(steps * GOOD_WARMUP))
+    rate = cast(float, args.learning_rate)
+    better = peak_learning_rate(d_model, shorter) if rate == peak_learning_rate(d_model, warmup) else rate
+    return (
+        f"--warmup_steps {warmup} is more than half of the {steps} steps, whose highest learning rate is "
+        f"{rate * min(1, steps / warmup):.2g}; with --warmup_steps {shorter} it is {better:.2g}"
+    )
 
 
 # After training
@@ -609,17 +673,9 @@ def evaluate_test(
     args: VanillaTransformerTrainingArguments,
     results: dict[str, Any],
 ) -> list[dict[str, str]]:
-    """Score the test pairs, cased and lower-cased, and return some of them with their translations.
-
-    Without test pairs the samples are validation pairs, or training pairs as a last resort, and nothing is scored.
-    """
-    split = next(split for split in ("test", "validation", "train") if split in text)
-    pairs = text[split]
-    if not isinstance(pairs, datasets.Dataset):
-        pairs = datasets.Dataset.from_list(list(pairs.take(SAMPLE_TRANSLATIONS)))
-    # Evenly spread, because corpora are often sorted.
-    samples = pairs.select(range(0, len(pairs), -(-len(pairs) // SAMPLE_TRANSLATIONS)))
-    if split == "test":
+    """Score the test pairs, if any, cased and lower-cased, and return some pairs with their translations."""
+    if "test" in text:
+        pairs = text["test"]
         translations, references = best_texts(model, tokenizer, pairs["source"][:], args), pairs["target"][:]
         results |= {f"test_{name}": value for name, value in translation_scores(translations, references).items()}
         lowercased = translation_scores(translations, references, lowercase=True)
@@ -627,38 +683,83 @@ def evaluate_test(
         Path(args.output_dir, "test_translations.txt").write_text(
             "".join(f"{' '.join(line.splitlines())}\n" for line in translations), encoding="utf-8"
         )
-    outputs = best_texts(model, tokenizer, samples["source"][:], args)
+    results["sample_split"], samples = choose_samples(text)
+    outputs = best_texts(model, tokenizer, [pair["source"] for pair in samples], args)
     return [
         {"source": pair["source"], "reference": pair["target"], "translation": output}
         for pair, output in zip(samples, outputs, strict=True)
     ]
 
 
-def save_run(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    trainer: VanillaTransformerTrainer,
-    samples: list[dict[str, str]],
-    results: dict[str, Any],
-) -> None:
-    """Write model, results and, where matplotlib is installed, pictures."""
+def choose_samples(text: dict[str, Any]) -> tuple[str, list[dict[str, str]]]:
+    """Return test pairs with text on both sides, or else validation or training pairs, and the name of their split."""
+    for split in reversed(SPLITS):
+        if split in text and (samples := list(islice(spread_pairs(text[split]), SAMPLE_TRANSLATIONS))):
+            return split, samples
+    return "train", []
+
+
+def spread_pairs(pairs: Any) -> Iterator[dict[str, str]]:
+    """Yield the first pair without a blank side of each of `SAMPLE_TRANSLATIONS` stretches, or all those of a stream.
+
+    Corpora are often sorted.
+    """
+    if not isinstance(pairs, datasets.Dataset):
+        yield from filter(has_text, pairs)
+        return
+    stretch = -(-len(pairs) // SAMPLE_TRANSLATIONS)
+    for start in range(0, len(pairs), stretch):
+        rows = (pairs[i] for i in range(start, min(start + stretch, len(pairs))))
+        yield from islice(filter(has_text, rows), 1)
+
+
+def has_text(pair: dict[str, str]) -> bool:
+    """Whether neither side of a pair is blank."""
+    return bool(pair["source"].strip() and pair["target"].strip())
+
+
+def save_run(model: PreTrainedModel, trainer: VanillaTransformerTrainer, results: dict[str, Any]) -> None:
+    """Write model, results and the history of the training."""
     folder = Path(trainer.args.output_dir)
     model.save_pretrained(folder)
     (folder / "all_results.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
-    if find_spec("matplotlib"):
-        from .visualization import plot_attention, plot_training_curve  # matplotlib is optional
 
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn the failure of what is not worth a finished run into a warning that names it."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning(f"{what} could not be made ({type(error).__name__}: {' '.join(str(error).split())})")
+
+
+def draw_pictures(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    trainer: VanillaTransformerTrainer,
+    samples: list[dict[str, str]],
+) -> None:
+    """Draw the training curve and the attention of a sample, where matplotlib is installed."""
+    if not find_spec("matplotlib"):
+        return
+    from .visualization import plot_attention, plot_training_curve  # matplotlib is optional
+
+    folder = Path(trainer.args.output_dir)
+    with reported("training_curve.png"):
         plot_training_curve(trainer.state.log_history, folder / "training_curve.png")
-        weights, source_tokens, target_tokens = cross_attention(model, tokenizer, samples[0]["source"])
-        plot_attention(weights, source_tokens, target_tokens, folder / "attention.png", title="Cross-attention")
+    for sample in samples[:1]:
+        with reported("attention.png"):
+            weights, source_tokens, target_tokens = cross_attention(model, tokenizer, sample["source"])
+            plot_attention(weights, source_tokens, target_tokens, folder / "attention.png", title="Cross-attention")
 
 
 def end_summary(
     results: dict[str, Any], samples: list[dict[str, str]], args: VanillaTransformerTrainingArguments
 ) -> str:
     """Return what a run has given, in one screen: sample translations, scores, times, where the files are."""
-    lines = []
+    lines = [f"translations of {results['sample_split']} pairs", ""] if samples else []
     for sample in samples:
         lines += [f"{name:<12} {text}" for name, text in sample.items()] + [""]
     for name in ("bleu", "chrf"):

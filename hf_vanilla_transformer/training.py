@@ -28,9 +28,13 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
+from .presets import get_preset
 from .sharing_vanilla_transformer import MODEL_TYPE, add_code
 from .text_files import DataError
 from .translation import EXTRA_OUTPUT_TOKENS, position_limit
+
+# Steps of warm-up from which on the paper's peak learning rate is not too high for a model of any width.
+LEAST_WARMUP = 1000
 
 
 @dataclass
@@ -39,7 +43,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
     Adam with betas 0.9 and 0.98 and epsilon 1e-9, linear warm-up, then decay by the inverse square root of the step,
     label smoothing 0.1, no weight decay, no gradient clipping. The peak learning rate follows from width and
-    warm-up, `(d_model * warmup_steps) ** -0.5`, unless it is given. Checkpoints are saved when the model is evaluated,
+    warm-up, see `peak_learning_rate`, unless it is given. Checkpoints are saved when the model is evaluated,
     unless `save_strategy` says otherwise.
 
     Raises:
@@ -50,14 +54,20 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default="trainer_output", metadata={"help": "Folder of the checkpoints and, at the end, of the model."}
     )
     learning_rate: float | None = field(  # type: ignore[assignment]  # None until the width of the model is known
-        default=None, metadata={"help": "Peak learning rate; by default the paper's (d_model * warmup_steps) ** -0.5."}
+        default=None,
+        metadata={
+            "help": "Peak learning rate; by default the paper's (d_model * warmup_steps) ** -0.5, where fewer than "
+            f"{LEAST_WARMUP} steps count as {LEAST_WARMUP}."
+        },
     )
     warmup_steps: float = field(default=4000, metadata={"help": "Steps of linear warm-up (the paper: 4000)."})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 (the paper): never."})
-    label_smoothing_factor: float = field(default=0.1, metadata={"help": "Label smoothing while training."})
+    label_smoothing_factor: float | None = field(  # type: ignore[assignment]  # None until this is made
+        default=None, metadata={"help": "Label smoothing while training; by default that of the preset, or 0.1."}
+    )
     max_tokens: int | None = field(
         default=8192,
         metadata={
@@ -121,6 +131,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         """Fill in what follows from other fields."""
+        # A preset may bring another one, but only where none was given.
+        self.default_smoothing = self.label_smoothing_factor is None
+        if self.label_smoothing_factor is None:
+            self.label_smoothing_factor = get_preset("base").label_smoothing
         if self.save_strategy is None:
             self.save_strategy = "epoch" if self.eval_strategy == "no" else self.eval_strategy
         if self.save_steps is None:
@@ -143,12 +157,25 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 "or give --learning_rate"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the token out of what is pickled, such as the `training_args.bin` of a checkpoint."""
+        return {**self.__dict__, "hub_token": None}
+
 
 def bf16_is_fast() -> bool:
     """Return whether the GPU, or else the CPU, multiplies bfloat16 matrices by instructions of its own."""
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.cpu.get_capabilities().get("avx512_bf16") or torch.cpu.get_capabilities().get("amx_bf16"))
+
+
+def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
+    """Return the paper's peak, `(d_model * warmup_steps) ** -0.5` (section 5.3, eq. 3), capped for a short warm-up.
+
+    The formula alone gives 1 / sqrt(d_model) at one step, at which no model learns; a warm-up of fewer than
+    `LEAST_WARMUP` steps has the peak of one of `LEAST_WARMUP`.
+    """
+    return (d_model * max(warmup_steps, LEAST_WARMUP)) ** -0.5
 
 
 class EndlessStream(IterableDataset):
@@ -205,7 +232,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         model: Any = self.model
         if self.args.learning_rate is None:
-            self.args.learning_rate = (model.config.hidden_size * self.args.warmup_steps) ** -0.5
+            self.args.learning_rate = peak_learning_rate(model.config.hidden_size, self.args.warmup_steps)
         # The collator that `Trainer` falls back on does not pad labels.
         tokenizer = self.processing_class
         if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
@@ -381,4 +408,5 @@ __all__ = [
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
     "last_checkpoints",
+    "peak_learning_rate",
 ]

@@ -34,6 +34,7 @@ from hf_vanilla_transformer.training import (
     VanillaTransformerTrainingArguments,
     average_checkpoints,
     last_checkpoints,
+    peak_learning_rate,
     position_limit,
 )
 from hf_vanilla_transformer.translation import EXTRA_OUTPUT_TOKENS
@@ -124,16 +125,47 @@ def assert_changed(model, start):
 
 class TestDefaults:
     def test_optimizer_and_schedule_are_the_papers(self, tmp_path):
-        trainer = trainer_of(tmp_path, warmup_steps=40)
-        trainer.create_optimizer_and_scheduler(num_training_steps=1000)
+        trainer = trainer_of(tmp_path, warmup_steps=1000)
+        trainer.create_optimizer_and_scheduler(num_training_steps=3000)
         (group,) = {(*g["betas"], g["eps"], g["weight_decay"]) for g in trainer.optimizer.param_groups}
         assert group == (0.9, 0.98, 1e-9, 0.0)
-        for step in range(1, 401):
+        for step in range(1, 2001):
             trainer.optimizer.step()
             trainer.lr_scheduler.step()
             # Section 5.3, eq. 3.
-            expected = 16**-0.5 * min(step**-0.5, step * 40**-1.5)
+            expected = 16**-0.5 * min(step**-0.5, step * 1000**-1.5)
             assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(expected, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("d_model", "warmup_steps", "rate"),
+        [
+            # The paper's base and big models, and the small one of the README.
+            (512, 4000, 7e-4),
+            (1024, 4000, 4.9e-4),
+            (256, 1000, 1.98e-3),
+            # A short warm-up: no more than after 1000 steps, where 120 steps of the tiny model learn most.
+            (128, 20, 2.8e-3),
+            (128, 1, 2.8e-3),
+        ],
+    )
+    def test_the_peak_learning_rate(self, d_model, warmup_steps, rate):
+        assert peak_learning_rate(d_model, warmup_steps) == pytest.approx(rate, rel=0.01)
+
+    def test_a_short_warmup_does_not_raise_the_rate(self, tmp_path):
+        rates = [trainer_of(tmp_path, warmup_steps=steps).args.learning_rate for steps in (1, 20, 1000, 4000)]
+        assert rates == [16000**-0.5, 16000**-0.5, 16000**-0.5, 64000**-0.5]
+
+    def test_a_smoothing_that_is_given_is_told_from_the_default(self, tmp_path):
+        for given, smoothing, default in ((None, 0.1, True), (0.1, 0.1, False), (0.0, 0.0, False)):
+            args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+            assert (args.label_smoothing_factor, args.default_smoothing) == (smoothing, default)
+
+    def test_what_is_pickled_holds_no_token(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)
+        torch.save(args, tmp_path / "training_args.bin")
+        assert args.hub_token == "hf_secret" and b"hf_secret" not in (tmp_path / "training_args.bin").read_bytes()
+        copy = torch.load(tmp_path / "training_args.bin", weights_only=False)
+        assert copy.hub_token is None and copy.seed == 7
 
     def test_other_defaults(self, tmp_path):
         args = VanillaTransformerTrainingArguments(str(tmp_path))
