@@ -1,6 +1,7 @@
 """The first model card of a trained model."""
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,10 @@ from transformers import __version__ as transformers_version
 from .data import DataArguments
 
 SECONDS_PER_MINUTE = 60
+
+# What the Hub takes for a language: ISO 639, perhaps with a region or a script.
+LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
+SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORECASE)
 
 
 def check_template(template: str | Path) -> None:
@@ -41,8 +46,8 @@ def write_model_card(
         template: Jinja template of the card.
         data_args: Where the text came from.
         args: Training arguments.
-        samples: Rows with `source`, `reference` and `translation`.
-        results: What `train_translation` returned.
+        samples: Rows with `source`, `reference` and `translation`; they may be none.
+        results: What `train_translation` returned; `sample_split` says where the samples are from.
 
     Raises:
         ValueError: The template cannot be read.
@@ -50,9 +55,10 @@ def write_model_card(
     check_template(template)
     name = Path(folder).resolve().name
     languages = [language for language in (data_args.source_lang, data_args.target_lang) if language]
+    codes = [language for language in languages if LANGUAGE_CODE.fullmatch(language)]
     data = data_args.description
     card_data = ModelCardData(
-        language=languages or None,
+        language=codes or None,
         library_name="transformers",
         pipeline_tag="translation",
         tags=["vanilla_transformer", "attention-is-all-you-need"],
@@ -65,14 +71,14 @@ def write_model_card(
         template_path=str(template),
         model_name=name,
         data=data,
-        direction=" to ".join(languages) or "the source language to the target language",
+        direction=" to ".join(languages),
         samples=[{name: " ".join(text.split()) for name, text in sample.items()} for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes are in it.
-        example=json.dumps(samples[0]["source"], ensure_ascii=False),
+        example=json.dumps(samples[0]["source"] if samples else "...", ensure_ascii=False),
         results=results,
         minutes=results["train_runtime"] / SECONDS_PER_MINUTE,
         hyperparameters=_hyperparameters(args),
-        command=shlex.join(["python", *sys.argv]),
+        command=shlex.join(["python", *_without_secrets(sys.argv, args)]),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
     path = Path(folder, "README.md")
@@ -96,13 +102,28 @@ def _eval_results(data: str, results: Mapping[str, Any]) -> list[EvalResult]:
     ]
 
 
+def _without_secrets(words: Sequence[str], args: Any) -> list[str]:
+    """Return the words of a command line with placeholders for the values of options such as `--hub_token`."""
+    hidden, secret_follows = [], False
+    for word in words:
+        option, equals, _ = word.partition("=")
+        named = SECRET_OPTION.fullmatch(option) is not None
+        # By its value too, because options can be abbreviated.
+        if secret_follows or (named and equals) or (args.hub_token and args.hub_token in word):
+            word = f"{option}=<secret>" if equals and option.startswith("--") else "<secret>"
+        hidden.append(word)
+        secret_follows = named and not equals
+    return hidden
+
+
 def _hyperparameters(args: Any) -> dict[str, Any]:
     names = (
-        "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon",
-        "label_smoothing_factor", "max_grad_norm", "max_tokens", "gradient_accumulation_steps", "num_train_epochs",
-        "max_steps", "bf16", "fp16", "seed", "average_last_checkpoints", "final_num_beams", "final_length_penalty",
+        "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",
+        "label_smoothing_factor", "max_grad_norm", "max_tokens" if args.max_tokens else "per_device_train_batch_size",
+        "gradient_accumulation_steps", "max_steps" if args.max_steps > 0 else "num_train_epochs", "bf16", "fp16",
+        "seed", "average_last_checkpoints", "final_num_beams", "final_length_penalty",
     )  # fmt: skip  # a table by topic, not a column
-    values = {name: getattr(args, name) for name in names if name != "max_steps" or args.max_steps > 0}
+    values = {name: getattr(args, name) for name in names}
     values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
 
