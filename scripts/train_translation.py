@@ -62,16 +62,31 @@ def parse_arguments(parser: HfArgumentParser, argv: list[str]) -> tuple[Any, ...
     return parser.parse_args_into_dataclasses(argv)
 
 
+def check_training_is_wanted(args: VanillaTransformerTrainingArguments) -> None:
+    """Refuse switches that, in the example programs of transformers, leave training out, as nothing here does."""
+    given = [f"--{name}" for name in ("do_eval", "do_predict") if getattr(args, name)]
+    if args.do_train is False or (given and not args.do_train):
+        switches = " and ".join(given) + " without --do_train" if given else "--do_train false"
+        raise ValueError(
+            f"{switches}: this program always trains, and then evaluates; add --do_train, or, for a model that is "
+            "trained, use translate.py and evaluate_translation.py"
+        )
+    args.do_train, args.do_eval = True, args.eval_strategy != "no"
+
+
 def main(argv: list[str] | None = None) -> None:
     """Train; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
     parser = argument_parser(kinds, __doc__, usage=USAGE)
+    # So that a switch that is given can be told from one that is not.
+    parser.set_defaults(do_train=None, do_eval=None)
     # Reading and writing a checkpoint takes a moment and is no news.
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     with one_line_errors(parser, going_on="--resume_from_checkpoint last goes on from the last checkpoint"):
         model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
+        check_training_is_wanted(args)
         train_translation(model_args, data_args, args, CARD_TEMPLATE)
 
 

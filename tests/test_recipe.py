@@ -8,6 +8,7 @@ import random
 import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import count, islice
 from pathlib import Path
 
@@ -44,7 +45,8 @@ main = runpy.run_path(str(SCRIPT))["main"]
 
 TINY = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
 TINY += ",encoder_ffn_dim=32,decoder_ffn_dim=32"
-MODEL = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word", "--min_frequency", "1"]
+SHAPE = ["--preset", "tiny", "--config_overrides", TINY]
+MODEL = [*SHAPE, "--tokenizer_algorithm", "word", "--min_frequency", "1"]
 SCHEDULE = ["--max_tokens", "400", "--warmup_steps", "10", "--num_train_epochs", "2", "--logging_steps", "5"]
 OPTIONS = [*MODEL, *SCHEDULE, "--use_cpu"]
 
@@ -139,7 +141,7 @@ class TestWholeWay:
         # Checkpoints follow one another so fast that their times can be equal.
         noise = [line for line in done.stderr.split("\n") if line and "mtime may not be reliable" not in line]
         assert noise == []
-        for part in ("train        read 80, kept 80", "learning     up to 0.0791 after 10 steps", "test bleu"):
+        for part in ("train        read 80, kept 80", "learning     up to 0.00791 after 10 steps", "test bleu"):
             assert part in done.stdout
 
         written = {path.name for path in folder.iterdir() if path.is_file()}
@@ -183,6 +185,57 @@ class TestWholeWay:
         code = ModelCard.load(folder / "README.md").text.split("```python\n")[1].split("```")[0]
         compile(code, "README.md", "exec")
         assert r'"C\\C=\"C\" | *x* \\' in code
+
+    @pytest.mark.parametrize(
+        ("splits", "label"),
+        [
+            (1, "Some of the training pairs, which the model has seen:"),
+            (2, "Some of the validation pairs, by which the model was chosen:"),
+            (3, "Some of the test pairs:"),
+        ],
+    )
+    def test_the_card_says_where_its_samples_are_from(self, files, run, capsys, splits, label):
+        folder, results = run(*files[: 2 * splits], options=[*OPTIONS, "--max_steps", "2", "--max_tokens", "0"])
+        card = ModelCard.load(folder / "README.md").text
+        assert f"\n{label}\n\n```text\nsource:      " in card
+        assert f"translations of {results['sample_split']} pairs\n" in capsys.readouterr().out
+        # Nobody has named a language.
+        assert "trained\non train.tsv." in card and "language to" not in card
+        assert "| `max_steps` | 2 |" in card and "num_train_epochs" not in card
+        assert "| `per_device_train_batch_size` | 8 |" in card and "max_tokens" not in card.split("```sh")[0]
+        assert "\n\n\n" not in card
+
+    def test_only_codes_are_languages_of_the_card(self, files, run):
+        folder, _ = run(*files, "--source_lang", "English", "--target_lang", "pt-BR", "--max_steps", "1")
+        card = ModelCard.load(folder / "README.md")
+        assert card.data.to_dict()["language"] == ["pt-BR"] and "translate English to pt-BR on train.tsv" in card.text
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["--hub_token", "hf_secret"],
+            ["--hub_token=hf_secret"],
+            ["--hub-token", "hf_secret"],
+            ["--hub_tok=hf_secret"],
+        ],
+    )
+    def test_no_file_holds_the_token(self, files, run, capsys, monkeypatch, words):
+        monkeypatch.setattr(
+            sys, "argv", [str(SCRIPT), *files, *words, "--api_key", "hf_secret", "--max_tokens", "400"]
+        )
+        reports = ["--report_to", "tensorboard"] if find_spec("tensorboard") else []
+        folder, _ = run(*files, *words, *reports, "--max_steps", "2")
+        written = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert "training_args.bin" in written
+        assert [name for name, content in written.items() if b"hf_secret" in content] == []
+        printed = capsys.readouterr()
+        assert "hf_secret" not in printed.out + printed.err
+        command = written["README.md"].decode().split("```sh\n")[1]
+        assert "<secret>" in command and "--max_tokens 400" in command
+
+    def test_the_token_of_an_argument_file(self, tmp_path, files, run):
+        folder, _ = run(write(tmp_path / "x.yaml", "hub_token: hf_secret"), *files, "--max_steps", "2")
+        assert not [path for path in folder.rglob("*") if path.is_file() and b"hf_secret" in path.read_bytes()]
 
     def test_learns(self, tmp_path, files, run):
         """Some 400 steps suffice for so easy a task; what the run says of itself is what its files give."""
@@ -264,6 +317,13 @@ class TestInputs:
         assert (results["steps"], results["validation_pairs"]) == (12, 12)
         assert history(folder, "eval_loss")[-1][0] == 12 and len(history(folder, "eval_bleu")) > 2
 
+    @pytest.mark.parametrize(("given", "expected"), [({}, 5), ({"eval_steps": 7}, 7)])
+    def test_a_stream_is_evaluated_when_it_is_said(self, tmp_path, given, expected):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), max_steps=100, **given)
+        text = {"train": datasets.Dataset.from_dict({"source": ["a"]}).to_iterable_dataset(), "validation": None}
+        recipe.fit_to_splits(args, text)
+        assert (args.eval_strategy, args.eval_steps, args.save_steps) == ("steps", expected, expected)
+
     @pytest.mark.parametrize("algorithm", ["bpe", "character"])
     def test_separate_vocabularies(self, files, run, algorithm):
         words = ["--separate_vocabularies", "--tokenizer_algorithm", algorithm, "--vocab_size", "300"]
@@ -309,7 +369,8 @@ class TestInputs:
     def test_a_tokenizer_from_a_folder(self, tmp_path, files, run):
         tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="character")
         tokenizer.save_pretrained(tmp_path / "tokenizer")
-        folder, _ = run(*files, "--tokenizer_name_or_path", str(tmp_path / "tokenizer"))
+        words = ["--tokenizer_name_or_path", str(tmp_path / "tokenizer")]
+        folder, _ = run(*files, options=[*SHAPE, *SCHEDULE, "--use_cpu", *words])
         assert AutoTokenizer.from_pretrained(folder).get_vocab() == tokenizer.get_vocab()
 
     def test_marian(self, tmp_path, files, run):
@@ -329,6 +390,7 @@ class TestInputs:
         """Learned positions, sampling of presets, bfloat16 and no beams go the whole way too."""
         words = ["--config_overrides", f"{TINY},position_embedding_type=learned,max_position_embeddings=24"]
         words += ["--bf16", "--final_num_beams", "1", "--final_length_penalty", "0.6", "--max_tokens", "0"]
+        words += ["--do_train", "--do_eval", "--do_predict"]
         folder, results = run(*files, options=[*OPTIONS, *words])
         assert json.loads((folder / "generation_config.json").read_text())["max_length"] == 24
         assert "test_bleu" in results
@@ -340,13 +402,123 @@ class TestInputs:
 
     def test_a_preset_brings_its_smoothing(self, tmp_path):
         for preset, given, expected in (
-            ("table3-d-smoothing0.2", 0.1, 0.2),
+            ("table3-d-smoothing0.2", None, 0.2),
+            ("table3-d-smoothing0.2", 0.1, 0.1),
             ("table3-d-smoothing0.2", 0.3, 0.3),
-            ("base", 0.1, 0.1),
+            ("table3-d-smoothing0.0", None, 0.0),
+            ("table3-d-smoothing0.0", 0.1, 0.1),
+            ("base", None, 0.1),
         ):
             args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
             recipe.check_arguments(ModelArguments(preset=preset), DataArguments(), args, None)
             assert args.label_smoothing_factor == expected
+
+    @pytest.mark.parametrize("streaming", [False, True])
+    @pytest.mark.parametrize("splits", [1, 2, 3])
+    def test_blank_lines(self, tmp_path, run, splits, streaming):
+        """They may come first, or alone, in any split."""
+        files = []
+        for split, pairs in list({"train": sentences(), "validation": sentences(5, 1), "test": []}.items())[:splits]:
+            rows = [("", "X"), (" ", ""), ("\u3000", "Y"), *pairs, ("ant", "")]
+            for side, texts in zip(("source", "target"), zip(*rows, strict=True), strict=True):
+                files += [f"--{split}_{side}_file", write(tmp_path / f"{split}.{side}", lines(texts))]
+        folder, results = run(*files, *["--streaming"] * streaming, "--max_steps", "2")
+        assert results["sample_split"] == ("train" if splits == 1 else "validation")
+        assert (folder / "README.md").is_file() and (folder / "attention.png").is_file()
+
+    @pytest.mark.parametrize(
+        ("what", "broken"),
+        [
+            ("training_curve.png", "hf_vanilla_transformer.visualization.plot_training_curve"),
+            ("attention.png", "hf_vanilla_transformer.recipe.cross_attention"),
+            ("the model card", "hf_vanilla_transformer.recipe.write_model_card"),
+        ],
+    )
+    def test_results_survive_what_follows(self, files, run, monkeypatch, capsys, what, broken):
+        messages = []
+        monkeypatch.setattr(recipe.logger, "warning", messages.append)
+
+        def fails(*args, **kwargs):
+            raise RuntimeError("no\nfont")
+
+        monkeypatch.setattr(broken, fails)
+        folder, results = run(*files, "--max_steps", "2")
+        assert messages == [f"{what} could not be made (RuntimeError: no font)"]
+        missing = {"training_curve.png", "attention.png", "README.md"} - {path.name for path in folder.iterdir()}
+        assert missing == {what.replace("the model card", "README.md")}
+        assert "test_bleu" in results and "test bleu" in capsys.readouterr().out
+
+    def test_no_sample_at_all(self):
+        blank = datasets.Dataset.from_dict({"source": ["", "a"], "target": ["b", " "]})
+        assert recipe.choose_samples({"train": blank.to_iterable_dataset(), "test": blank}) == ("train", [])
+
+    @pytest.mark.parametrize("number", [1, 9, 10, 11, 95])
+    def test_samples_are_spread(self, number):
+        pairs = datasets.Dataset.from_dict({"source": [f"{i}" for i in range(number)], "target": ["x"] * number})
+        split, samples = recipe.choose_samples({"train": pairs, "validation": pairs})
+        chosen = [int(pair["source"]) for pair in samples]
+        assert split == "validation" and chosen == sorted(set(chosen)) and chosen[0] == 0
+        assert len(chosen) == min(number, 10) or (number == 11 and len(chosen) == 6)
+        assert chosen[-1] >= number * 0.8 - 1
+
+    def test_the_summary_shows_what_may_be_a_header(self, files, run, capsys):
+        run(*files, "--max_steps", "1")
+        printed = capsys.readouterr().out
+        source, target = sentences()[0]
+        assert f"first pair   {source!r} -> {target!r} (if train.tsv has a header, name --source_column" in printed
+        assert printed.count("first pair") == 3 and "no evaluation" not in printed
+        run(*files[:2], "--source_column", "0", "--target_column", "1", "--max_steps", "1", folder="named")
+        printed = capsys.readouterr().out
+        assert "first pair" not in printed and "validation   none, so no evaluation" in printed
+
+
+class TestWarmup:
+    def test_a_long_one_is_warned_of_and_the_advice_taken(self, files, run, capsys):
+        schedule = ["--max_tokens", "400", "--max_steps", "8", "--use_cpu"]
+        run(*files, options=[*MODEL, *schedule])
+        (warning,) = [line for line in capsys.readouterr().out.split("\n") if line.startswith("warning")]
+        assert warning.endswith(
+            "--warmup_steps 4000 is more than half of the 8 steps, whose highest learning rate is 7.9e-06; with "
+            "--warmup_steps 2 it is 0.0079"
+        )
+        run(*files, options=[*MODEL, *schedule, "--warmup_steps", "2"], folder="advised")
+        printed = capsys.readouterr().out
+        assert "learning     up to 0.00791 after 2 steps" in printed and "warning" not in printed
+
+    def test_a_given_rate_is_kept(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.5, warmup_steps=100)
+        advice = recipe.warmup_advice(args, 16, 100, 40)
+        assert advice.endswith("highest learning rate is 0.2; with --warmup_steps 10 it is 0.5")
+
+
+class TestIgnoredOptions:
+    """What would have no effect is refused by name."""
+
+    TOKENIZER = {
+        "tokenizer_algorithm": "bpe",
+        "vocab_size": 8000,
+        "min_frequency": 2,
+        "separate_vocabularies": True,
+        "lowercase": True,
+        "normalization": "NFC",
+    }
+
+    @pytest.mark.parametrize("option", TOKENIZER)
+    def test_of_a_tokenizer(self, option):
+        for name in ("model_name_or_path", "tokenizer_name_or_path"):
+            with pytest.raises(ValueError, match=f"--{name} brings its own .*; leave --{option} out"):
+                ModelArguments(**{name: "there", option: self.TOKENIZER[option]})
+
+    @pytest.mark.parametrize("option", ["preset", "config_overrides", "tokenizer_name_or_path"])
+    def test_of_a_model(self, option):
+        value = {"preset": "base", "config_overrides": "d_model=8"}.get(option, "there")
+        with pytest.raises(ValueError, match=f"own tokenizer and configuration; leave --{option} out"):
+            ModelArguments(model_name_or_path="there", **{option: value})
+
+    def test_defaults(self):
+        args = ModelArguments()
+        assert (args.preset, args.tokenizer_algorithm, args.vocab_size) == ("base", "bpe", 8000)
+        assert ModelArguments(model_name_or_path="there", attn_implementation="eager").attn_implementation == "eager"
 
 
 class TestResuming:
@@ -491,6 +663,9 @@ class TestFaults:
             ),
             (["--tokenizer_algorithm", "magic"], "magic"),
             (["--model_name_or_path", "there"], "brings its own tokenizer and configuration"),
+            (["--do_predict"], "--do_predict without --do_train: this program always trains"),
+            (["--do_eval", "--do_predict"], "--do_eval and --do_predict without --do_train"),
+            (["--do_train", "false"], "--do_train false: this program always trains"),
             (["--early_stopping_patience", "1", "--eval_strategy", "no"], "needs evaluations; set --eval_strategy"),
             (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown; use bleu, chrf"),
             (["--predict_with_generate", "false"], "bleu needs --predict_with_generate; use loss without it"),
@@ -513,7 +688,9 @@ class TestFaults:
     def test_names_of_models(self, tmp_path, files, fail):
         (tmp_path / "empty").mkdir()
         for name in (str(tmp_path / "none"), str(tmp_path / "empty")):
-            assert f"{name}: no tokenizer can be loaded" in fail(*files, "--tokenizer_name_or_path", name)
+            assert f"{name}: no tokenizer can be loaded" in fail(
+                *files, options=[*SHAPE, *SCHEDULE, "--tokenizer_name_or_path", name]
+            )
             assert f"{name}: no tokenizer can be loaded" in fail(
                 *files, options=[*SCHEDULE, "--model_name_or_path", name]
             )
@@ -528,15 +705,14 @@ class TestFaults:
         inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
         special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
         PreTrainedTokenizerFast(tokenizer_object=inner, **special).save_pretrained(tmp_path / "other")
-        words = ["--tokenizer_name_or_path", str(tmp_path / "other")]
-        message = fail(*files, *words)
+        words = [*SHAPE, *SCHEDULE, "--use_cpu", "--tokenizer_name_or_path", str(tmp_path / "other")]
+        message = fail(*files, options=words)
         remedy = "pad_token_id=1,bos_token_id=0,eos_token_id=2,decoder_start_token_id=0"
         assert "the tokenizer has pad_token_id 1, bos_token_id 0, but the model pad_token_id 0" in message
         assert message.endswith(f"--config_overrides {remedy}")
         main(
             [
                 *files,
-                *OPTIONS,
                 *words,
                 "--config_overrides",
                 f"{TINY},{remedy}",
