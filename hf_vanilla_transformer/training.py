@@ -33,7 +33,8 @@ from .sharing_vanilla_transformer import MODEL_TYPE, add_code
 from .text_files import DataError
 from .translation import EXTRA_OUTPUT_TOKENS, position_limit
 
-# Steps of warm-up from which on the paper's peak learning rate is not too high for a model of any width.
+# Shorter warm-ups get the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128 learn
+# most at about that rate, and next to nothing at the formula's 0.02; those of width 256 and 512 still learn at theirs.
 LEAST_WARMUP = 1000
 
 
@@ -172,8 +173,7 @@ def bf16_is_fast() -> bool:
 def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
     """Return the paper's peak, `(d_model * warmup_steps) ** -0.5` (section 5.3, eq. 3), capped for a short warm-up.
 
-    The formula alone gives 1 / sqrt(d_model) at one step, at which no model learns; a warm-up of fewer than
-    `LEAST_WARMUP` steps has the peak of one of `LEAST_WARMUP`.
+    The formula alone diverges as the warm-up shrinks: fewer than `LEAST_WARMUP` steps count as `LEAST_WARMUP`.
     """
     return (d_model * max(warmup_steps, LEAST_WARMUP)) ** -0.5
 
