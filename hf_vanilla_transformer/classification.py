@@ -15,11 +15,8 @@ from typing import Any, cast
 import datasets
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     DataCollatorWithPadding,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -44,6 +41,7 @@ except ImportError as error:
     ) from error
 
 from .labelled_text import LABELS, LabelledTextArguments, count_overlap, load_labelled_text
+from .loading import load_config, load_model, load_tokenizer
 from .metrics import Accuracy
 from .modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from .presets import preset_config
@@ -238,11 +236,11 @@ def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
     """
     name = args.model_name_or_path
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = load_config(name)
         if config.model_type != "bert":
             raise ValueError(f"it is of the type {config.model_type!r}, not 'bert'")
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = load_tokenizer(name)
+    except ValueError as error:
         raise no_bert(name, error) from error
     if args.max_length > config.max_position_embeddings:
         raise ValueError(
@@ -255,8 +253,7 @@ def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
 
 def no_bert(name: str, error: Exception) -> ValueError:
     """Return the error of a folder or name that holds no usable BERT."""
-    reason = str(error).strip().split("\n")[0]
-    return ValueError(f"--model_name_or_path {name}: no BERT can be loaded from it ({reason}); check the name")
+    return ValueError(f"--model_name_or_path {name}: no BERT can be loaded from it ({error})")
 
 
 def tokenize(
@@ -306,10 +303,15 @@ def train_bert(problem: Problem) -> Outcome:
     args = problem.args
     set_seed(args.seed)
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            args.model_name_or_path, num_labels=len(LABELS), id2label=ID2LABEL, label2id=LABEL2ID
+        model = load_model(
+            args.model_name_or_path,
+            AutoModelForSequenceClassification,
+            new=("classifier.", "bert.pooler."),
+            num_labels=len(LABELS),
+            id2label=ID2LABEL,
+            label2id=LABEL2ID,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except ValueError as error:
         raise no_bert(args.model_name_or_path, error) from error
     return train_model(
         "bert",

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from .export_ctranslate2 import write_ctranslate2
 from .export_marian import write_marian
 from .export_onnx import write_onnx
+from .loading import load_model, load_tokenizer
 from .serving import check_settings
 from .sharing_vanilla_transformer import MODEL_TYPE
 from .text_files import empty_folder, folder_written_whole
@@ -83,24 +83,19 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
 
 
 def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | None]:
-    """Return a model of ours in float32 with all of its weights, and its tokenizer if its folder holds one.
+    """Return a model of ours in float32, and its tokenizer if its folder holds one.
 
     Raises:
-        ValueError: They cannot be loaded, the model is of another kind, or some of its weights are missing.
+        ValueError: They cannot be loaded whole (see `load_model`), or the model is of another kind.
     """
-    try:
-        kind = AutoConfig.from_pretrained(name).model_type
-        if kind != MODEL_TYPE:
-            raise ValueError(f"model_type is {kind!r}, not {MODEL_TYPE!r}; export it by tools of its own")
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-        if found["missing_keys"]:
-            raise ValueError(f"no weights of {', '.join(sorted(found['missing_keys']))}; save the model again")
-        folder = Path(name)
-        has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
-        return model.eval(), AutoTokenizer.from_pretrained(name) if has_tokenizer else None
-    # A weight of another shape is a RuntimeError there.
-    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"model {name} cannot be exported: {error}") from error
+    model = load_model(name, dtype=torch.float32)
+    if (kind := model.config.model_type) != MODEL_TYPE:
+        raise ValueError(
+            f"model {name} cannot be exported: model_type is {kind!r}, not {MODEL_TYPE!r}; use tools of its own"
+        )
+    folder = Path(name)
+    has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
+    return model.eval(), load_tokenizer(name) if has_tokenizer else None
 
 
 __all__ = ["TARGETS", "Target", "export_model", "load_for_export"]

@@ -17,7 +17,6 @@ from typing import Any, cast, get_args, get_origin
 import datasets
 import numpy as np
 from transformers import (
-    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -41,6 +40,7 @@ from .data import (
     pairs_by_position,
     tokenize_pairs,
 )
+from .loading import load_model, load_tokenizer
 from .metrics import translation_scores
 from .model_card import check_template, write_model_card
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -334,7 +334,7 @@ def load_or_train_tokenizer(
         ValueError: It cannot be loaded or trained; names the argument.
     """
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
-        return load_pretrained(AutoTokenizer, name)
+        return load_tokenizer(name)
     if args.process_index > 0:
         return AutoTokenizer.from_pretrained(args.output_dir)
     if not isinstance(train, datasets.Dataset):
@@ -365,16 +365,6 @@ def load_or_train_tokenizer(
     return tokenizer
 
 
-def load_pretrained(auto_class: Any, name: str) -> Any:
-    """Return `auto_class.from_pretrained(name)`, or raise a ValueError of one line."""
-    try:
-        return auto_class.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
-        kind = "tokenizer" if auto_class is AutoTokenizer else "encoder-decoder"
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{name}: no {kind} can be loaded from it ({reason}); check the name") from error
-
-
 def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     """Return the number of source and of target tokens."""
     return len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
@@ -388,7 +378,7 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
     """
     model: PreTrainedModel
     if model_args.model_name_or_path:
-        model = load_pretrained(AutoModelForSeq2SeqLM, model_args.model_name_or_path)
+        model = load_model(model_args.model_name_or_path)
     else:
         source_size, target_size = vocabulary_sizes(tokenizer)
         sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
@@ -636,7 +626,7 @@ def choose_model(
     results: dict[str, Any],
 ) -> PreTrainedModel:
     """Return the trained model or the average of its last checkpoints, whichever is better on the validation pairs."""
-    models: dict[str, PreTrainedModel] = {"trained": AutoModelForSeq2SeqLM.from_pretrained(args.output_dir)}
+    models: dict[str, PreTrainedModel] = {"trained": load_model(args.output_dir)}
     number = args.average_last_checkpoints
     checkpoints = last_checkpoints(args.output_dir, number) if number > 1 and args.save_strategy != "no" else []
     if len(checkpoints) > 1:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .translation import evaluating, position_limit
+from .translation import checked_scores, evaluating, position_limit
 
 # A target is a text, or the ids that `generate()` returned.
 Target = str | Sequence[int] | torch.Tensor
@@ -71,7 +71,7 @@ def score(
 
     Raises:
         ValueError: The lists differ in length, an item is no text or has no token, or a side has more tokens than the
-            model has positions; names the pair.
+            model has positions, and names the pair; or a score is NaN.
     """
     if isinstance(sources, str) or isinstance(targets, str):
         raise ValueError("sources and targets are lists, of one sentence or more; put a single one into a list")
@@ -91,7 +91,8 @@ def score(
             log_probs = _token_log_probs(model, [pairs[place] for place in places], forced_bos_token_id)
             for place, row in zip(places, log_probs, strict=True):
                 ids = pairs[place][1]
-                scores[place] = Score(ids, list(tokenizer.convert_ids_to_tokens(ids)), row[: len(ids)])
+                tokens = list(tokenizer.convert_ids_to_tokens(ids))
+                scores[place] = Score(ids, tokens, checked_scores(row[: len(ids)]))
     return [scores[place] for place in range(len(pairs))]
 
 

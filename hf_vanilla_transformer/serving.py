@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from .export_ctranslate2 import POSITIONS_KEY, ctranslate2_missing, read_vocabularies
+from .loading import load_tokenizer
 
 # Settings of `generate()` by the names that CTranslate2 has for the same. It also has ways to keep words or the end
 # from a sentence, but makes up for it among the other words, which in a beam search gives other translations.
@@ -109,11 +110,7 @@ def load_ctranslate2(
     Raises:
         ValueError: CTranslate2 is not installed, or the folder, the device or the compute type cannot be used.
     """
-    model = CTranslate2Model(folder, device or "cpu", compute_type)
-    try:
-        return model, AutoTokenizer.from_pretrained(folder)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{folder} holds no tokenizer that can be loaded: {error}") from error
+    return CTranslate2Model(folder, device or "cpu", compute_type), load_tokenizer(folder)
 
 
 class CTranslate2Model(nn.Module):
@@ -228,7 +225,8 @@ def _translator(folder: Path, device: str, compute_type: str) -> Any:
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
     if not (folder / "model.bin").is_file():
         raise ValueError(
-            f"{folder} holds no model.bin of CTranslate2; write one with scripts/export_model.py --to ctranslate2"
+            f"{folder} holds no model.bin of CTranslate2; write one with scripts/export_model.py --to ctranslate2, or "
+            "leave --backend ctranslate2 out"
         )
     import ctranslate2
 

@@ -14,7 +14,6 @@ import torch
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import (
-    AutoModelForSeq2SeqLM,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -28,6 +27,7 @@ from transformers import (
 from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
+from .loading import load_model
 from .presets import get_preset
 from .sharing_vanilla_transformer import MODEL_TYPE, add_code
 from .text_files import DataError
@@ -383,14 +383,15 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
     The sum is kept in float64; the result has the dtype, configuration and generation settings of the last one.
 
     Raises:
-        ValueError: No checkpoints are given, or one has other weights than the last; names folder and weight.
+        ValueError: No checkpoints are given, or one cannot be loaded whole (see `load_model`) or has other weights
+            than the last; names folder and weight.
     """
     if not checkpoints:
         raise ValueError("there are no checkpoints to average.")
-    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[-1])
+    model = load_model(checkpoints[-1])
     total = {name: value.double() for name, value in model.state_dict().items() if value.is_floating_point()}
     for folder in checkpoints[:-1]:
-        weights = AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+        weights = load_model(folder).state_dict()
         for name, value in total.items():
             if name not in weights or weights[name].shape != value.shape:
                 raise ValueError(

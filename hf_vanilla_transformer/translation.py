@@ -1,17 +1,19 @@
 """Translating text with a trained model: batches by tokens, results in the order of the input, n-best with scores."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
+
+from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
 
@@ -52,17 +54,15 @@ def load(
         trust_remote_code: Whether to run Python code that comes with the model.
 
     Raises:
-        ValueError: They cannot be loaded, or the device cannot be used; names what it was.
+        ValueError: They cannot be loaded whole (see `load_model`), or the device cannot be used; names what it was.
     """
-    try:
-        # The model first: what it says of code that is not trusted is clearer.
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (ValueError, OSError, SafetensorError) as error:
-        raise ValueError(f"model {name} cannot be loaded as an encoder-decoder and tokenizer: {error}") from error
+    # The model first: what it says of code that is not trusted is clearer.
+    model = load_model(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
     place = device or torch.accelerator.current_accelerator() or "cpu"
     try:
-        return model.to(place), tokenizer
+        # The type of PreTrainedModel does not tell of it.
+        return cast(Any, model).to(place), tokenizer
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {place} cannot be used: {error}") from error
 
@@ -125,7 +125,8 @@ def translate_lines(
         For each sentence, `num_hypotheses` hypotheses.
 
     Raises:
-        ValueError: An option is out of its range, there are more hypotheses than beams, or a sentence is no string.
+        ValueError: An option is out of its range, there are more hypotheses than beams, a sentence is no string, or a
+            score is NaN.
     """
     search = Search(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
     _at_least(1, chunk_size=chunk_size)
@@ -199,6 +200,13 @@ def checked_string(line: Any, number: int) -> str:
             "surrogate pair and no character; read the text as UTF-8"
         ) from None
     return line
+
+
+def checked_scores(scores: list[float]) -> list[float]:
+    """Return the scores, or raise a ValueError if one is NaN: what was chosen by it is no translation."""
+    if any(map(math.isnan, scores)):
+        raise ValueError("a score is NaN: the model's numbers overflow in its dtype; compute in float32")
+    return scores
 
 
 def position_limit(config: Any) -> int | None:
@@ -315,7 +323,9 @@ class Search:
                 output_logits=self.with_scores and self.num_beams == 1,
                 **self.options | beams | _output_bounds(self.model, self.options, int(lengths.max())),
             )
-        return output.sequences, self._scores(output) if self.with_scores else [None] * len(output.sequences)
+        if not self.with_scores:
+            return output.sequences, [None] * len(output.sequences)
+        return output.sequences, checked_scores(self._scores(output))
 
     def _scores(self, output: Any) -> list[float]:
         """Return what beam search ranked the sequences by, or the same quantity for a search without beams."""
@@ -375,6 +385,7 @@ def cross_attention(
 __all__ = [
     "Hypothesis",
     "Search",
+    "checked_scores",
     "checked_string",
     "cross_attention",
     "encode",

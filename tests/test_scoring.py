@@ -134,3 +134,10 @@ def test_settings_of_generate_are_those_of_the_model():
     model.generation_config.bos_token_id = None
     with pytest.raises(ValueError, match="no decoder_start_token_id"):
         score(model, tokenizer, ENGLISH, SPANISH)
+
+
+def test_a_score_that_overflows_is_refused():
+    model, tokenizer = build("shared")
+    model.lm_head.weight.data *= 1e39
+    with pytest.raises(ValueError, match="a score is NaN"):
+        score(model, tokenizer, ENGLISH[:2], SPANISH[:2])

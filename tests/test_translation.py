@@ -325,3 +325,11 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
     assert target_tokens == [tokenizer.decode([token]) for token in output.sequences[0, 1:].tolist()]
     with pytest.raises(ValueError, match="the sentence is blank"):
         cross_attention(model, tokenizer, " ")
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_scores_that_overflow_are_refused(num_beams):
+    model = ours(SHARED)
+    model.lm_head.weight.data *= 1e39
+    with pytest.raises(ValueError, match="a score is NaN: .* compute in float32"):
+        translate(model, SHARED, ["a cat"], num_beams=num_beams, max_length=6, with_scores=True)
