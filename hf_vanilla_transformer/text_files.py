@@ -6,12 +6,15 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+# Where it goes on to a file, that file may hold something already, which must stay.
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 
 class DataError(ValueError):
@@ -92,16 +95,47 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
 
 
+def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]], option: str) -> None:
+    """Find out before anything is read whether a file can be written that is none of the inputs.
+
+    Args:
+        path: The output; standard output is not looked at.
+        inputs: The inputs, "-" for standard input.
+        option: What the output is called in messages.
+
+    Raises:
+        DataError: It is an input, by this name or another (a link, a relative path), or its folder does not exist.
+    """
+    if str(path) in STANDARD_OUTPUT:
+        return
+    target = Path(path)
+    if not target.resolve().parent.is_dir():
+        raise DataError(f"{option} {path}: there is no folder {target.resolve().parent}; make it first")
+    # A terminal can be both, and only a file loses what it held.
+    if target.is_file():
+        for name in inputs:
+            if (stat := _stat(name)) and os.path.samestat(stat, target.stat()):
+                raise DataError(f"{option} {path} is the input {name} and would replace it; name another file")
+
+
+def _stat(name: str | os.PathLike[str]) -> os.stat_result | None:
+    """Return the status of an input, or None where there is none: that is named when it is read."""
+    # Standard input may be no file of the system's.
+    with suppress(OSError, ValueError):
+        return os.stat(sys.stdin.fileno() if name == "-" else name)
+    return None
+
+
 @contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing bytes that appears, or changes, when all of it is written, and not before.
 
     Standard output ("-"), a pipe or a device is written to directly: only a file can take the place of another.
     """
-    target = Path(path)
-    if path == "-":
+    if str(path) in STANDARD_OUTPUT:
         yield sys.stdout.buffer
         return
+    target = Path(path)
     if target.exists() and not target.is_file():
         with target.open("wb") as file:
             yield file
@@ -153,4 +187,13 @@ def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-__all__ = ["DataError", "empty_folder", "folder_written_whole", "json_rows", "opened", "read_lines", "written_whole"]
+__all__ = [
+    "DataError",
+    "check_output",
+    "empty_folder",
+    "folder_written_whole",
+    "json_rows",
+    "opened",
+    "read_lines",
+    "written_whole",
+]

@@ -12,14 +12,17 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
+from _imports import importing
 
-import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.hub import check_safetensors
-from hf_vanilla_transformer.text_files import empty_folder
-from hf_vanilla_transformer.training import average_checkpoints, last_checkpoints
+with importing():
+    from transformers.utils.logging import disable_progress_bar
+
+    import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.hub import check_safetensors
+    from hf_vanilla_transformer.loading import load_tokenizer
+    from hf_vanilla_transformer.text_files import empty_folder
+    from hf_vanilla_transformer.training import average_checkpoints, last_checkpoints
 
 TOKENIZER_FILE = "tokenizer_config.json"
 
@@ -37,13 +40,13 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Average and save; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
         checkpoints = _checkpoints(arguments)
         output = empty_folder(arguments.output_dir)
-        tokenizer = AutoTokenizer.from_pretrained(_tokenizer_folder(checkpoints[-1]))
+        tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]))
         average_checkpoints(checkpoints).save_pretrained(output)
         tokenizer.save_pretrained(output)
         print(f"{output}: the average of {', '.join(map(str, checkpoints))}")

@@ -17,13 +17,16 @@ The folder then holds results.json, table.md and a picture of each suite, also a
 import sys
 from typing import Any
 
-import datasets
-import transformers
+from _imports import importing
 
-from hf_vanilla_transformer.benchmark import BenchmarkArguments, run_suites
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.data import DataArguments
-from hf_vanilla_transformer.suites import SUITES
+with importing():
+    import datasets
+    import transformers
+
+    from hf_vanilla_transformer.benchmark import BenchmarkArguments, run_suites
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data import DataArguments
+    from hf_vanilla_transformer.suites import SUITES
 
 
 def main(argv: list[str] | None = None) -> None:

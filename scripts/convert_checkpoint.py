@@ -10,10 +10,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar
+from _imports import importing
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.conversion import LAYOUTS, Conversion, convert_checkpoint
+with importing():
+    from transformers.utils.logging import disable_progress_bar
+
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.conversion import LAYOUTS, Conversion, convert_checkpoint
 
 EXAMPLES = "One example a layout:\n\n" + "\n".join(
     f"    {layout.name}: {layout.description}\n"
@@ -55,10 +58,10 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Convert and save; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, f"{__doc__}\n{EXAMPLES}")
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
         conversion = convert_checkpoint(
             arguments.source,
             arguments.output_dir,

@@ -8,11 +8,13 @@ One segment a line, detokenized UTF-8, plain or .gz. For example:
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.metrics import translation_scores
-from hf_vanilla_transformer.text_files import read_lines
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.metrics import translation_scores
+    from hf_vanilla_transformer.text_files import check_output, read_lines, written_whole
 
 
 @dataclass
@@ -34,11 +36,14 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Print the scores; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
+        if arguments.json is not None:
+            check_output(arguments.json, [arguments.predictions, *arguments.references], "--json")
         scores = _score(arguments)
         if arguments.json is not None:
-            Path(arguments.json).write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+            with written_whole(arguments.json) as file:
+                file.write(f"{json.dumps(scores, indent=2)}\n".encode())
     print(f"BLEU         {scores['bleu']:6.2f}  {scores['bleu_signature']}")
     print(f"chrF2        {scores['chrf']:6.2f}  {scores['chrf_signature']}")
     print(f"exact match  {scores['exact_match']:6.2f}  % of {scores['segments']} segments")

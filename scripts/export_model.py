@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from transformers.utils.logging import disable_progress_bar
+from _imports import importing
 
-import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.export_ctranslate2 import QUANTIZATIONS
+with importing():
+    from transformers.utils.logging import disable_progress_bar
+
+    import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.export import export_model
+    from hf_vanilla_transformer.export_ctranslate2 import QUANTIZATIONS
 
 
 @dataclass
@@ -48,10 +51,10 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Export; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
         options = {name: getattr(arguments, name) for name in ("quantization", "max_positions")}
         folder = export_model(arguments.model, arguments.to, arguments.output_dir, **options)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())

@@ -15,12 +15,15 @@ The folder then holds the trained models, table.md, results.json, accuracy.png a
 import sys
 from typing import Any
 
-import datasets
-import transformers
+from _imports import importing
 
-from hf_vanilla_transformer.classification import ComparisonArguments, compare_classifiers
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.labelled_text import LabelledTextArguments
+with importing():
+    import datasets
+    import transformers
+
+    from hf_vanilla_transformer.classification import ComparisonArguments, compare_classifiers
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.labelled_text import LabelledTextArguments
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,16 +12,26 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import numpy as np
-import onnxruntime
-from tokenizers import Tokenizer
+try:
+    import numpy as np
+    import onnxruntime
+    from tokenizers import Tokenizer
+except ModuleNotFoundError as error:
+    remedy = f"activate the environment that has it, or install it: pip install {error.name}"
+    print(f"onnx_translate.py: error: {sys.executable} has no package {error.name}; {remedy}", file=sys.stderr)
+    raise SystemExit(2) from None
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
 # Section 6.1 of the paper: an output may have so many more tokens than its source.
 EXTRA_OUTPUT_TOKENS = 50
+
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 
 class Translator:
@@ -98,6 +108,19 @@ class Translator:
         return tokens.tolist()
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a mistake in one line, and names the option that is nearest to an unknown one."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with one line, where argparse shows the usage of all options first."""
+        known = self._option_string_actions
+        for name in (word.partition("=")[0] for word in sys.argv[1:]):
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                near = get_close_matches(name, known, n=1)
+                message = f"unknown option {name}" + (f"; did you mean {near[0]}?" if near else "")
+        self.exit(2, f"{self.prog}: error: {message}; --help lists the options\n")
+
+
 def batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     """Yield lines in batches, without their ends."""
     while batch := [line.rstrip("\r\n") for line in islice(lines, size)]:
@@ -109,13 +132,24 @@ def opened(name: str) -> Any:
     return nullcontext(sys.stdin) if name == "-" else open(name, encoding="utf-8", newline="\n")
 
 
+def check_output(name: str, source: str) -> None:
+    """Raise a ValueError if the output is the input, or there is no folder for it."""
+    if name in STANDARD_OUTPUT:
+        return
+    target = Path(name)
+    if not target.resolve().parent.is_dir():
+        raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; make it first")
+    if source != "-" and target.is_file() and Path(source).exists() and target.samefile(source):
+        raise ValueError(f"--output {name} is the input {source} and would replace it; name another file")
+
+
 @contextmanager
 def written(name: str) -> Iterator[Any]:
     """Open a file to write, which takes its name when all of it is written, or standard output."""
-    target = Path(name)
-    if name == "-":
+    if name in STANDARD_OUTPUT:
         yield sys.stdout
         return
+    target = Path(name)
     if target.exists() and not target.is_file():
         # A pipe or a device cannot be replaced.
         with target.open("w", encoding="utf-8") as file:
@@ -132,7 +166,7 @@ def written(name: str) -> Iterator[Any]:
 
 def main() -> None:
     """Translate a file or standard input, a line for each line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder that export_model.py --to onnx wrote")
     parser.add_argument("--input", default="-", help="file to translate; - (default): stdin")
     parser.add_argument("--output", default="-", help="file to write; - (default): stdout")
@@ -142,6 +176,7 @@ def main() -> None:
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
+        check_output(arguments.output, arguments.input)
         translator = Translator(arguments.model, arguments.threads)
         with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):
@@ -149,6 +184,8 @@ def main() -> None:
                     print(" ".join(text.splitlines()), file=output, flush=True)
     except (KeyError, OSError, ValueError, onnxruntime.capi.onnxruntime_pybind11_state.NoSuchFile) as error:
         parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted\n")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ who has not gives `trust_remote_code=True`. Checkpoints, optimizer states and lo
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.hub import files_to_share, publish
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.hub import files_to_share, publish
 
 UNITS = ("B", "kB", "MB", "GB")
 
@@ -33,8 +36,8 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """List or upload; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
         sizes = {
             name: len(content) if isinstance(content, bytes) else content.stat().st_size
             for name, content in files_to_share(arguments.model).items()

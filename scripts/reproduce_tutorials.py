@@ -12,12 +12,15 @@ its default shape, wants a GPU. A run that was interrupted goes on where it was 
 import sys
 from typing import Any
 
-import datasets
-import transformers
+from _imports import importing
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.data import DataArguments
-from hf_vanilla_transformer.tutorials import TUTORIALS, TutorialArguments, reproduce
+with importing():
+    import datasets
+    import transformers
+
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data import DataArguments
+    from hf_vanilla_transformer.tutorials import TUTORIALS, TutorialArguments, reproduce
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,9 +21,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.text_files import read_lines
-from hf_vanilla_transformer.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.text_files import read_lines
+    from hf_vanilla_transformer.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 
 _ALGORITHMS = Literal["bpe", "unigram", "word", "whitespace", "character"]
 _FILES_OF_SIDES = tuple(VanillaTransformerTokenizer.vocab_files_names.values())
@@ -69,8 +72,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
 def main(argv: Sequence[str] | None = None) -> None:
     """Train and save; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__, formatter_class=_HelpFormatter)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     with one_line_errors(parser):
+        (arguments,) = parser.parse_args_into_dataclasses(argv)
         _check(arguments)
         _train(arguments)
 

@@ -15,19 +15,21 @@ The folder then holds model, tokenizer, generation settings, all_results.json, p
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import datasets
-import transformers
-import yaml
-from transformers import HfArgumentParser
+from _imports import importing
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.data import DataArguments
-from hf_vanilla_transformer.recipe import ModelArguments, train_translation
-from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
+with importing():
+    import datasets
+    import transformers
+    import yaml
+    from transformers import HfArgumentParser
+
+    from hf_vanilla_transformer.command_line import argument_parser, did_you_mean, one_line_errors
+    from hf_vanilla_transformer.data import DataArguments
+    from hf_vanilla_transformer.recipe import ModelArguments, train_translation
+    from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 
 CARD_TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
 USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"
@@ -45,8 +47,7 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
     words = []
     for name, value in arguments.items():
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            raise ValueError(f"{path}: unknown argument {name}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ValueError(f"{path}: unknown argument {name}{did_you_mean(str(name), known)}")
         if isinstance(value, dict):
             raise ValueError(f"{path}: {name} is a mapping; write it as a JSON string in quotes")
         if value not in ("", "null", "~"):

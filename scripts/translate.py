@@ -19,13 +19,16 @@ from dataclasses import asdict, dataclass, field
 from itertools import tee
 from typing import Any, Literal
 
-import torch
-from transformers.utils.logging import disable_progress_bar
+from _imports import importing
 
-from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-from hf_vanilla_transformer.serving import load_ctranslate2
-from hf_vanilla_transformer.text_files import read_lines, written_whole
-from hf_vanilla_transformer.translation import CHUNK_SIZE, load, translate_lines
+with importing():
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.serving import load_ctranslate2
+    from hf_vanilla_transformer.text_files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.translation import CHUNK_SIZE, load, translate_lines
 
 # What a script that reads the output would take for the end of a line.
 LINE_ENDS_TO_BLANKS = str.maketrans("\r\n", "  ")
@@ -73,11 +76,11 @@ class Arguments:
 def main(argv: list[str] | None = None) -> None:
     """Translate; a mistake in the input ends with one line on standard error and status 2."""
     parser = argument_parser(Arguments, __doc__)
-    (arguments,) = parser.parse_args_into_dataclasses(argv)
     if not sys.stderr.isatty():
         disable_progress_bar()
     try:
         with one_line_errors(parser):
+            (arguments,) = parser.parse_args_into_dataclasses(argv)
             _translate(arguments)
     except BrokenPipeError:
         # The reader (head, say) has had enough. Python would complain when it flushes standard output at its end.
@@ -101,6 +104,7 @@ def _translate(arguments: Arguments) -> None:
     """Write a line for every line read."""
     if arguments.num_hypotheses > 1 and arguments.format == "text":
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
+    check_output(arguments.output, arguments.input, "--output")
     model, tokenizer = _load(arguments)
     lines, sources = tee(line for path in arguments.input for line in read_lines(path))
     names = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "max_tokens", "chunk_size")
