@@ -279,8 +279,10 @@ def check_arguments(
         raise ValueError("--early_stopping_patience needs evaluations; set --eval_strategy to epoch or steps")
     if data_args.streaming and args.max_steps < 1:
         raise ValueError("--streaming has no end of an epoch: say how long to train by --max_steps")
-    if args.final_num_beams < 1:
-        raise ValueError(f"--final_num_beams {args.final_num_beams} leaves no hypothesis; set at least 1")
+    wanted = {"final_num_beams": "hypothesis", "generation_num_beams": "hypothesis", "generation_max_length": "token"}
+    for name, what in wanted.items():
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name} {value} leaves no {what}; set at least 1")
     if card_template:
         check_template(card_template)
     if find_spec("matplotlib"):
@@ -390,7 +392,12 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer_fits(model.config, tokenizer)
     if model_args.attn_implementation:
-        model.set_attn_implementation(model_args.attn_implementation)
+        try:
+            model.set_attn_implementation(model_args.attn_implementation)
+        except (ImportError, ValueError) as error:
+            raise ValueError(
+                f"--attn_implementation {model_args.attn_implementation} cannot be used: {error}"
+            ) from error
     return model
 
 

@@ -671,6 +671,10 @@ class TestFaults:
             (["--predict_with_generate", "false"], "bleu needs --predict_with_generate; use loss without it"),
             (["--streaming"], "say how long to train by --max_steps"),
             (["--final_num_beams", "0"], "--final_num_beams 0 leaves no hypothesis"),
+            (["--generation_num_beams", "0"], "--generation_num_beams 0 leaves no hypothesis"),
+            (["--generation_max_length", "0"], "--generation_max_length 0 leaves no token"),
+            (["--attn_implementation", "flash_attention_2"], "--attn_implementation flash_attention_2 cannot be used"),
+            (["--attn_implementation", "flash"], "--attn_implementation flash cannot be used"),
             (["--warmup_steps", "0"], "--warmup_steps is 0, from which no learning rate follows"),
             (["--save_strategy", "no"], "requires the save and eval strategy to match"),
             (["--lr_scheduler_type", "sqrt"], "sqrt"),
@@ -688,15 +692,19 @@ class TestFaults:
     def test_names_of_models(self, tmp_path, files, fail):
         (tmp_path / "empty").mkdir()
         for name in (str(tmp_path / "none"), str(tmp_path / "empty")):
-            assert f"{name}: no tokenizer can be loaded" in fail(
+            assert f"tokenizer {name} cannot be loaded" in fail(
                 *files, options=[*SHAPE, *SCHEDULE, "--tokenizer_name_or_path", name]
             )
-            assert f"{name}: no tokenizer can be loaded" in fail(
+            assert f"tokenizer {name} cannot be loaded" in fail(
                 *files, options=[*SCHEDULE, "--model_name_or_path", name]
             )
         train_tokenizer(["a"]).save_pretrained(tmp_path / "empty")
         message = fail(*files, options=[*SCHEDULE, "--model_name_or_path", str(tmp_path / "empty")])
-        assert "empty: no encoder-decoder can be loaded" in message
+        assert f"model {tmp_path / 'empty'} cannot be loaded" in message
+        one = str(tmp_path / "empty" / "tokenizer.json")
+        assert f"{one} cannot be loaded: it is a file; name the folder" in fail(
+            *files, options=[*SCHEDULE, "--model_name_or_path", one]
+        )
 
     def test_special_tokens_of_another_kind(self, tmp_path, files, fail):
         vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "ant"]
