@@ -281,15 +281,16 @@ def draw_statquest(
     with torch.no_grad():
         outputs = model(**batch, output_attentions=True)
     words = tokenizer.source_tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
+    predicted = tokenizer.target_tokenizer.convert_ids_to_tokens(batch["labels"][0])
     # What the decoder reads: the start token, then the target without its end.
-    read = ["<s>", *tokenizer.target_tokenizer.convert_ids_to_tokens(batch["labels"][0])[:-1]]
-    for name, attentions, keys, queries in (
-        ("encoder_attention", outputs.encoder_attentions, words, words),
-        ("decoder_attention", outputs.decoder_attentions, read, read),
-        ("cross_attention", outputs.cross_attentions, words, read),
+    read = ["<s>", *predicted[:-1]]
+    for name, attentions, (keys, columns), (queries, rows) in (
+        ("encoder_attention", outputs.encoder_attentions, ("source", words), ("source", words)),
+        ("decoder_attention", outputs.decoder_attentions, ("target so far", read), ("target", predicted)),
+        ("cross_attention", outputs.cross_attentions, ("source", words), ("target", predicted)),
     ):
-        title = name.replace("_", " ").capitalize()
-        plot_attention(attentions[0][0], keys, queries, folder / f"{name}.png", title=title)
+        title, path = name.replace("_", " ").capitalize(), folder / f"{name}.png"
+        plot_attention(attentions[0][0], columns, rows, path, title=title, keys=keys, queries=queries)
 
 
 # Attention without learning
@@ -337,7 +338,8 @@ def reproduce_attention(args: TutorialArguments, data_args: DataArguments) -> Ro
         _, weights = attention(vectors)
         errors.append(float((weights[0, 0] - torch.tensor(expected, dtype=torch.float64)).abs().max()))
         path = Path(args.output_dir, "attention", f"{words[1]}.png")
-        plot_attention(weights[0], words, words, path, title=f"Attention in {sentence!r}", limit=0.3)
+        title = f"Attention in {sentence!r}"
+        plot_attention(weights[0], words, words, path, title=title, limit=0.3, keys="words", queries="words")
     return Row(
         "attention",
         "two 6 x 6 matrices of attention weights, by word vectors made by hand",

@@ -7,8 +7,10 @@ Legend: S source length, T target length, h heads, d_model model width.
 """
 
 import math
+import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -16,20 +18,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers.utils import logging
 
 try:
     from matplotlib import font_manager
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis, XAxis
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
     from matplotlib.ticker import LogLocator
 except ImportError as error:
     raise ImportError(
         f'{__name__} needs matplotlib; install it with `pip install "hf-vanilla-transformer[plot]"`'
     ) from error
 
-# Fonts with the scripts that matplotlib's own font lacks; those that are installed take over glyph by glyph.
-_FALLBACK_FONTS = (
+logger = logging.get_logger(__name__)
+
+_OWN_FONT = "DejaVu Sans"
+# Of the installed fonts that have the characters which it lacks, those that are tried first.
+_PREFERRED_FONTS = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
     "Source Han Sans",
@@ -40,6 +47,8 @@ _FALLBACK_FONTS = (
     "Arial Unicode MS",
     "Noto Sans",
 )
+# Fonts of boxes for every character, and of bitmaps, which matplotlib cannot draw.
+_NO_GLYPHS = ("LastResort", "Last Resort", "Color Emoji")
 _DPI = 150
 # Inches: the longest side of an attention figure's panels, and the room that a token gets until they reach it.
 _MAX_SIDE, _CELL = 24.0, 0.3
@@ -52,8 +61,12 @@ def plot_attention(
     path: str | PathLike[str] | None = None,
     title: str = "Attention",
     limit: float = 1.0,
+    keys: str = "source",
+    queries: str = "target",
 ) -> Figure:
     """Draw attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
+
+    A row of the decoder is labelled by the token that it predicts, as in `translation.cross_attention`.
 
     Args:
         attentions: Weights after the softmax, 0..1, as a tensor or array of shape (T, S), or (h, T, S) for one panel
@@ -63,6 +76,8 @@ def plot_attention(
         path: Where to save the figure, if anywhere.
         title: The figure's title.
         limit: The weight of the darkest colour; less than 1 tells weights apart that are all small.
+        keys: What is attended to; names the axis.
+        queries: What attends; in self-attention the same as `keys`.
 
     Returns:
         The figure.
@@ -88,8 +103,8 @@ def plot_attention(
     for axes in panels[heads:]:
         axes.set_visible(False)
     figure.colorbar(image, ax=panels, label="attention weight", aspect=6 * rows * height, pad=0.02)
-    figure.supxlabel("source (keys)", fontsize=10)
-    figure.supylabel("target (queries)", fontsize=10)
+    figure.supxlabel(f"{keys} (keys)", fontsize=10)
+    figure.supylabel(f"{queries} (queries)", fontsize=10)
     return _finish(figure, title, path)
 
 
@@ -118,7 +133,7 @@ def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> No
         axis.set_ticks([])
         return
     points = 72 * inches / len(tokens)
-    style: dict[str, Any] = {"fontsize": min(9.0, max(3.0, 0.75 * points)), "fontfamily": _font_families()}
+    style: dict[str, Any] = {"fontsize": min(9.0, max(3.0, 0.75 * points))}
     if isinstance(axis, XAxis) and points < 16:
         style.update(rotation=90)
     elif isinstance(axis, XAxis):
@@ -154,7 +169,7 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
     figure.colorbar(image, ax=image_axes, label="value")
     # A sinusoidal table is all but constant in its later dimensions, so these lie closer at the beginning.
     for dimension in sorted({0, *(d_model // divisor for divisor in (8, 4, 2))}):
-        curve_axes.plot(table[:, dimension], label=str(dimension), linewidth=1.4)
+        curve_axes.plot(table[:, dimension], label=str(dimension), linewidth=1.4, marker=_marker(positions))
     curve_axes.set(xlabel="position", ylabel="value", title="some dimensions", xlim=(0, max(positions - 1, 1)))
     _tidy(curve_axes)
     figure.legend(title="dimension", loc="outside right center", frameon=False)
@@ -414,7 +429,12 @@ def _curve(
         index = best(np.where(np.isfinite(values), values, np.nan))
         label = f"{label} (best {values[index]:.4g} at step {steps[index]:.0f})"
         axes.plot(steps[index], values[index], marker="o", markersize=8, markerfacecolor="none", color=style["color"])
-    axes.plot(steps, values, label=label, **style)
+    axes.plot(steps, values, label=label, **{"marker": _marker(len(steps)), **style})
+
+
+def _marker(points: int) -> str | None:
+    """Return the marker of a curve: without one a single point would not be seen."""
+    return "o" if points == 1 else None
 
 
 def _tidy(axes: Axes) -> None:
@@ -434,20 +454,68 @@ def _to_array(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name} must be a tensor or an array of numbers, not {type(values).__name__}") from None
 
 
-@cache
-def _font_families() -> list[str]:
-    """Return matplotlib's own font and those of `_FALLBACK_FONTS` that are installed."""
-    installed = set(font_manager.get_font_names())
-    return ["DejaVu Sans", *(font for font in _FALLBACK_FONTS if font in installed)]
-
-
 def _finish(figure: Figure, title: str, path: str | PathLike[str] | None) -> Figure:
     """Add the title, and save the figure where a path is given; missing folders are made."""
-    figure.suptitle(title, fontsize=12, fontfamily=_font_families(), parse_math=False)
+    figure.suptitle(title, fontsize=12, parse_math=False)
+    _choose_fonts(figure, title)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
-            # A character that no installed font holds is drawn as a box, which says enough.
+            # `_choose_fonts` has said it in one line.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(path)
     return figure
+
+
+def _choose_fonts(figure: Figure, title: str) -> None:
+    """Give texts with characters that matplotlib's own font lacks the installed fonts that have them."""
+    texts: list[Any] = figure.findobj(lambda artist: isinstance(artist, Text) and bool(artist.get_text().strip()))
+    families, missing = _fonts_for({character for text in texts for character in text.get_text()})
+    for text in texts:
+        text.set_fontfamily(families)
+    if missing:
+        scripts = sorted({unicodedata.name(character, "unnamed").split()[0] for character in missing})
+        logger.warning(
+            f"figure {title!r}: no installed font has {''.join(sorted(missing)[:5])} ({', '.join(scripts)}), so boxes "
+            "are drawn; install one that has, such as Noto Sans CJK (Debian, Ubuntu: fonts-noto-cjk)"
+        )
+
+
+def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
+    """Return font families that together have the characters, matplotlib's own first, and what none of them has."""
+    families = [_OWN_FONT]
+    missing = {each for each in characters if each.isprintable()} - _characters(font_manager.findfont(_OWN_FONT))
+    if missing:
+        _find_new_fonts()
+        # Of a family that has no upright font of normal weight, matplotlib would draw another, and log it.
+        files = {
+            font.name: font.fname
+            for font in font_manager.fontManager.ttflist
+            if font.style == "normal" and font.weight in (400, "normal", "regular")
+        }
+        preferred = [name for name in _PREFERRED_FONTS if name in files]
+        for family in dict.fromkeys([*preferred, *sorted(files)]):
+            if any(word in family for word in _NO_GLYPHS):
+                continue
+            if found := missing & _characters(files[family]):
+                families.append(family)
+                missing -= found
+    return families, missing
+
+
+@cache
+def _find_new_fonts() -> None:
+    """Make known to matplotlib the fonts that were installed after it first listed them."""
+    known = {font.fname for font in font_manager.fontManager.ttflist}
+    for path in set(font_manager.findSystemFonts()) - known:
+        # What matplotlib cannot read, such as fonts of bitmaps, it does not list either.
+        with suppress(Exception):
+            font_manager.fontManager.addfont(path)
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    """Return the characters that a font has glyphs for."""
+    with suppress(RuntimeError, OSError):
+        return frozenset(map(chr, font_manager.get_font(path).get_charmap()))
+    return frozenset()

@@ -18,6 +18,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
+from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.translation import translate
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "translate.py"
@@ -152,6 +153,14 @@ def test_what_cannot_be_used(tmp_path, capsys, folder):
     Path(missing, "model.safetensors").write_bytes(b"cut short")
     assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
     assert "device warp cannot be used" in fail(capsys, *given, "--device", "warp")
+
+
+def test_the_other_backend_is_suggested(tmp_path, capsys, folder):
+    pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+    exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
+    capsys.readouterr()
+    assert "translate by --backend ctranslate2" in fail(capsys, "--model", exported)
+    assert "leave --backend ctranslate2 out" in fail(capsys, "--model", folder, "--backend", "ctranslate2")
 
 
 def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):

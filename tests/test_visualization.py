@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from hf_vanilla_transformer import visualization
+from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer, tutorials, visualization
 from hf_vanilla_transformer.visualization import (
     plot_accuracies,
     plot_attention,
@@ -18,6 +21,7 @@ from hf_vanilla_transformer.visualization import (
     plot_position_encoding,
     plot_training_curve,
 )
+from tiny import tiny_model
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]
@@ -174,6 +178,99 @@ def test_missing_matplotlib_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r'pip install "hf-vanilla-transformer\[plot\]"'):
         runpy.run_path(visualization.__file__)
+
+
+# Fonts
+
+CHINESE = ["猫", "坐", "在", "垫子", "上"]
+
+
+@pytest.fixture
+def only_own_font(monkeypatch):
+    """As on a machine without any other font."""
+    own = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
+    monkeypatch.setattr(visualization, "_find_new_fonts", lambda: None)
+    return own
+
+
+def test_boxes_are_announced_once_by_the_name_of_the_script(only_own_font, tmp_path, caplog):
+    plot_attention(attention(5, 5), CHINESE, ["안녕", *SOURCE[:4]], tmp_path / "attention.png", title="注意")
+    (record,) = caplog.records
+    assert "figure '注意': no installed font has" in record.message and "(CJK, HANGUL)" in record.message
+    assert "install" in record.message and "\n" not in record.message
+
+
+def test_another_font_that_has_the_characters_draws_them(only_own_font, tmp_path, caplog):
+    characters = {f"u{ord(each):X}": ord(each) for each in "".join(CHINESE)}
+    builder = FontBuilder(1000, isTTF=True)
+    builder.setupGlyphOrder([".notdef", *characters])
+    builder.setupCharacterMap({code: name for name, code in characters.items()})
+    builder.setupGlyf({name: TTGlyphPen(None).glyph() for name in (".notdef", *characters)})
+    builder.setupHorizontalMetrics({name: (1000, 0) for name in (".notdef", *characters)})
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": "A Few Words", "styleName": "Regular"})
+    builder.setupOS2(usWeightClass=400)
+    builder.setupPost()
+    builder.save(tmp_path / "font.ttf")
+    font_manager.fontManager.addfont(tmp_path / "font.ttf")
+    figure = plot_attention(attention(5, 5), CHINESE, SOURCE[:5], title="垫子")
+    assert panels(figure)[0].get_xticklabels()[0].get_fontfamily() == ["DejaVu Sans", "A Few Words"]
+    assert caplog.text == ""
+    # Nothing is missing, or this would warn.
+    figure.savefig(tmp_path / "attention.png")
+
+
+# Axes
+
+
+def test_self_attention_has_the_same_name_on_both_axes():
+    figure = plot_attention(attention(7, 7), SOURCE, SOURCE, keys="source", queries="source")
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "source (queries)")
+    figure = plot_attention(attention(5, 7), SOURCE, TARGET)
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "target (queries)")
+
+
+def test_rows_of_the_decoder_are_the_words_that_it_predicts(tmp_path, monkeypatch):
+    drawn = {}
+
+    def draw(weights, columns, rows, path, title, keys, queries):
+        assert weights.shape[-2:] == (len(rows), len(columns))
+        drawn[path.stem] = (keys, columns, queries, rows)
+
+    monkeypatch.setattr(tutorials, "plot_attention", draw)
+    source, target = tutorials.STATQUEST.pairs[0]
+    tokenizer = VanillaTransformerTokenizer.from_pair(
+        train_tokenizer([source], algorithm="word"), train_tokenizer([target], algorithm="word")
+    )
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
+    untied = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+    model = tiny_model(**sizes, **untied, position_embedding_type="learned")
+    tutorials.draw_statquest(model, tokenizer, tmp_path)
+    read, said = [*source.split(), "</s>"], [*target.split(), "</s>"]
+    assert drawn == {
+        "encoder_attention": ("source", read, "source", read),
+        "decoder_attention": ("target so far", ["<s>", *said[:-1]], "target", said),
+        "cross_attention": ("source", read, "target", said),
+    }
+
+
+# Single points
+
+
+def visible(axes):
+    return [line for line in axes.lines if len(line.get_xdata()) > 1 or line.get_marker() not in ("None", None)]
+
+
+def test_a_run_of_one_epoch_is_seen():
+    figure = plot_training_curve([{"step": 60, "loss": 5.0, "learning_rate": 1e-3}])
+    assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
+    figure = plot_learning_curves({"a": [{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "eval_accuracy": 0.8}]})
+    assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
+    (_, curves) = panels(plot_position_encoding(torch.randn(1, 8)))
+    assert len(visible(curves)) == 4
+    # A line of many points needs none.
+    assert panels(plot_training_curve(LOG))[0].lines[0].get_marker() == "None"
 
 
 # Comparisons
