@@ -20,6 +20,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.translation import translate
+from translators import build
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "translate.py"
 main = runpy.run_path(str(SCRIPT))["main"]
@@ -155,8 +156,11 @@ def test_what_cannot_be_used(tmp_path, capsys, folder):
     assert "device warp cannot be used" in fail(capsys, *given, "--device", "warp")
 
 
-def test_the_other_backend_is_suggested(tmp_path, capsys, folder):
+def test_the_other_backend_is_suggested(tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+    folder = str(tmp_path / "model")
+    for part in build("shared"):
+        part.save_pretrained(folder)
     exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
     capsys.readouterr()
     assert "translate by --backend ctranslate2" in fail(capsys, "--model", exported)
