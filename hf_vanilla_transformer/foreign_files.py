@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
@@ -21,10 +22,29 @@ from .hub import check_safetensors
 
 # Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
+# Where training loops keep settings beside the weights: "args" and "cfg" fairseq's, "hyper_parameters" Lightning's.
+SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_args")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
+
+
+def _numpy_globals() -> list[Any]:
+    """Return what numpy pickles numbers and arrays of numbers by, under the names of both its releases 1 and 2."""
+    rebuild, scalar = np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0]
+    functions = [
+        (function, f"numpy.{core}.multiarray.{name}")
+        for core in ("core", "_core")
+        for function, name in ((rebuild, "_reconstruct"), (scalar, "scalar"))
+    ]
+    # Types of objects and of structures are left out: they could hold anything.
+    dtypes = {type(np.dtype(code)) for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "S", "U")}
+    return [*functions, np.ndarray, np.dtype, *dtypes]
+
+
+# What is no tensor, and yet only values: arguments of a command line, and what fairseq keeps of its evaluations.
+SAFE_GLOBALS = [Namespace, *_numpy_globals()]
 
 
 class ForeignCheckpoint(NamedTuple):
@@ -33,8 +53,8 @@ class ForeignCheckpoint(NamedTuple):
     Attributes:
         path: The file, or the folder.
         weights: Tensors by their keys.
-        config: The folder's config.json, or the arguments of the training that a file keeps beside its weights;
-            empty where there are none.
+        config: The folder's config.json, and the settings that a file keeps beside its weights, such as the arguments
+            of its training; empty where there are none.
     """
 
     path: Path
@@ -50,23 +70,27 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Fo
     Args:
         source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
             index), the name of such a folder on the Hub, or a state dict. The weights may stand under "state_dict",
-            "model_state_dict" or "model".
+            "model_state_dict" or "model", and settings beside them under one of `SETTINGS_KEYS`.
 
     Raises:
-        ValueError: There is no such file, or several; it is cut short, holds code, or something that is no tensor.
+        ValueError: There is no such file, or several; it is cut short, holds code, or something that is no tensor; two
+            places say different things of one setting.
     """
     if isinstance(source, Mapping):
-        return ForeignCheckpoint(Path("state dict"), _tensors(source, "the state dict"), {})
+        return ForeignCheckpoint(Path("state dict"), *_parts(source, "the state dict"))
     path = Path(source)
     if not path.exists():
         path = _download(str(source))
     if not path.is_dir():
         return ForeignCheckpoint(path, *_read_weights(path))
-    weights: dict[str, Tensor] = {}
-    for file in _weight_files(path):
-        weights |= _read_weights(file)[0]
     config = path / "config.json"
-    return ForeignCheckpoint(path, weights, _read_json(config) if config.is_file() else {})
+    weights: dict[str, Tensor] = {}
+    settings = _read_json(config) if config.is_file() else {}
+    for file in _weight_files(path):
+        tensors, beside = _read_weights(file)
+        weights |= tensors
+        settings = _merged(settings, beside, str(file))
+    return ForeignCheckpoint(path, weights, settings)
 
 
 def _download(name: str) -> Path:
@@ -105,33 +129,57 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights in a file, and the arguments of their training if it keeps them."""
+    """Return the weights in a file, and the settings that it keeps beside them."""
     if file.suffix == ".safetensors":
         check_safetensors(file, remedy="fetch or save it again")
         return load_file(file), {}
-    content = _unpickle(file)
-    return _tensors(content, str(file)), _arguments(content)
+    return _parts(_unpickle(file), str(file))
 
 
-def _arguments(content: Any) -> dict[str, Any]:
-    """Return what a training loop, such as fairseq's, keeps of its command line: "args", or "model" under "cfg"."""
-    if not isinstance(content, Mapping):
+def _parts(content: Any, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights, and the settings beside them, in what was read."""
+    weights, settings = _tensors(content, where), dict[str, Any]()
+    for key in SETTINGS_KEYS:
+        settings = _merged(settings, _settings(content.get(key)), f"{where}, {key!r},")
+    return weights, settings
+
+
+def _settings(found: Any) -> dict[str, Any]:
+    """Return settings by their names: those of the model where others stand beside them, as in fairseq's "cfg".
+
+    What is nested gets the name that a command line gives it: `{"encoder": {"layers": 6}}` is `encoder_layers`.
+    """
+    found = vars(found) if isinstance(found, Namespace) else found
+    if not isinstance(found, Mapping):
         return {}
-    arguments, settings = content.get("args"), content.get("cfg")
-    if arguments is None and isinstance(settings, Mapping):
-        arguments = settings.get("model")
-    arguments = vars(arguments) if isinstance(arguments, Namespace) else arguments
-    return dict(arguments) if isinstance(arguments, Mapping) else {}
+    if isinstance(found.get("model"), (Mapping, Namespace)):
+        return _settings(found["model"])
+    flat: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, (Mapping, Namespace)):
+            flat |= {f"{name}_{inner}": nested for inner, nested in _settings(value).items()}
+        elif not isinstance(value, (Tensor, np.ndarray)):
+            flat[str(name)] = value
+    return flat
+
+
+def _merged(settings: dict[str, Any], others: Mapping[str, Any], where: str) -> dict[str, Any]:
+    for name in others:
+        if name in settings and settings[name] != others[name]:
+            raise ValueError(
+                f"{where} says {name}={others[name]!r}, but what stands beside it {settings[name]!r}; remove the "
+                "wrong one"
+            )
+    return {**settings, **others}
 
 
 def _unpickle(file: Path) -> Any:
-    """Return what a file of `torch.save` holds, if it is tensors and plain containers."""
+    """Return what a file of `torch.save` holds, if it is tensors, numbers and plain containers."""
     try:
         with warnings.catch_warnings():
             # About the protocol of a pickle that is refused or read all the same.
             warnings.simplefilter("ignore", UserWarning)
-            # A namespace of arguments holds values and no code.
-            with torch.serialization.safe_globals([Namespace]):
+            with torch.serialization.safe_globals(SAFE_GLOBALS):
                 return torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
@@ -142,7 +190,10 @@ def _unpickle(file: Path) -> Any:
             ) from None
         raise ValueError(f"{file} is no checkpoint that can be read safely, or is damaged; {RESAVE}") from None
     # What torch.load makes of a file that is cut short or no checkpoint at all: it has no error of its own for that.
-    except (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error):
+    except (
+        RuntimeError, EOFError, MemoryError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+        struct.error,
+    ):  # fmt: skip  # one error a line would say no more
         raise ValueError(f"{file} is cut short, damaged or no checkpoint; fetch or save it again") from None
 
 
