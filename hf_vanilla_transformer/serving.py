@@ -24,6 +24,7 @@ SERVED = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
+    "min_new_tokens": "min_decoding_length",
 }
 
 # Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
@@ -206,6 +207,7 @@ class CTranslate2Model(nn.Module):
         if options.get("forced_eos_token_id") is not None:
             longest = max(longest - 1, 1)
         return {
+            "min_decoding_length": 0,
             **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
             "end_token": [self._target[end] for end in (ends if isinstance(ends, list) else [ends])],
@@ -213,7 +215,6 @@ class CTranslate2Model(nn.Module):
             # The end token counts as part of the output, also in its score.
             "return_end_token": True,
             "max_decoding_length": min(longest, self.config.max_position_embeddings),
-            "min_decoding_length": 0,
             "max_input_length": 0,
             "return_scores": bool(options.get("output_scores") or options.get("output_logits")),
         }

@@ -50,6 +50,7 @@ class Translator:
         new_tokens = generation.get("max_new_tokens")
         # The start token counts, as it does for `max_length`; None: by the source.
         self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
+        self.shortest = generation.get("min_new_tokens") or 0
         self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
         # Two vocabularies, or one for both.
         sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
@@ -102,6 +103,8 @@ class Translator:
             given["past_keys"], given["past_values"] = past
             scores = logits[:, -1].copy()
             scores[:, self.barred] = -np.inf
+            if tokens.shape[1] <= self.shortest:
+                scores[:, self.ends] = -np.inf
             chosen = np.where(done, self.pad, scores.argmax(-1))
             done |= np.isin(chosen, self.ends)
             tokens = np.concatenate([tokens, chosen[:, None]], 1)
