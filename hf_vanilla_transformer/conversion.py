@@ -19,30 +19,38 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .configuration_vanilla_transformer import SINUSOIDAL_LAYOUTS, VanillaTransformerConfig
+from .configuration_vanilla_transformer import (
+    NORM_POSITIONS,
+    POSITION_EMBEDDING_TYPES,
+    SINUSOIDAL_LAYOUTS,
+    VanillaTransformerConfig,
+)
 from .foreign_files import ForeignCheckpoint, read_checkpoint
-from .foreign_layouts import EMBEDDINGS, POSITIONS, SIDES, Layout, Rule, unchanged
+from .foreign_layouts import EMBEDDINGS, HEADS, POSITIONS, SIDES, UNBIASED, Layout, Rule, unchanged
+from .layout_recognition import LAYOUTS, RENAME_HINT, listed, pattern, recognise, renamed
 from .modeling_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForConditionalGeneration
 from .positions_vanilla_transformer import sinusoids
 from .text_files import empty_folder, folder_written_whole
-from .translation_layouts import TRANSLATION_LAYOUTS
-from .tutorial_layouts import TUTORIAL_LAYOUTS
 from .vocabularies import Vocabulary, WordVocabulary, vocabulary_tokenizer
 
-# What wraps a model in PyTorch puts its name before every key: DataParallel, torch.compile, Lightning modules.
-WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Sinusoids of position p in float32 are as far off as their angles are: p times a few units in the last place.
 TABLE_TOLERANCE, ANGLE_ERROR = 1e-5, 3e-7
-# How many names a message lists before it counts the rest.
-LISTED = 8
+POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
+# What fields may be, for a message; of others it gives the value in the layout's code.
+VALUES = {
+    "norm_position": "|".join(NORM_POSITIONS),
+    "activation_function": "relu|gelu|silu|...",
+    "scale_embedding": "true|false",
+    "position_embedding_type": "|".join(POSITION_EMBEDDING_TYPES),
+    "sinusoidal_layout": "|".join(SINUSOIDAL_LAYOUTS),
+}
+NORM_WEIGHT = "layer_norm.weight"
 
 SIZES = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim",
          "decoder_ffn_dim", "attention_bias", "lm_head_bias")  # fmt: skip  # a table, like those of the layouts
 _SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Only sizes matter to the transforms; all else is settled by what comes out of them.
 _DRAFT = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False, **dict.fromkeys(_SPECIAL)}
-
-LAYOUTS = {layout.name: layout for layout in (*TUTORIAL_LAYOUTS, *TRANSLATION_LAYOUTS)}
 
 
 class Row(NamedTuple):
@@ -63,6 +71,15 @@ class _Match(NamedTuple):
     @property
     def ours(self) -> list[str]:
         return [name.replace("{i}", self.number) for name in self.rule.ours]
+
+
+class _Said(NamedTuple):
+    """What the user says that weights do not; where the keys were adapted to a layout, its code says nothing else."""
+
+    fields: dict[str, Any]
+    first_position: int | None
+    unbiased_norms: bool | None
+    adapted: bool
 
 
 @dataclass
@@ -134,6 +151,8 @@ def convert_checkpoint(
     target_vocabulary: Vocabulary | None = None,
     *,
     rename: Iterable[str] = (),
+    first_position: int | None = None,
+    unbiased_norms: bool | None = None,
     repaired: bool = False,
     encoder_only: bool = False,
     dry_run: bool = False,
@@ -148,7 +167,12 @@ def convert_checkpoint(
         source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
             either; see `vocabularies.WordVocabulary`.
         target_vocabulary: Those of the target side; by default the same.
-        rename: `"old=new"` each: beginnings of keys to replace before all else. An `old` may have several `new`.
+        rename: `"old=new"` each: beginnings of keys to replace before all else. An `old` may have several `new`. What
+            the layout's code does with its weights is then not assumed, and has to be given; unless every `new` is
+            empty, which only unwraps.
+        first_position: Row of a stored table of positions for the first token; by default as in the layout's code.
+        unbiased_norms: Whether norms divide by the unbiased standard deviation, as `torch.std` does, or by the biased
+            one, as `torch.nn.LayerNorm` does; by default as in the layout's code.
         repaired: Whether the code that the weights come from is free of the layout's known defects, each of which is
             otherwise refused.
         encoder_only: Whether to convert the encoder alone, for `VanillaTransformerEncoderModel` and classifiers.
@@ -169,14 +193,18 @@ def convert_checkpoint(
             raise ValueError("there is no --output_dir; name a new or empty folder, or use --dry_run")
         empty_folder(output_dir)
     _check_field_names(config_fields)
+    rename = list(rename)
     checkpoint = read_checkpoint(source)
-    weights = _renamed(checkpoint.weights, rename)
-    weights, chosen = _recognise(checkpoint._replace(weights=weights), layout)
+    weights, chosen = recognise(checkpoint._replace(weights=renamed(checkpoint.weights, rename)), layout)
     _refuse_defects(chosen, repaired, encoder_only)
+    # Names that are only cut are the layout's own.
+    said = _Said(config_fields, first_position, unbiased_norms, adapted=not all(text.endswith("=") for text in rename))
     if chosen.complete is not None:
         weights = chosen.complete(weights, checkpoint.config)
+    if chosen.compute_positions is not None and not said.adapted:
+        weights = weights | chosen.compute_positions(weights, checkpoint.config)
     vocabularies = _vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
-    conversion = _convert(checkpoint._replace(weights=weights), chosen, vocabularies, encoder_only, config_fields)
+    conversion = _convert(checkpoint._replace(weights=weights), chosen, vocabularies, encoder_only, said)
     if not dry_run and output_dir is not None:
         conversion.save(output_dir)
     return conversion
@@ -187,20 +215,25 @@ def _convert(
     layout: Layout,
     vocabularies: tuple[WordVocabulary, WordVocabulary] | None,
     encoder_only: bool,
-    config_fields: dict[str, Any],
+    said: _Said,
 ) -> Conversion:
     """Return the conversion of weights whose layout is known."""
+    config_fields = said.fields
     matches, unexpected = _match(checkpoint.weights, layout)
     if encoder_only:
-        matches, unexpected = _encoder_side(matches), []
-    tables = [match for match in matches if match.ours[0] in POSITIONS.values()]
-    matches = [match for match in matches if match not in tables]
-    told = _told_by_shapes(checkpoint, layout, matches)
-    fields = _fields(layout, told, config_fields)
+        matches = _encoder_side(matches)
+    told = _told_by_shapes(checkpoint, layout, matches) | _told_by_code(checkpoint, layout, said.adapted)
+    if said.adapted:
+        told["final_layer_norm"] = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", m.ours[0]) for m in matches)
+    _check_said(layout, checkpoint, said, {*told, *config_fields}, matches)
+    fields = _fields(layout, checkpoint, told, config_fields)
     draft = VanillaTransformerConfig(**{**fields, **_DRAFT})
+    tables = [match for match in matches if match.ours[0] in POSITIONS.values()]
+    matches = _with_norms([match for match in matches if match not in tables], said.unbiased_norms)
     faults: list[str] = []
     ours, rows = _transformed(checkpoint.weights, matches, draft, faults)
     stored, position_rows = _transformed(checkpoint.weights, tables, draft, faults)
+    stored = _from_first_position(stored, layout, told, said)
     notes = _settle_positions(fields, stored, layout, config_fields)
     tokenizer = None
     if vocabularies:
@@ -218,9 +251,10 @@ def _convert(
         rows += [row._replace(ours="sinusoids", how="computed, not kept") for row in position_rows]
     expected = _expected_shapes(config, encoder_only)
     rows += _fill(ours, expected, layout, matches)
-    _check(ours, expected, rows, layout, unexpected, faults)
+    _check(ours, expected, rows, layout, {key: checkpoint.weights[key] for key in unexpected}, faults)
     prefix = "model." if encoder_only else ""
     weights = {name.removeprefix(prefix): tensor.to(dtype) for name, tensor in ours.items()}
+    notes += _unread(checkpoint, layout)
     notes += _assumed(layout, config, {*config_fields, *told})
     conversion = Conversion(layout, config, weights, rows, notes, tokenizer, encoder_only)
     _settle_decoding(conversion, checkpoint.path, config_fields)
@@ -229,11 +263,24 @@ def _convert(
 
 def _assumed(layout: Layout, config: VanillaTransformerConfig, known: set[str]) -> list[str]:
     """Return, as a note, what nobody told, and is as in the original code."""
-    names = dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults))
-    assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in names if name not in known]
+    assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in _beyond_weights(layout) if name not in known]
     if not assumed:
         return []
     return [f"as in the code of {layout.name}, unless --config says otherwise: {' '.join(assumed)}"]
+
+
+def _beyond_weights(layout: Layout) -> list[str]:
+    """Return the fields that are known of a layout's code, and not by its weights."""
+    return list(dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults)))
+
+
+def _unread(checkpoint: ForeignCheckpoint, layout: Layout) -> list[str]:
+    """Return, as a note, settings that stand beside the weights of a layout whose code keeps none."""
+    settings = {name: value for name, value in checkpoint.config.items() if name not in layout.settings}
+    if not settings or layout.model_types or layout.options:
+        return []
+    found = listed(f"{name}={value!r}" for name, value in settings.items())
+    return [f"settings beside the weights were not read, see that --config says the same: {found}"]
 
 
 def _settle_decoding(conversion: Conversion, folder: Path, given: Mapping[str, Any]) -> None:
@@ -247,71 +294,6 @@ def _settle_decoding(conversion: Conversion, folder: Path, given: Mapping[str, A
         if conversion.tokenizer is not None:
             conversion.tokenizer.model_max_length = min(conversion.tokenizer.model_max_length, length)
     conversion.generation = settings
-
-
-def _renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
-    """Return the weights with beginnings of keys replaced; a key that no pair fits keeps its name."""
-    pairs = []
-    for text in rename:
-        old, separator, new = text.partition("=")
-        if not separator:
-            raise ValueError(f"--rename {text} is not old=new; give the beginning of a key and what to replace it by")
-        if not any(key.startswith(old) for key in weights):
-            raise ValueError(f"--rename {text}: no key begins with {old!r}; the keys are {_listed(weights)}")
-        pairs.append((old, new))
-    renamed: dict[str, Tensor] = {}
-    for key, tensor in weights.items():
-        names = [new + key.removeprefix(old) for old, new in pairs if key.startswith(old)] or [key]
-        for name in names:
-            if name in renamed:
-                raise ValueError(f"--rename gives two weights the name {name}; name one of them otherwise")
-            renamed[name] = tensor
-    return renamed
-
-
-def _recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[str, Tensor], Layout]:
-    """Return the weights without the names of wrappers, and their layout."""
-    path, weights, config = checkpoint
-    if name is not None and name not in LAYOUTS:
-        close = difflib.get_close_matches(name, LAYOUTS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"--layout {name} is not one of {', '.join(LAYOUTS)}{hint}")
-    kind = config.get("model_type")
-    fitting = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
-    candidates = [LAYOUTS[name]] if name else fitting
-    unwrapped = weights
-    while True:
-        for layout in candidates:
-            if _has_signature(unwrapped, layout):
-                return unwrapped, layout
-        wrapper = next((text for text in WRAPPERS if all(key.startswith(text) for key in unwrapped)), None)
-        if wrapper is None:
-            break
-        unwrapped = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.items()}
-    for layout in () if name else LAYOUTS.values():
-        if layout not in fitting and _has_signature(weights, layout):
-            said = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
-            raise ValueError(
-                f"{path} is of no known layout: its keys are those of {layout.name}, but {said}; give a folder with "
-                "the config.json of such a model"
-            )
-    nearest = max(candidates, key=lambda layout: _likeness(weights, layout))
-    missing = [theirs for theirs in nearest.signature if not any(_pattern(theirs).fullmatch(key) for key in weights)]
-    raise ValueError(
-        f"{path} is of no known layout{'' if name is None else f' {name}'}: its keys are {_listed(weights)}. The "
-        f"nearest is {nearest.name}, but there is no {_listed(missing)}; if only names differ, use --rename old=new"
-    )
-
-
-def _has_signature(weights: Iterable[str], layout: Layout) -> bool:
-    return all(any(_pattern(theirs).fullmatch(key) for key in weights) for theirs in layout.signature)
-
-
-def _likeness(weights: Iterable[str], layout: Layout) -> float:
-    """Return which part of a layout's keys ends like one of these, whatever stands before."""
-    ends = {tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:]) for key in weights}
-    found = [tuple(re.sub(r"\d+", "{i}", rule.theirs).split(".")[-2:]) in ends for rule in layout.rules]
-    return sum(found) / len(found)
 
 
 def _refuse_defects(layout: Layout, repaired: bool, encoder_only: bool) -> None:
@@ -333,17 +315,10 @@ def _match(weights: Iterable[str], layout: Layout) -> tuple[list[_Match], list[s
     matches: list[_Match] = []
     rest = list(weights)
     for rule in layout.rules:
-        taken = [(key, found) for key in rest if (found := _pattern(rule.theirs).fullmatch(key))]
+        taken = [(key, found) for key in rest if (found := pattern(rule.theirs).fullmatch(key))]
         matches += [_Match(key, rule, found.groupdict().get("i", "")) for key, found in taken]
         rest = [key for key in rest if key not in {key for key, _ in taken}]
-    return matches, [key for key in rest if not any(_pattern(text).fullmatch(key) for text in layout.ignored)]
-
-
-@cache
-def _pattern(theirs: str) -> re.Pattern[str]:
-    """Return what a key of a table matches; `{i}` is a number, the same wherever it stands."""
-    first, *rest = (re.escape(part) for part in theirs.split("{i}"))
-    return re.compile(first + "".join((r"(?P<i>\d+)" if n == 0 else r"(?P=i)") + part for n, part in enumerate(rest)))
+    return matches, [key for key in rest if not any(pattern(text).fullmatch(key) for text in layout.ignored)]
 
 
 def _encoder_side(matches: Iterable[_Match]) -> list[_Match]:
@@ -356,6 +331,19 @@ def _encoder_side(matches: Iterable[_Match]) -> list[_Match]:
     return kept
 
 
+def _with_norms(matches: list[_Match], unbiased: bool | None) -> list[_Match]:
+    """Return the matches with the transforms of norms that divide by the one or the other standard deviation."""
+    if unbiased is None:
+        return matches
+    swapped = UNBIASED if unbiased else {folded: plain for plain, folded in UNBIASED.items()}
+    return [
+        match._replace(rule=replace(match.rule, transform=swapped.get(match.rule.transform, match.rule.transform)))
+        if match.ours[0].endswith(NORM_WEIGHT)
+        else match
+        for match in matches
+    ]
+
+
 def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list[_Match]) -> dict[str, Any]:
     """Return the fields that the weights tell."""
     by_name = {name: checkpoint.weights[match.key] for match in matches for name in match.ours}
@@ -365,7 +353,7 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
         layers = {found[1] for name in by_name if (found := re.match(rf"model\.{side}\.layers\.(\d+)\.", name))}
         if side == "encoder" and (embedding is None or not layers):
             wanted = [rule.theirs for rule in layout.rules if EMBEDDINGS[side] in rule.ours]
-            raise ValueError(f"{checkpoint.path} holds no {_listed(wanted)}, or no layer of the encoder; use --rename")
+            raise ValueError(f"{checkpoint.path} holds no {listed(wanted)}, or no layer of the encoder; save them too")
         # What a decoder lacks is listed with all the rest.
         if embedding is not None:
             if not embedding.is_floating_point():
@@ -383,17 +371,55 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
     head = by_name.get("lm_head.weight")
     if "decoder_vocab_size" not in told and head is not None and head.dim() == 2:
         told["decoder_vocab_size"] = len(head)
-    if layout.read_fields is not None:
-        told |= layout.read_fields(checkpoint.weights, checkpoint.config)
     return told
+
+
+def _told_by_code(checkpoint: ForeignCheckpoint, layout: Layout, adapted: bool) -> dict[str, Any]:
+    """Return the fields that settings tell and, unless keys were adapted, what the layout's code sees in weights."""
+    told: dict[str, Any] = {}
+    if layout.read_fields is not None:
+        told |= layout.read_fields({} if adapted else checkpoint.weights, checkpoint.config)
+    for name in layout.settings.keys() & checkpoint.config.keys():
+        told |= layout.settings[name](checkpoint.config[name])
+    return told
+
+
+def _check_said(
+    layout: Layout, checkpoint: ForeignCheckpoint, said: _Said, known: set[str], matches: Iterable[_Match]
+) -> None:
+    """Raise for what neither weights, nor settings, nor the layout's code, nor the user tell: all of it at once."""
+    ours = [match.ours[0] for match in matches]
+    tables, norms = set(POSITIONS.values()) & set(ours), any(name.endswith(NORM_WEIGHT) for name in ours)
+    if said.first_position is not None and not tables:
+        raise ValueError("--first_position is given, but no table of positions is among the weights; leave it out")
+    options: list[str] = []
+    wanted = [] if known & set(layout.asked) else [*layout.asked]
+    if said.adapted:
+        wanted += [name for name in _beyond_weights(layout) if name not in POSITION_FIELDS]
+        wanted += () if tables else POSITION_FIELDS
+        options += ["--first_position 0"] if tables and said.first_position is None else []
+        options += ["--unbiased_norms true|false"] if norms and said.unbiased_norms is None else []
+    elif not checkpoint.config:
+        wanted += layout.options
+    missing = [name for name in dict.fromkeys(wanted) if name not in known]
+    if not missing and not options:
+        return
+    names = [*missing, *(option.split()[0] for option in options)]
+    values = {name: VALUES.get(name) or json.dumps(layout.defaults.get(name, 8)) for name in missing}
+    fields = ["--config", *(f"{name}={value}" for name, value in values.items())] if values else []
+    other = ", under other names," if said.adapted else ""
+    raise ValueError(
+        f"the weights of {layout.name}{other} do not tell {', '.join(names)}; give them, as in "
+        + " ".join([*options, *fields])
+    )
 
 
 def _feed_forward_width(side: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
     """Return the field that tells it: nothing where its weights are missing, 0 where the layout has none."""
     first, second = (rf"model\.{side}\.layers\.\d+\.{name}\.weight" for name in ("fc1", "fc2"))
     for name, tensor in by_name.items():
-        for pattern, axis in ((first, 0), (second, 1)):
-            if re.fullmatch(pattern, name) and tensor.dim() == 2:
+        for text, axis in ((first, 0), (second, 1)):
+            if re.fullmatch(text, name) and tensor.dim() == 2:
                 return {f"{side}_ffn_dim": tensor.shape[axis]}
     names = (name.replace("{i}", "0") for rule in layout.rules for name in rule.ours)
     return {} if any(re.fullmatch(first, name) for name in names) else {f"{side}_ffn_dim": 0}
@@ -414,18 +440,16 @@ def _own_fields() -> tuple[str, ...]:
     return tuple(field.name for field in fields(VanillaTransformerConfig) if field.name in own)
 
 
-def _fields(layout: Layout, told: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(
+    layout: Layout, checkpoint: ForeignCheckpoint, told: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fields of the configuration: the user's before the weights', and these before the layout's."""
-    for name in SIZES:
+    # Without settings, numbers of heads are read off shapes.
+    for name in (*SIZES, *(() if checkpoint.config else HEADS)):
         if name in given and name in told and given[name] != told[name]:
             raise ValueError(f"--config {name}={given[name]!r}, but the weights say {told[name]!r}; leave it out")
     found = {**layout.defaults, **told, **given}
     asked = [name for name in layout.asked if name in found]
-    if layout.asked and not asked:
-        raise ValueError(
-            f"the weights of {layout.name} do not tell {' and '.join(layout.asked)}; give them, as in --config "
-            + " ".join(f"{name}=8" for name in layout.asked)
-        )
     # One of the two numbers of heads is enough where both are the same, as they nearly always are.
     return {**found, **{name: found.get(name, found[asked[0]]) for name in layout.asked}}
 
@@ -449,7 +473,10 @@ def _transformed(
             faults.append(f"{match.key} {_shape(tensor.shape)} does not fit d_model={config.d_model}")
             continue
         results = results * len(match.ours) if len(results) == 1 else results
-        for name, result in zip(match.ours, results, strict=False):
+        if len(results) != len(match.ours):
+            faults.append(f"{match.key} {_shape(tensor.shape)} does not give {len(match.ours)} weights")
+            continue
+        for name, result in zip(match.ours, results, strict=True):
             result = result.to(tensor.dtype)
             if name in ours and not torch.equal(ours[name], result):
                 faults.append(f"{match.key} and another weight both are {name}, and differ")
@@ -457,6 +484,22 @@ def _transformed(
             how = "" if match.rule.transform is unchanged else match.rule.transform.__name__.replace("_", " ")
             rows.append(Row(match.key, tuple(tensor.shape), name, tuple(result.shape), how))
     return ours, rows
+
+
+def _from_first_position(
+    stored: Mapping[str, Tensor], layout: Layout, told: Mapping[str, Any], said: _Said
+) -> dict[str, Tensor]:
+    """Return the stored tables from the row of the first token: those before it no token ever has."""
+    first = said.first_position
+    if first is None:
+        first = {**layout.defaults, **told}["pad_token_id"] + 1 if layout.after_padding else 0
+    for name, table in stored.items():
+        if not 0 <= first < len(table):
+            raise ValueError(
+                f"{name} has {len(table)} rows, and none for a token at row {first}; give --first_position, from 0 to "
+                f"{len(table) - 1}"
+            )
+    return {name: table[first:] for name, table in stored.items()}
 
 
 def _settle_positions(
@@ -480,21 +523,44 @@ def _settle_positions(
     kind = given.get("position_embedding_type")
     layouts = [name for name in SINUSOIDAL_LAYOUTS if all(_is_sinusoidal(table, name) for table in stored.values())]
     if layouts and kind != "learned":
-        fields.update(position_embedding_type="sinusoidal", sinusoidal_layout=layouts[0])
-        return [f"the stored positions are sinusoids, {layouts[0]}: they are computed, to any length"]
+        if (how := given.get("sinusoidal_layout", layouts[0])) not in layouts:
+            raise ValueError(
+                f"--config sinusoidal_layout={how}, but the stored positions are {layouts[0]}; leave it out"
+            )
+        fields.update(position_embedding_type="sinusoidal", sinusoidal_layout=how)
+        return [f"the stored positions are sinusoids, {how}: they are computed, to any length"]
     if kind == "sinusoidal":
         raise ValueError("the stored positions are no sinusoids; leave out --config position_embedding_type")
-    lengths = {len(table) for table in stored.values()}
+    length = _settle_length(stored, given.get("max_position_embeddings"))
+    fields.update(position_embedding_type="learned", max_position_embeddings=length)
+    if layouts:
+        return [f"the stored positions are kept as learned ones: sequences end at {length} tokens"]
+    return [f"the stored positions are no sinusoids of the paper, and kept as learned ones: {length} tokens"]
+
+
+def _settle_length(stored: dict[str, Tensor], wanted: int | None) -> int:
+    """Give the stored tables one length, without loss unless the user wants fewer rows; return it.
+
+    Raises:
+        ValueError: Two tables differ in more than how far one function was computed, or fewer rows are stored.
+    """
+    shortest = min(map(len, stored.values()))
     for name, table in stored.items():
-        stored[name] = _extended(table, stored.values(), min(lengths))
-    length = min(len(table) for table in stored.values())
+        stored[name] = _extended(table, stored.values(), shortest)
+    lengths = sorted({len(table) for table in stored.values()})
+    if wanted is None and len(lengths) > 1:
+        raise ValueError(
+            f"the two tables of positions have {lengths[0]} and {lengths[1]} rows, where ours have as many; use "
+            f"--config max_position_embeddings={lengths[0]} to truncate the longer one"
+        )
+    length = wanted or lengths[0]
+    if length > lengths[0]:
+        raise ValueError(
+            f"--config max_position_embeddings={length}, but {lengths[0]} positions are stored; leave it out"
+        )
     for name, table in stored.items():
         stored[name] = table[:length].clone()
-    fields.update(position_embedding_type="learned", max_position_embeddings=length)
-    notes = [f"the stored positions are kept as learned ones: sequences end at {length} tokens"]
-    if not layouts:
-        notes[0] = f"the stored positions are no sinusoids of the paper, and kept as learned ones: {length} tokens"
-    return notes if length == max(lengths) else [*notes, f"the two tables differ: both were cut to {length}"]
+    return length
 
 
 def _extended(table: Tensor, tables: Iterable[Tensor], common: int) -> Tensor:
@@ -628,7 +694,7 @@ def _check(
     expected: Mapping[str, tuple[int, ...]],
     rows: Sequence[Row],
     layout: Layout,
-    unexpected: Sequence[str],
+    unexpected: Mapping[str, Tensor],
     faults: Sequence[str],
 ) -> None:
     """Raise for weights that are missing, that nobody knows, or that have another shape than the others imply."""
@@ -639,16 +705,18 @@ def _check(
         for name, tensor in ours.items()
         if name in expected and tuple(tensor.shape) != expected[name]
     ]
-    missing = sorted({_their_name(name, layout) for name in expected if name not in ours})
+    missing = {_their_name(name, layout): name for name in expected if name not in ours}
     superfluous = sorted({origin[name].theirs for name in ours if name not in expected})
     problems = {
-        "missing": missing,
+        "missing": sorted(missing),
         "unexpected": [*unexpected, *superfluous],
         "of another shape": [*misshaped, *faults],
     }
-    found = [f"{len(names)} {problem}: {_listed(names)}" for problem, names in problems.items() if names]
+    found = [f"{len(names)} {problem}: {listed(names)}" for problem, names in problems.items() if names]
     if found:
-        hint = "; if only names differ, use --rename old=new" if missing or unexpected else ""
+        shapes = [tuple(tensor.shape) for tensor in unexpected.values()]
+        only_names = missing and sorted(shapes) == sorted(expected[name] for name in missing.values())
+        hint = RENAME_HINT if only_names and not (superfluous or misshaped or faults) else ""
         raise ValueError(f"these are not the weights of one {layout.name}: {'; '.join(found)}{hint}")
 
 
@@ -662,12 +730,6 @@ def _their_name(ours: str, layout: Layout) -> str:
         if number and pattern in rule.ours:
             return rule.theirs.replace("{i}", number[1])
     return ours
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -59,6 +59,10 @@ def spread_and_fold_unbiased_std(tensor: Tensor, config: VanillaTransformerConfi
     return fold_unbiased_std(spread(tensor, config)[0], config)
 
 
+# A transform of a norm's weight, and that for the same norm by the unbiased standard deviation.
+UNBIASED: dict[Transform, Transform] = {unchanged: fold_unbiased_std, spread: spread_and_fold_unbiased_std}
+
+
 def block_diagonal(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
     """Give each of the d / d_k heads its own copy of one small projection (d_k, d_k), on the diagonal of (d, d)."""
     return (torch.block_diag(*[tensor] * (config.d_model // tensor.shape[0])),)
@@ -66,8 +70,8 @@ def block_diagonal(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Te
 
 def table_of_positions(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
     """Drop the batch axis, wherever it is, of a table of positions (1, L, d), (L, 1, d) or (L, d)."""
-    if tensor.shape[-1] != config.d_model:
-        raise ValueError(f"positions of width {tensor.shape[-1]}")
+    if tensor.shape[-1] != config.d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
+        raise ValueError(f"positions of the shape {tuple(tensor.shape)}")
     return (tensor.reshape(-1, config.d_model),)
 
 
@@ -121,12 +125,18 @@ class Layout:
         defaults: Fields of our configuration that the weights do not tell, as the original code has them.
         example: Fields for the example of `--help`.
         asked: Fields that neither weights nor defaults tell, and the user must.
+        settings: Fields that settings beside the weights tell, by the name of the setting; takes its value.
+        options: Fields that its code takes from the arguments of the training: the user must tell them where a
+            checkpoint has lost its arguments.
         ignored: Keys of what is no weight, such as a stored mask.
         fills: Endings of our names, and what fills them where the original has nothing: a linear layer less, say.
         complete: Adds, to the weights by their keys, what the original computes or leaves out of a file because it is
             another weight; takes also the foreign configuration, empty where there is none.
         read_fields: Fields that the shapes tell, beyond those that they tell in every layout; takes the foreign
             weights by their keys, and the foreign configuration, empty where there is none.
+        compute_positions: Gives the tables of positions, by keys of `rules`, that the original computes and does not
+            store; takes the same.
+        after_padding: Whether a table of positions begins with those up to the id of padding, which no token has.
         defects: What cannot be converted unless it was repaired.
         model_types: What the config.json beside the weights may call the model, where the keys alone would not tell it
             from others; empty for any or none.
@@ -144,10 +154,14 @@ class Layout:
     defaults: Mapping[str, Any]
     example: str = ""
     asked: tuple[str, ...] = HEADS
+    settings: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     fills: Mapping[str, Filler] = field(default_factory=dict)
     complete: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]] | None = None
     read_fields: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Any]] | None = None
+    compute_positions: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]] | None = None
+    after_padding: bool = False
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
     finish: Callable[[Path, Any], None] | None = None

@@ -52,7 +52,7 @@ _FAIRSEQ_EXTRAS = (
 
 def one_row(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
     """Drop the batch axis of a bias (1, V)."""
-    return (tensor.reshape(-1),)
+    return (tensor.squeeze(0),)
 
 
 def _layers(prefix: str = "") -> Iterator[Rule]:
@@ -135,10 +135,11 @@ def _decoding_settings(path: Path, notes: list[str]) -> dict[str, Any]:
 def _without_sharing(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return Marian's weights with every embedding under its own name: a file holds shared ones once."""
     weights = dict(weights)
-    shared = weights.pop("model.shared.weight", None)
+    shared = weights.get("model.shared.weight")
     if shared is not None:
-        for side in SIDES:
-            weights.setdefault(f"model.{side}.embed_tokens.weight", shared)
+        sides = [weights.setdefault(f"model.{side}.embed_tokens.weight", shared) for side in SIDES]
+        if any(torch.equal(side, shared) for side in sides):
+            del weights["model.shared.weight"]
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None and config.get("tie_word_embeddings", True):
         weights["lm_head.weight"] = decoder
@@ -185,31 +186,39 @@ def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
     return torch.nn.functional.pad(table, (0, d_model % 2))
 
 
-def _with_positions(
+def _computed_positions(
     weights: Mapping[str, Tensor], config: Mapping[str, Any], lengths: Mapping[str, int], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return the weights with the positions that tokens have: those that are stored, or so many computed."""
-    weights = dict(weights)
-    padding = config.get("pad_token_id", FAIRSEQ_IDS["pad_token_id"])
+    """Return tables of positions (L, d), with those of padding before them, for the sides that store none.
+
+    Raises:
+        ValueError: The model has learned ones, or no id of padding.
+    """
+    padding = config.get("pad_token_id", FAIRSEQ_PADDING)
     if not isinstance(padding, int):
         raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, for positions begin after it")
+    tables = {}
     for side, length in lengths.items():
-        stored = weights.pop(f"{prefix}{side}.embed_positions.weight", None)
-        embedding = weights.get(f"{prefix}{side}.embed_tokens.weight")
-        if stored is not None and stored.dim() == 2:
-            # Learned ones, too, begin after that of padding.
-            weights[COMPUTED_POSITIONS[side]] = stored[padding + 1 :].clone()
-        elif embedding is not None and embedding.dim() == 2 and embedding.shape[1] > 3:
-            table = fairseq_sinusoids(length, embedding.shape[1], padding)
-            if config.get("no_token_positional_embeddings"):
-                table = torch.zeros_like(table)
-            weights[COMPUTED_POSITIONS[side]] = table.to(embedding.dtype)
-    return weights
+        key, embedding = f"{prefix}{side}.embed_positions.weight", weights.get(f"{prefix}{side}.embed_tokens.weight")
+        if key in weights or embedding is None or embedding.dim() != 2 or embedding.shape[1] < 4:
+            continue
+        table = torch.zeros(padding + 1 + length, embedding.shape[1])
+        if not config.get("no_token_positional_embeddings"):
+            if config.get(f"{side}_learned_pos"):
+                raise ValueError(f"the {side} was trained with learned positions, but there is no {key}; save it too")
+            table[padding + 1 :] = fairseq_sinusoids(length, embedding.shape[1], padding)
+        tables[COMPUTED_POSITIONS[side]] = table.to(embedding.dtype)
+    return tables
+
+
+def _stored_positions(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of the tables of both kinds: learned ones, and those that the original computes."""
+    yield from positions(**{side: f"{prefix}{side}.embed_positions.weight" for side in SIDES})
+    yield from positions(**COMPUTED_POSITIONS)
 
 
 def _complete_fsmt(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    lengths = dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024))
-    weights = _with_positions(weights, config, lengths, "model.")
+    weights = dict(weights)
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None:
         # A file holds tied weights once.
@@ -219,7 +228,14 @@ def _complete_fsmt(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
     return weights
 
 
-FAIRSEQ_IDS = special_ids(pad=1, bos=0, eos=2, start=2)
+def _fsmt_positions(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    return _computed_positions(
+        weights, config, dict.fromkeys(SIDES, config.get("max_position_embeddings", 1024)), "model."
+    )
+
+
+FAIRSEQ_PADDING = 1
+FAIRSEQ_IDS = special_ids(pad=FAIRSEQ_PADDING, bos=0, eos=2, start=2)
 FSMT = Layout(
     name="fsmt",
     description="FSMTForConditionalGeneration of transformers, such as facebook/wmt19-en-de: a folder or a name",
@@ -227,7 +243,7 @@ FSMT = Layout(
     rules=(
         *_embeddings("model."),
         *_layers("model."),
-        *positions(**COMPUTED_POSITIONS),
+        *_stored_positions("model."),
         Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
     ),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
@@ -235,27 +251,45 @@ FSMT = Layout(
     model_types=("fsmt",),
     complete=_complete_fsmt,
     read_fields=_told_by(FSMTConfig),
+    compute_positions=_fsmt_positions,
+    after_padding=True,
     finish=_take_decoding_along,
 )
 
 
 def _complete_fairseq(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return fairseq's weights with positions and the output projection, which may be one of the embeddings."""
-    lengths = {
-        side: config.get(f"max_{name}_positions") or 1024
-        for side, name in zip(SIDES, ("source", "target"), strict=True)
-    }
-    weights = _with_positions(weights, config, lengths)
-    output = weights.pop("decoder.embed_out", weights.get("decoder.embed_tokens.weight"))
-    if output is not None:
-        weights.setdefault("decoder.output_projection.weight", output)
+    """Return fairseq's weights with the output projection, which may be the embeddings, or named as it once was."""
+    weights = dict(weights)
+    if "decoder.output_projection.weight" not in weights:
+        output = weights.pop("decoder.embed_out", weights.get("decoder.embed_tokens.weight"))
+        if output is not None:
+            weights["decoder.output_projection.weight"] = output
     return weights
+
+
+def _fairseq_positions(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return what fairseq computes.
+
+    Raises:
+        ValueError: A stored table is not as long as the arguments say.
+    """
+    names = ("max_source_positions", "max_target_positions")
+    lengths = {side: config.get(name) for side, name in zip(SIDES, names, strict=True)}
+    for side, length in lengths.items():
+        stored = weights.get(f"{side}.embed_positions.weight")
+        if stored is not None and length and len(stored) != length + FAIRSEQ_PADDING + 1:
+            raise ValueError(
+                f"{side}.embed_positions.weight has {len(stored)} rows, but the arguments beside it say {length} "
+                f"tokens, after {FAIRSEQ_PADDING + 1} rows of padding; use the arguments of the same training"
+            )
+    return _computed_positions(weights, config, {side: length or 1024 for side, length in lengths.items()})
 
 
 def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the arguments of fairseq's training tell, and where its norms stand.
 
-    Without arguments, norms before the sub-layers are known by those that then end the stacks.
+    Without arguments, norms before the sub-layers are known by those that then end the stacks; without these, they may
+    stand before or after them.
 
     Raises:
         ValueError: The model has what ours has not, or its two sides normalize at different places.
@@ -282,8 +316,9 @@ def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
 def _fairseq_rules() -> Iterator[Rule]:
     yield from _embeddings()
     yield from _layers()
-    yield from positions(**COMPUTED_POSITIONS)
-    yield Rule("decoder.output_projection.weight", ("lm_head.weight",))
+    yield from _stored_positions()
+    # fairseq itself has no bias there; code that names its weights alike may.
+    yield from linear("decoder.output_projection", "lm_head", optional_bias=True)
     for side in SIDES:
         theirs, ours = f"{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
         yield from linear(f"{side}.layer_norm", f"model.{side}.layer_norm")
@@ -293,6 +328,37 @@ def _fairseq_rules() -> Iterator[Rule]:
                 yield from linear(f"{theirs}.layer_norms.{number}", f"{ours}.{our_norm}")
             if our_attention:
                 yield from stacked_inputs(f"{theirs}.{our_attention}", f"{ours}.{our_attention}")
+
+
+def _decode_as_fairseq(path: Path, conversion: Any) -> None:
+    """Let `generate()` search as fairseq's own generator does by default.
+
+    A search ends when as many hypotheses have ended as there are beams, whatever those that go on could become; no
+    hypothesis is empty, none holds padding, and what reaches 200 tokens ends there.
+    """
+    config = conversion.config
+    conversion.generation |= {
+        "num_beams": 5,
+        "early_stopping": True,
+        "length_penalty": 1.0,
+        # The token that decoding starts with, 200 others and the end.
+        "max_length": 202,
+        "forced_eos_token_id": config.eos_token_id,
+        "min_new_tokens": 1,
+        "bad_words_ids": [[config.pad_token_id]],
+    }
+
+
+def _not_weights() -> Iterator[str]:
+    """Yield the keys of what is no weight in fairseq: release numbers, buffers, and copies for a fast path.
+
+    Release 0.12 copies the weights anew whenever it loads a model; what a file holds of the copies, often zeros, it
+    never reads.
+    """
+    for side in SIDES:
+        yield from (f"{side}.version", f"{side}.embed_positions._float_tensor")
+    for name in ("in_proj", "out_proj", "fc1", "fc2"):
+        yield from (f"encoder.layers.{{i}}.{name}_{part}" for part in ("weight", "bias"))
 
 
 FAIRSEQ = Layout(
@@ -307,9 +373,13 @@ FAIRSEQ = Layout(
     rules=tuple(_fairseq_rules()),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5, "activation_function": "relu", **FAIRSEQ_IDS},
     example="checkpoint_best.pt --source_vocabulary dict.de.txt --target_vocabulary dict.en.txt",
-    ignored=tuple(key for side in SIDES for key in (f"{side}.version", f"{side}.embed_positions._float_tensor")),
+    ignored=tuple(_not_weights()),
     complete=_complete_fairseq,
     read_fields=_fairseq_fields,
+    compute_positions=_fairseq_positions,
+    after_padding=True,
+    options=("norm_position", "activation_function", "scale_embedding"),
+    finish=_decode_as_fairseq,
 )
 
 TRANSLATION_LAYOUTS = (MARIAN, FSMT, FAIRSEQ)

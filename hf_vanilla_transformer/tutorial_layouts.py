@@ -1,6 +1,6 @@
 """Layouts of tutorials: the Annotated Transformer, `torch.nn.Transformer` as PyTorch shows it, and five notebooks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -114,6 +114,16 @@ def _torch_nn() -> tuple[Rule, ...]:
     return (*rules, *positions(both="positional_encoding.pos_embedding"))
 
 
+# What the arguments of `torch.nn.Transformer` are in our configuration.
+_TORCH_NN_SETTINGS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "nhead": lambda heads: dict.fromkeys(HEADS, heads),
+    "norm_first": lambda first: {"norm_position": "pre" if first else "post"},
+    "activation": lambda name: {"activation_function": name},
+    "layer_norm_eps": lambda eps: {"layer_norm_eps": eps},
+    "dropout": lambda probability: {"dropout": probability},
+}
+
+
 def _single_layers(sides: Mapping[str, str], attentions: Mapping[str, Mapping[str, str]], head: str) -> Iterator[Rule]:
     """Yield what two small notebooks have in common: one layer a side, `we`, `pe`, `W_q`, `W_k`, `W_v` and no more.
 
@@ -223,7 +233,8 @@ TUTORIAL_LAYOUTS = (
             "layer_norm_eps": 1e-5,
             **special_ids(pad=1, bos=2, eos=3),
         },
-        example="seq2seq.pt --config encoder_attention_heads=8 norm_position=post --rename net.=transformer.",
+        example="seq2seq.pt --config encoder_attention_heads=8 norm_position=post",
+        settings=_TORCH_NN_SETTINGS,
         source_prefix=("bos",),
     ),
     Layout(

@@ -48,6 +48,16 @@ class Arguments:
     rename: list[str] = field(
         default_factory=list, metadata={"help": "Beginnings of keys to replace first: old=new ..."}
     )
+    first_position: int | None = field(
+        default=None,
+        metadata={"help": "With --rename: the row of a stored table of positions that the first token has; mostly 0."},
+    )
+    unbiased_norms: bool | None = field(
+        default=None,
+        metadata={
+            "help": "With --rename: whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."
+        },
+    )
     repaired: bool = field(
         default=False, metadata={"help": "The code behind the weights is free of the defects that would be refused."}
     )
@@ -69,6 +79,8 @@ def main(argv: list[str] | None = None) -> None:
             arguments.source_vocabulary,
             arguments.target_vocabulary,
             rename=arguments.rename,
+            first_position=arguments.first_position,
+            unbiased_norms=arguments.unbiased_norms,
             repaired=arguments.repaired,
             encoder_only=arguments.encoder_only,
             dry_run=arguments.dry_run,

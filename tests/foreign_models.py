@@ -209,14 +209,14 @@ class TorchNN(nn.Module):
 
 
 class ScalarLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, cross: bool):
+    def __init__(self, width: int, heads: int, inner: int, cross: bool, pre: bool):
         super().__init__()
         names = ("w_q", "w_k", "w_v", "w_o")
         self.self_attention_block = Attention(width, heads, names)
         if cross:
             self.cross_attention_block = Attention(width, heads, names)
         self.feed_forward_block = FeedForward(width, inner, ("linear1", "linear2"))
-        parts = (Sublayer(DeviationNorm(1, "alpha", "bias"), pre=False) for _ in range(3 if cross else 2))
+        parts = (Sublayer(DeviationNorm(1, "alpha", "bias"), pre) for _ in range(3 if cross else 2))
         self.residual_connections = nn.ModuleList(parts)
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
@@ -227,12 +227,14 @@ class ScalarLayer(nn.Module):
 
 
 class ScalarNorms(nn.Module):
-    """Post-norm, one weight and one bias a norm, sines in both halves of the positions, two lengths of them."""
+    """One weight and one bias a norm, sines in both halves of the positions, two lengths of them; post-norm or pre."""
 
-    def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2):
+    def __init__(
+        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, pre=False
+    ):  # fmt: skip  # as above
         super().__init__()
         for side, cross in (("encoder", False), ("decoder", True)):
-            stack = nn.ModuleList(ScalarLayer(width, heads, inner, cross) for _ in range(layers))
+            stack = nn.ModuleList(ScalarLayer(width, heads, inner, cross, pre) for _ in range(layers))
             self.add_module(side, Holder(layers=stack, norm=DeviationNorm(1, "alpha", "bias")))
         for side, vocabulary, length in (("src", source_vocabulary, 12), ("tgt", target_vocabulary, 15)):
             table = wave_table(length, width)
@@ -397,3 +399,47 @@ class SharedHeads(nn.Module):
         for layer in self.decoder.layers:
             x = layer(x, causal, memory, seen)
         return self.decoder.fc_out(x).log_softmax(-1)
+
+
+class LearnedLayer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, cross: bool):
+        super().__init__()
+        names = ("fc_q", "fc_k", "fc_v", "fc_o")
+        self.self_attention, self.self_attn_layer_norm = Attention(width, heads, names), scattered_norm(width)
+        if cross:
+            self.encoder_attention, self.enc_attn_layer_norm = Attention(width, heads, names), scattered_norm(width)
+        self.positionwise_feedforward = FeedForward(width, inner, ("fc_1", "fc_2"))
+        self.ff_layer_norm = scattered_norm(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
+        x = self.self_attn_layer_norm(x + self.self_attention(x, x, mask))
+        if memory is not None:
+            x = self.enc_attn_layer_norm(x + self.encoder_attention(x, memory, memory_mask))
+        return self.ff_layer_norm(x + self.positionwise_feedforward(x))
+
+
+class LearnedPositions(nn.Module):
+    """Post-norm without norms at the end, learned positions from 0, and no layout of its own."""
+
+    def __init__(self, vocabularies=(13, 17), width=8, heads=2, inner=16, layers=2, length=20):
+        super().__init__()
+        for side, vocabulary in zip(("encoder", "decoder"), vocabularies, strict=True):
+            stack = Holder(
+                tok_embedding=nn.Embedding(vocabulary, width), pos_embedding=nn.Embedding(length, width),
+                layers=nn.ModuleList(LearnedLayer(width, heads, inner, side == "decoder") for _ in range(layers)),
+            )  # fmt: skip  # as above
+            self.add_module(side, stack)
+        self.decoder.fc_out = nn.Linear(width, vocabularies[1])
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        sides = ((self.encoder, source), (self.decoder, target))
+        scale = math.sqrt(self.encoder.tok_embedding.embedding_dim)
+        memory, x = (
+            side.tok_embedding(ids) * scale + side.pos_embedding.weight[: ids.shape[1]] for side, ids in sides
+        )
+        for layer in self.encoder.layers:
+            memory = layer(memory, seen)
+        for layer in self.decoder.layers:
+            x = layer(x, causal, memory, seen)
+        return self.decoder.fc_out(x)

@@ -12,11 +12,13 @@ import re
 import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -354,6 +356,176 @@ def test_the_size_of_the_paper(make):
     torch.testing.assert_close(got[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
 
 
+# What weights do not tell, as it is where a test does not say otherwise.
+SAID = {
+    "norm_position": "post", "activation_function": "relu", "scale_embedding": True, "layer_norm_eps": 1e-5,
+    "first_position": 0, "unbiased_norms": False,
+}  # fmt: skip  # one option a line would fill the screen
+IDS = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+
+
+def as_pairs(state, changes):
+    """Return the pairs that rename every key that one of these (pattern, replacement) changes."""
+    names = {key: key for key in state}
+    for old, new in changes:
+        names = {key: re.sub(old, new, name) for key, name in names.items()}
+    return [f"{key}={name}" for key, name in names.items() if key != name]
+
+
+# A tutorial with norms of one number before every sub-layer, under other names than the layout's.
+SCALAR_PRE = [(r"linear_(\d)", r"linear\1")]
+LEARNED = [
+    (r"tok_embedding", "embed_tokens"), (r"pos_embedding", "embed_positions"), (r"fc_out", "output_projection"),
+    (r"positionwise_feedforward\.fc_", "fc"), (r"self_attention", "self_attn"),
+    (r"encoder_attention", "encoder_attn"), (r"enc_attn_layer_norm", "encoder_attn_layer_norm"),
+    (r"ff_layer_norm", "final_layer_norm"), (r"fc_([qkv])", r"\1_proj"), (r"fc_o\b", "out_proj"),
+]  # fmt: skip  # as above
+
+
+def same_logits(model, converted):
+    source, target, source_mask, target_mask = batch(model)
+    with torch.no_grad():
+        expected = normalized(model(source, target, source_mask, target_mask))
+    got = normalized(ours(converted, source, target, source_mask, target_mask))
+    torch.testing.assert_close(got[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+
+
+class TestRenamed:
+    """Under other names, nothing is taken for granted that the weights do not tell."""
+
+    @pytest.fixture
+    def scalar(self):
+        model = foreign_models.ScalarNorms(pre=True).eval()
+        state = {key.replace(".linear", ".linear_"): tensor for key, tensor in model.state_dict().items()}
+        return model, state, as_pairs(state, SCALAR_PRE)
+
+    @pytest.fixture
+    def learned(self):
+        model = foreign_models.LearnedPositions().eval()
+        return model, as_pairs(model.state_dict(), LEARNED)
+
+    def test_all_that_weights_do_not_tell_is_asked_for_at_once(self, scalar):
+        _, state, pairs = scalar
+        with pytest.raises(ValueError, match="the weights of scalar-norm, under other names, do not tell") as caught:
+            convert(state, rename=pairs, norm_position="pre", **HEADS)
+        message = str(caught.value)
+        for name in ("activation_function=relu|gelu", "scale_embedding=true|false", "layer_norm_eps=1e-06",
+                     "eos_token_id=3", "--first_position 0", "--unbiased_norms true|false"):  # fmt: skip  # as above
+            assert name in message
+        assert "norm_position" not in message and "heads" not in message and "\n" not in message
+        with pytest.raises(ValueError, match=r"norm_position=post\|pre\|none"):
+            convert(state, rename=pairs, **HEADS)
+
+    def test_norms_before_the_sublayers(self, scalar):
+        model, state, pairs = scalar
+        said = {**SAID, **IDS, **HEADS, "layer_norm_eps": 1e-6, "unbiased_norms": True, "rename": pairs}
+        same_logits(model, convert(state, **{**said, "norm_position": "pre"}).model())
+        with pytest.raises(AssertionError, match="not close"):
+            same_logits(model, convert(state, **said).model())
+
+    def test_learned_positions_are_used_from_the_first(self, learned):
+        model, pairs = learned
+        state = model.state_dict()
+        said = {**SAID, **IDS, **HEADS, "rename": pairs}
+        with pytest.raises(ValueError, match="of fairseq, under other names, do not tell first_position|--first_pos"):
+            convert(state, **{**said, "first_position": None})
+        conversion = convert(state, **said)
+        assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
+        source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
+        with torch.no_grad():
+            expected = model(source, target)
+        torch.testing.assert_close(ours(conversion.model(), source, target), expected, atol=TOLERANCE, rtol=0)
+        after = convert(state, **{**said, "first_position": 2})
+        assert after.config.max_position_embeddings == 18
+        with pytest.raises(ValueError, match="has 20 rows, and none for a token at row 20; give --first_position"):
+            convert(state, **{**said, "first_position": 20})
+
+    def test_positions_that_are_not_stored(self, learned):
+        model, pairs = learned
+        state = {key: tensor for key, tensor in model.state_dict().items() if "pos_embedding" not in key}
+        pairs = [pair for pair in pairs if "pos_embedding" not in pair]
+        said = {**SAID, **IDS, **HEADS, "rename": pairs, "first_position": None}
+        with pytest.raises(ValueError, match="do not tell position_embedding_type, sinusoidal_layout; give"):
+            convert(state, **said)
+        kind = {"position_embedding_type": "sinusoidal", "sinusoidal_layout": "interleaved"}
+        config = convert(state, **said, **kind).config
+        assert (config.position_embedding_type, config.sinusoidal_layout) == ("sinusoidal", "interleaved")
+        with pytest.raises(ValueError, match="--first_position is given, but no table"):
+            convert(state, **{**said, **kind, "first_position": 0})
+
+    @pytest.mark.parametrize("unbiased", [True, False])
+    def test_norms_by_the_one_or_the_other_deviation(self, unbiased, monkeypatch):
+        """Another copy of the Annotated Transformer may have the same names but one, and divide otherwise."""
+
+        def forward(self, x):
+            weight, bias = (getattr(self, name) for name in self.names)
+            variance = x.var(-1, keepdim=True, unbiased=unbiased)
+            return weight * (x - x.mean(-1, keepdim=True)) / (variance + self.eps).sqrt() + bias
+
+        monkeypatch.setattr(foreign_models.DeviationNorm, "forward", forward)
+        model = foreign_models.Annotated().eval()
+        state = {key.replace("generator.", "head."): tensor for key, tensor in model.state_dict().items()}
+        said = {**SAID, **IDS, **HEADS, "norm_position": "pre", "layer_norm_eps": 1e-6, "rename": ["head.=generator."]}
+        same_logits(model, convert(state, **{**said, "unbiased_norms": unbiased}).model())
+        with pytest.raises(AssertionError, match="not close"):
+            same_logits(model, convert(state, **{**said, "unbiased_norms": not unbiased}).model())
+
+    def test_cutting_a_prefix_is_no_renaming(self):
+        state = {f"ema.{key}": tensor for key, tensor in foreign_models.Annotated().state_dict().items()}
+        assert convert(state, rename=["ema.="], **HEADS).layout.name == "annotated-transformer"
+
+    def test_no_weight_is_renamed_away(self, learned):
+        model, pairs = learned
+        pairs = [pair for pair in pairs if not pair.startswith("decoder.fc_out.bias")]
+        with pytest.raises(ValueError, match="decoder.fc_out.bias the name encoder.version, which is no weight"):
+            convert(model.state_dict(), rename=[*pairs, "decoder.fc_out.bias=encoder.version"], **HEADS)
+
+    def test_the_hint_is_given_only_where_shapes_fit(self, scalar, learned):
+        _, state, pairs = scalar
+        with pytest.raises(ValueError, match="1 missing: .*1 unexpected: .*; if only names differ, use --rename"):
+            convert(state, rename=pairs[1:], **SAID, **IDS, **HEADS)
+        wide = foreign_models.Annotated().state_dict()
+        names = {"src_embed.0.lut": "src_embed.embedding", "norm.a_2": "norm.alpha", "norm.b_2": "norm.bias"}
+        for old, new in names.items():
+            wide = {key.replace(old, new): tensor for key, tensor in wide.items()}
+        with pytest.raises(ValueError, match="nearest is (annotated|simple)-transformer.*use --rename"):
+            convert(wide)
+        with pytest.raises(ValueError, match="no known layout scalar-norm.*shapes are of another model") as caught:
+            convert(wide, "scalar-norm")
+        assert "--rename" not in str(caught.value)
+        deeper = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
+        with pytest.raises(ValueError, match="shapes are of another model"):
+            convert(deeper.state_dict())
+
+
+class TestSettingsBesideTheWeights:
+    SETTINGS = {"nhead": 2, "norm_first": True, "activation": "gelu", "lr": 0.1}
+
+    @pytest.mark.parametrize("key", ["hyper_parameters", "args", "config", "cfg"])
+    def test_arguments_of_torch_nn(self, key, tmp_path):
+        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        settings = {"cfg": {"seed": 1, "model": self.SETTINGS}, "args": Namespace(**self.SETTINGS)}
+        torch.save({"state_dict": model.state_dict(), key: settings.get(key, self.SETTINGS)}, tmp_path / "last.ckpt")
+        for source in (tmp_path, tmp_path / "last.ckpt"):
+            conversion = convert(source)
+            same_logits(model, conversion.model())
+            assert any("were not read, see that --config says the same: lr=0.1" in note for note in conversion.notes)
+
+    def test_two_places_that_contradict_each_other(self, tmp_path):
+        state = foreign_models.TorchNN().state_dict()
+        torch.save({"state_dict": state, "args": Namespace(**self.SETTINGS)}, tmp_path / "last.ckpt")
+        (tmp_path / "config.json").write_text(json.dumps({**self.SETTINGS, "norm_first": False}))
+        with pytest.raises(ValueError, match="last.ckpt says norm_first=True, but what stands beside it False"):
+            convert(tmp_path)
+        both = {"state_dict": state, "args": {"nhead": 2}, "hparams": {"nhead": 4}}
+        with pytest.raises(ValueError, match="'hparams', says nhead=4, but what stands beside it 2"):
+            convert(both)
+
+    def test_heads_that_shapes_tell(self):
+        with pytest.raises(ValueError, match="encoder_attention_heads=4, but the weights say 2"):
+            convert(foreign_models.SharedHeads().state_dict(), repaired=True, encoder_attention_heads=4)
+
+
 class TestReading:
     """All that a file may be."""
 
@@ -440,14 +612,36 @@ class TestReading:
             (tmp_path / "none" / "model.safetensors.index.json").write_text(f'{{"weight_map": {places}}}')
             refused("none", "names no file for each weight")
 
-    def test_code_in_a_pickle_is_not_run(self, tmp_path):
+    def test_numbers_of_numpy_beside_the_weights(self, state, tmp_path):
+        numbers = {
+            "best": np.float64(27.5), "val_loss": np.float32(2.5), "seen": np.int64(3), "array": np.arange(4.0),
+            "flag": np.bool_(True), "name": np.str_("bleu"),
+        }  # fmt: skip  # as above
+        torch.save({"model": state, "extra_state": numbers}, tmp_path / "zip.pt")
+        torch.save({"model": state, "extra_state": numbers}, tmp_path / "own.pt", _use_new_zipfile_serialization=False)
+        content = (tmp_path / "own.pt").read_bytes()
+        assert b"multiarray\nscalar" in content and b"multiarray\n_reconstruct" in content
+        (tmp_path / "one.pt").write_bytes(content.replace(b"numpy._core", b"numpy.core"))
+        (tmp_path / "two.pt").write_bytes(content.replace(b"numpy.core", b"numpy._core"))
+        for name in ("zip.pt", "own.pt", "one.pt", "two.pt"):
+            found = read_checkpoint(tmp_path / name).weights
+            assert found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
+
+    def test_objects_in_arrays_of_numpy_are_refused(self, state, tmp_path):
+        torch.save({"model": state, "extra": np.array([{}, None], dtype=object)}, tmp_path / "objects.pt")
+        with pytest.raises(ValueError, match="objects.pt is no checkpoint that can be read safely|not run"):
+            read_checkpoint(tmp_path / "objects.pt")
+
+    @pytest.mark.parametrize("beside", [{}, {"best": np.float64(1), "array": np.arange(2)}], ids=["alone", "numpy"])
+    def test_code_in_a_pickle_is_not_run(self, tmp_path, beside):
         class Attack:
             def __reduce__(self):
                 return os.mkdir, (str(tmp_path / "attacked"),)
 
-        torch.save({"weight": Attack()}, tmp_path / "zip.pt")
-        torch.save({"weight": Attack()}, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
-        (tmp_path / "raw.pkl").write_bytes(pickle.dumps({"weight": Attack()}))
+        content = {**beside, "weight": Attack()}
+        torch.save(content, tmp_path / "zip.pt")
+        torch.save(content, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+        (tmp_path / "raw.pkl").write_bytes(pickle.dumps(content))
         for name, match in {
             "zip.pt": r"mkdir, which is not run; resave the weights",
             "legacy.pt": r"mkdir, which is not run; resave the weights",
@@ -464,7 +658,7 @@ class TestWhatIsRefused:
         return foreign_models.Annotated().state_dict()
 
     def test_weights_of_something_else(self, state):
-        with pytest.raises(ValueError, match="is of no known layout: its keys are weight, bias.*--rename old=new"):
+        with pytest.raises(ValueError, match="no known layout: its keys are weight, bias.*shapes are of another"):
             convert(nn.Linear(2, 2).state_dict())
         with pytest.raises(ValueError, match="did you mean statquest"):
             convert(state, "statquests")
@@ -499,7 +693,7 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match="missing: .*encoder.layers.0.feed_forward"):
             convert(encoderless, **HEADS)
         targetless = {name: tensor for name, tensor in state.items() if name != "tgt_embed.0.lut.weight"}
-        with pytest.raises(ValueError, match="one annotated-transformer: 1 missing: tgt_embed.0.lut.weight;"):
+        with pytest.raises(ValueError, match="one annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"):
             convert(targetless, **HEADS)
         with pytest.raises(ValueError, match="1 of another shape: src_embed.1.pe 1x40x4 does not fit d_model=8"):
             convert({**state, "src_embed.1.pe": torch.zeros(1, 40, 4)}, **HEADS)
@@ -511,6 +705,11 @@ class TestWhatIsRefused:
             with pytest.raises(ValueError, match=f"of another shape: {key}"):
                 convert({**state, key: wrong}, repaired=True)
 
+    def test_weights_that_nobody_knows_beside_an_encoder_alone(self, state):
+        state["encoder.layers.0.gate.weight"] = torch.ones(8)
+        with pytest.raises(ValueError, match="1 unexpected: encoder.layers.0.gate.weight"):
+            convert(state, encoder_only=True, **HEADS)
+
     def test_one_bias_less_than_the_others(self):
         state = foreign_models.TorchNN().state_dict()
         del state["transformer.encoder.layers.1.linear1.bias"]
@@ -518,7 +717,7 @@ class TestWhatIsRefused:
             convert(state, **HEADS)
 
     def test_fields(self, state):
-        with pytest.raises(ValueError, match="do not tell encoder_attention_heads and decoder_attention_heads; give"):
+        with pytest.raises(ValueError, match="do not tell encoder_attention_heads, decoder_attention_heads; give"):
             convert(state)
         with pytest.raises(ValueError, match="encoder_head is no field.*did you mean encoder_"):
             convert(state, encoder_head=2)
@@ -561,13 +760,14 @@ class TestDetails:
         names = {"transformer.": "net.core.", "src_tok_emb.embedding.": "net.words.", "generator.": "net.out."}
         other = {}
         for name, tensor in state.items():
-            begin = next((begin for begin in names if name.startswith(begin)), None)
-            if begin:
-                other[names[begin] + name.removeprefix(begin)] = tensor
+            if name.startswith("tgt_tok_emb."):
+                continue
+            begin = next((begin for begin in names if name.startswith(begin)), "")
+            other[names.get(begin, "") + name.removeprefix(begin)] = tensor
         with pytest.raises(ValueError, match="nearest is torch-nn-transformer, but there is no transformer.*--rename"):
             convert(other, **HEADS)
         pairs = [f"{new}={old}" for old, new in names.items()] + ["net.words.=tgt_tok_emb.embedding."]
-        got = convert(other, rename=pairs, **HEADS)
+        got = convert(other, rename=pairs, **SAID, **IDS, **HEADS)
         assert all(torch.equal(got.weights[name], tensor) for name, tensor in expected.weights.items())
         with pytest.raises(ValueError, match="no key begins with 'nets.'"):
             convert(other, rename=["nets.=transformer."], **HEADS)
@@ -599,10 +799,16 @@ class TestDetails:
         apart = torch.cat([waves[..., 0::2], waves[..., 1::2]], -1)
         state["src_embed.1.pe"] = state["tgt_embed.1.pe"] = apart
         assert convert(state, **HEADS).config.sinusoidal_layout == "concatenated"
+        with pytest.raises(ValueError, match="layout=interleaved, but the stored positions are concatenated"):
+            convert(state, sinusoidal_layout="interleaved", **HEADS)
         state["src_embed.1.pe"] = torch.randn(1, 9, 8)
-        conversion = convert(state, **HEADS)
-        assert conversion.config.max_position_embeddings == 9
-        assert "the two tables differ: both were cut to 9" in conversion.notes
+        with pytest.raises(ValueError, match="have 9 and 5000 rows.*max_position_embeddings=9 to truncate"):
+            convert(state, **HEADS)
+        with pytest.raises(ValueError, match="max_position_embeddings=10, but 9 positions are stored"):
+            convert(state, max_position_embeddings=10, **HEADS)
+        assert convert(state, max_position_embeddings=9, **HEADS).config.max_position_embeddings == 9
+        with pytest.raises(ValueError, match="src_embed.1.pe 2x9x8 does not fit"):
+            convert({**state, "src_embed.1.pe": torch.randn(2, 9, 8)}, **HEADS)
         with pytest.raises(ValueError, match="stored positions are no sinusoids"):
             convert(state, position_embedding_type="sinusoidal", **HEADS)
         words = [["u", "<pad>", "<s>", "</s>", *map(str, range(count))] for count in (9, 13)]
@@ -644,7 +850,7 @@ class TestDetails:
             conversion.notes.append(f"{folder.name} was looked at")
 
         special = replace(LAYOUTS["annotated-transformer"], name="special", model_types=("special",), finish=finish)
-        monkeypatch.setattr("hf_vanilla_transformer.conversion.LAYOUTS", {"special": special, **LAYOUTS})
+        monkeypatch.setattr("hf_vanilla_transformer.layout_recognition.LAYOUTS", {"special": special, **LAYOUTS})
         folder = tmp_path / "folder"
         folder.mkdir()
         save_file(foreign_models.Annotated().state_dict(), folder / "model.safetensors")

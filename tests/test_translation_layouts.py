@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +25,8 @@ from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.serving import CTranslate2Model
 from hf_vanilla_transformer.translation_layouts import fairseq_sinusoids
 from tiny import PEERS_DECODE_SOUNDLY, close
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SIZES = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
@@ -301,23 +304,87 @@ ARGUMENTS = {
 }  # fmt: skip  # as above
 
 
+def nested(arguments):
+    """Arguments as fairseq's dataclasses hold them: those of one side of the model under its name."""
+    flat = {name: value for name, value in arguments.items() if not name.startswith(("encoder_", "decoder_"))}
+    for side in ("encoder", "decoder"):
+        flat[side] = {k.removeprefix(f"{side}_"): v for k, v in arguments.items() if k.startswith(f"{side}_")}
+    return flat
+
+
+def fairseq_content(weights, how="args", **changes):
+    """What a checkpoint of fairseq holds, with its arguments where its releases put them, or lost."""
+    arguments = {**ARGUMENTS, **changes}
+    others = {"_name": None, "common": {"seed": 1}, "task": Namespace(eval_bleu=True)}
+    kept = {
+        "args": {"args": Namespace(**arguments)},
+        "cfg": {"args": None, "cfg": {**others, "model": Namespace(**arguments)}},
+        "nested": {"args": None, "cfg": {**others, "model": nested(arguments)}},
+        "none": {"args": None},
+    }[how]
+    extra = {
+        "epoch": 3, "train_iterator": {"epoch": 3, "shuffle": True}, "val_loss": np.float64(2.5),
+        "best": np.float32(27.5), "metrics": [(0, "_bleu_counts", "SumMeter", {"sum": np.array([9, 4, 2, 1])})],
+    }  # fmt: skip  # as above
+    return {**kept, "model": weights, "optimizer_history": [{"num_updates": 7}], "extra_state": extra}
+
+
 def save_fairseq(file, weights, how="args", **changes):
-    arguments = Namespace(**{**ARGUMENTS, **changes})
-    kept = {"args": {"args": arguments}, "cfg": {"args": None, "cfg": {"model": arguments}}, "none": {}}[how]
-    torch.save({**kept, "model": weights, "optimizer_history": [{"num_updates": 7}]}, file)
+    torch.save(fairseq_content(weights, how, **changes), file)
     return file
 
 
+# What arguments would tell, where there are none.
+LOST = {
+    "encoder_attention_heads": 4, "decoder_attention_heads": 2, "norm_position": "post", "activation_function": "relu",
+    "scale_embedding": True,
+}  # fmt: skip  # as above
+
+
+@torch.no_grad()
+def fairseq_search(model, source, beams=5, longest=9, pad=1, end=2):
+    """Return the tokens that fairseq's generator finds for one sentence, or None where it goes on beyond `longest`.
+
+    Written after what it does: at each step the best 2k continuations of the k beams are looked at. Of these, an end
+    among the first k finishes a hypothesis, whose score is the mean log-probability of its tokens; the best k that do
+    not end go on. The search is over with the k-th finished hypothesis. The first token is no end.
+    """
+    beam, scores, finished = [[end]], torch.zeros(1), []
+    for step in range(longest):
+        logits = model(source.expand(len(beam), -1), decoder_input_ids=torch.tensor(beam)).logits[:, -1]
+        added = logits.log_softmax(-1)
+        added[:, pad if step else [pad, end]] = -torch.inf
+        best = (scores[:, None] + added).flatten().topk(2 * beams)
+        candidates = [
+            (value.item(), beam[place // added.shape[1]], place % added.shape[1])
+            for value, place in zip(best.values, best.indices.tolist(), strict=True)
+        ]
+        for score, prefix, token in candidates[:beams]:
+            if token == end:
+                finished.append((score / (step + 1), [*prefix[1:], token]))
+                if len(finished) == beams:
+                    return max(finished)[1]
+        going = [candidate for candidate in candidates if candidate[2] != end][:beams]
+        beam, scores = [[*prefix, token] for _, prefix, token in going], torch.tensor([c[0] for c in going])
+    return None
+
+
+def searched_alike(converted, expected, **options):
+    """Return for how many of these sources and tokens `generate()` finds the same."""
+    found = [converted.generate(source, **options)[0, 1:].tolist() for source, _ in expected]
+    return sum(ours == tokens for ours, (_, tokens) in zip(found, expected, strict=True))
+
+
 class TestFairseq:
-    @pytest.mark.parametrize("how", ["args", "cfg", "none"])
+    @pytest.mark.parametrize("how", ["args", "cfg", "nested", "none"])
     def test_post_norm_computes_the_same(self, tmp_path, how):
         original = fsmt()
         file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original), how)
-        given = {"encoder_attention_heads": 4, "decoder_attention_heads": 2} if how == "none" else {}
+        given = LOST if how == "none" else {}
         conversion = convert_checkpoint(file, tmp_path / "ours", **given)
         assert conversion.layout.name == "fairseq"
         converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
-        converted.generation_config.update(max_length=14, forced_eos_token_id=2, num_beams=5)
+        converted.generation_config = original.generation_config
         same_function(original, converted, 1)
         assert converted.config.dropout == (0.1 if how == "none" else 0.3)
 
@@ -331,8 +398,55 @@ class TestFairseq:
         conversion = convert_checkpoint(file, None, dry_run=True)
         assert conversion.config.norm_position == "pre"
         converted = conversion.model()
-        converted.generation_config.max_length = 14
+        converted.generation_config = original.generation_config
         same_function(original, converted, 1)
+
+    @pytest.mark.parametrize("how", ["args", "cfg", "nested"])
+    @pytest.mark.parametrize("where", ["file", "folder", "beside config.json", "shards", "state dict"])
+    def test_arguments_are_read_wherever_they_are(self, tmp_path, where, how):
+        original = fsmt(activation_function="gelu", scale_embedding=False)
+        weights, told = as_fairseq(original), {"activation_fn": "gelu", "no_scale_embedding": True}
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", weights, how, **told)
+        source = {"file": file, "state dict": fairseq_content(weights, how, **told)}.get(where, tmp_path)
+        if where == "beside config.json":
+            (tmp_path / "config.json").write_text(json.dumps({"architectures": ["transformer"], "dropout": 0.3}))
+        if where == "shards":
+            names, places = list(weights), {}
+            for shard in (0, 1):
+                part = {name: weights[name] for name in names[shard::2]}
+                save_fairseq(tmp_path / f"pytorch_model-{shard}.bin", part, how, **told)
+                places |= dict.fromkeys(part, f"pytorch_model-{shard}.bin")
+            (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+        converted = convert_checkpoint(source, None, dry_run=True).model()
+        converted.generation_config = original.generation_config
+        same_function(original, converted, 1)
+
+    def test_arguments_that_contradict_each_other(self, tmp_path):
+        save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()))
+        (tmp_path / "config.json").write_text(json.dumps({"activation_fn": "gelu"}))
+        with pytest.raises(ValueError, match=r"best\.pt says activation_fn='relu', but what stands beside it 'gelu'"):
+            convert_checkpoint(tmp_path, None, dry_run=True)
+
+    def test_what_lost_arguments_told_is_asked_for(self, tmp_path):
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
+        with pytest.raises(ValueError, match="do not tell encoder_attention_heads, .*, norm_position, activation_fun"):
+            convert_checkpoint(file, None, dry_run=True)
+        with pytest.raises(ValueError, match=r"do not tell scale_embedding; give .* scale_embedding=true\|false"):
+            given = {name: value for name, value in LOST.items() if name != "scale_embedding"}
+            convert_checkpoint(file, None, dry_run=True, **given)
+
+    def test_copies_for_its_fast_path_are_no_weights(self, tmp_path):
+        weights = as_fairseq(fsmt())
+        expected = convert_checkpoint(save_fairseq(tmp_path / "plain.pt", weights), None, dry_run=True).weights
+        for name, shape in {"in_proj": (48, 16), "out_proj": (16, 16), "fc1": (32, 16), "fc2": (16, 32)}.items():
+            for layer in (0, 1):
+                weights[f"encoder.layers.{layer}.{name}_weight"] = torch.zeros(shape)
+                weights[f"encoder.layers.{layer}.{name}_bias"] = torch.zeros(shape[0])
+        found = convert_checkpoint(save_fairseq(tmp_path / "copies.pt", weights), None, dry_run=True).weights
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+        weights["decoder.embed_out"] = torch.ones(40, 16)
+        with pytest.raises(ValueError, match="1 unexpected: decoder.embed_out"):
+            convert_checkpoint(save_fairseq(tmp_path / "both.pt", weights), None, dry_run=True)
 
     def test_norms_before_the_sub_layers_without_one_at_the_end(self, tmp_path):
         arguments = {"encoder_normalize_before": True, "decoder_normalize_before": True}
@@ -371,6 +485,49 @@ class TestFairseq:
         )
         table = conversion.weights["model.decoder.embed_positions.weight"]
         close(table, weights["decoder.embed_positions.weight"][2:], 0.0)
+        shorter = save_fairseq(tmp_path / "shorter.pt", weights, max_source_positions=66)
+        with pytest.raises(ValueError, match="encoder.embed_positions.weight has 66 rows, but .* 66 tokens, after 2"):
+            convert_checkpoint(shorter, None, dry_run=True)
+        del weights["decoder.embed_positions.weight"]
+        lost = save_fairseq(tmp_path / "lost.pt", weights, decoder_learned_pos=True)
+        with pytest.raises(ValueError, match="trained with learned positions, but there is no decoder.embed"):
+            convert_checkpoint(lost, None, dry_run=True)
+
+    def test_translations_are_those_of_its_search(self, tmp_path):
+        """Finished hypotheses are counted, not compared, and none is empty: otherwise other translations come out."""
+        weights = as_fairseq(fsmt())
+        # Ends that are likely, also as the first token.
+        states = weights["decoder.layers.2.final_layer_norm.bias"]
+        weights["decoder.output_projection.weight"][2] += 3 * states / (states @ states)
+        convert_checkpoint(save_fairseq(tmp_path / "checkpoint_best.pt", weights), tmp_path / "ours")
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        settings = converted.generation_config
+        assert (settings.num_beams, settings.early_stopping, settings.length_penalty) == (5, True, 1.0)
+        settings.max_length = 11
+        sources = [torch.randint(4, 38, (1, n)) for n in range(1, 8) for _ in range(3)]
+        searched = [(source, fairseq_search(converted, source)) for source in sources]
+        # What goes on to a bound, which fairseq has at 200 tokens, scores the end that is forced upon it otherwise.
+        expected = [(source, tokens) for source, tokens in searched if tokens is not None]
+        assert len(expected) > 5 and len({len(tokens) for _, tokens in expected}) > 1
+        assert searched_alike(converted, expected) == len(expected)
+        assert searched_alike(converted, expected, early_stopping=False) < len(expected)
+        assert searched_alike(converted, expected, min_new_tokens=None) < len(expected)
+
+    def test_its_search_goes_on_to_ctranslate2(self, tmp_path):
+        pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()))
+        convert_checkpoint(file, tmp_path / "ours")
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
+        exported = CTranslate2Model(export_model(tmp_path / "ours", "ctranslate2", tmp_path / "exported"))
+        source, _ = batch(padding=1)
+        assert converted.generation_config.min_new_tokens == 1
+        for changes in ({}, {"min_new_tokens": 5}):
+            options = {"num_beams": 1, "max_length": 14, **changes}
+            expected, found = converted.generate(**source, **options), exported.generate(**source, **options)
+            for own, other in zip(found.tolist(), expected.tolist(), strict=True):
+                # The end is forced upon an output that reaches the bound; here it just stops.
+                length = next((n for n, token in enumerate(other) if n and token == 2), len(other))
+                assert own[:length] == other[:length]
 
     def test_its_dictionary_becomes_the_tokenizer(self, tmp_path):
         words = sorted({word for text in WORDS for word in text.split()})
