@@ -24,7 +24,6 @@ SERVED = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
-    "min_new_tokens": "min_decoding_length",
 }
 
 # Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
@@ -71,6 +70,11 @@ def is_single_words(name: str, value: Any) -> bool:
     return name == "bad_words_ids" and all(len(word) == 1 for word in value)
 
 
+def bars_empty_outputs(name: str, value: Any) -> bool:
+    """Return whether a setting bars the end as the first token, as fairseq does: with the effect of single words."""
+    return name == "min_new_tokens" and value == 1
+
+
 def ends_at_the_bound(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
     """Return whether a setting forces the end upon an output that has reached its bound, whose last token it is."""
     ends = settings.get("eos_token_id")
@@ -87,7 +91,9 @@ def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") ->
     for name, value in settings.items():
         if value is None or name in SERVED or name in READ_APART or name.startswith(WITHOUT_EFFECT):
             continue
-        if is_single_words(name, value) or ends_at_the_bound(name, value, settings):
+        if is_single_words(name, value) or bars_empty_outputs(name, value):
+            continue
+        if ends_at_the_bound(name, value, settings):
             continue
         if value not in (defaults.get(name), NEUTRAL.get(name)):
             raise ValueError(
@@ -207,7 +213,6 @@ class CTranslate2Model(nn.Module):
         if options.get("forced_eos_token_id") is not None:
             longest = max(longest - 1, 1)
         return {
-            "min_decoding_length": 0,
             **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
             "end_token": [self._target[end] for end in (ends if isinstance(ends, list) else [ends])],
@@ -215,6 +220,7 @@ class CTranslate2Model(nn.Module):
             # The end token counts as part of the output, also in its score.
             "return_end_token": True,
             "max_decoding_length": min(longest, self.config.max_position_embeddings),
+            "min_decoding_length": options.get("min_new_tokens", 0),
             "max_input_length": 0,
             "return_scores": bool(options.get("output_scores") or options.get("output_logits")),
         }

@@ -187,7 +187,7 @@ class TestOnnx:
 
     def test_tokens_that_are_barred_and_rules_that_it_has_not(self, graphs, tmp_path):
         model, tokenizer, _ = graphs
-        barred = {"bad_words_ids": [[5], [6], [7]]}
+        barred = {"bad_words_ids": [[5], [6], [7]], "min_new_tokens": 1}
         model.save_pretrained(tmp_path / "model")
         tokenizer.save_pretrained(tmp_path / "model")
         settings = GenerationConfig.from_model_config(model.config)
