@@ -23,13 +23,14 @@ def lengths_of(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         dataset: Rows with `input_ids` and `labels`; for a `datasets.Dataset` the lengths come from the Arrow offsets
-            without touching the ids.
+            without touching the ids, unless a transform makes the rows.
 
     Returns:
         Two int32 arrays of shape (rows,).
     """
-    if not isinstance(dataset, datasets.Dataset):
-        pairs = [(len(row["input_ids"]), len(row["labels"])) for row in dataset]
+    if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
+        rows = (dataset[i] for i in range(len(dataset)))
+        pairs = [(len(row["input_ids"]), len(row["labels"])) for row in rows]
         source_lengths, target_lengths = np.array(pairs, dtype=np.int32).reshape(-1, 2).T
         return source_lengths, target_lengths
     lengths: dict[str, list[np.ndarray]] = {"input_ids": [], "labels": []}

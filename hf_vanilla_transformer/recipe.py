@@ -19,17 +19,16 @@ import numpy as np
 from transformers import (
     AutoTokenizer,
     DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
-    TrainerState,
     set_seed,
 )
 from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
 from .batching import check_ids, lengths_of
+from .checkpoints import average_checkpoints, checkpoint_fault, newest_checkpoint, readable_checkpoints
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import (
     SPLITS,
@@ -47,11 +46,10 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .presets import get_preset, preset_config
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .training import (
+    EarlyStopping,
     VanillaTransformerTrainer,
     VanillaTransformerTrainingArguments,
-    average_checkpoints,
-    last_checkpoints,
-    newest_checkpoint,
+    mean_training_loss,
     peak_learning_rate,
 )
 from .translation import at_most, cross_attention, position_limit, translate
@@ -192,7 +190,7 @@ def train_translation(
         print(start_summary(trainer, tokenizer, counts, data_args), flush=True)
 
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    results = training_results(trainer, outcome.metrics, ids["train"], counts, checkpoint)
+    results = training_results(trainer, outcome.metrics, ids["train"], counts)
     if not trainer.is_world_process_zero():
         return results
     # Here already, so that nothing is lost should the rest be interrupted.
@@ -229,9 +227,12 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         return None
     checkpoint = last if str(wanted) in ("last", "true", "True") else str(wanted)
     if checkpoint is None:
-        raise ValueError(f"--resume_from_checkpoint: {folder} holds no checkpoint to resume from")
-    if not Path(checkpoint, "trainer_state.json").is_file():
-        raise ValueError(f"--resume_from_checkpoint: {checkpoint} is no checkpoint; name a checkpoint-<step> folder")
+        raise ValueError(f"--resume_from_checkpoint: {folder} holds no whole checkpoint; start without this option")
+    if fault := checkpoint_fault(checkpoint):
+        raise ValueError(
+            f"--resume_from_checkpoint: {checkpoint} cannot be gone on from, because {fault}; name a "
+            "checkpoint-<step> folder that is whole"
+        )
     return checkpoint
 
 
@@ -507,7 +508,7 @@ def make_trainer(
         if args.predict_with_generate:
             scorer = corpus_scorer(tokenizer, text["validation"].select(order)["target"][:])
     if args.early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(early_stopping_patience=args.early_stopping_patience))
+        callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
     try:
         return VanillaTransformerTrainer(
             model=model,
@@ -606,23 +607,19 @@ def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmu
 
 
 def training_results(
-    trainer: VanillaTransformerTrainer,
-    metrics: dict[str, float],
-    train: Any,
-    counts: dict[str, PairCounts],
-    checkpoint: str | None,
+    trainer: VanillaTransformerTrainer, metrics: dict[str, float], train: Any, counts: dict[str, PairCounts]
 ) -> dict[str, Any]:
-    """Return the facts about the data and the training that has ended."""
+    """Return the facts about the data and the training that has ended, all of its sessions together."""
+    state, record = trainer.state, trainer.run_record
+    seconds = record.seconds + metrics["train_runtime"]
+    loss = mean_training_loss(state.log_history)
     results: dict[str, Any] = {f"{split}_pairs": count.kept for split, count in counts.items() if count.read}
-    results |= {name: metrics[name] for name in ("train_runtime", "train_loss", "epoch") if name in metrics}
-    results |= {
-        "parameters": cast(PreTrainedModel, trainer.model).num_parameters(),
-        "steps": trainer.state.global_step,
-    }
-    if isinstance(train, datasets.Dataset):
-        before = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json"))).epoch if checkpoint else 0.0
-        seen = float(np.sum(lengths_of(train), dtype=np.int64)) * (trainer.state.epoch - before)
-        results["train_tokens_per_second"] = seen / metrics["train_runtime"]
+    results |= {"train_runtime": seconds, "train_loss": metrics["train_loss"] if loss is None else loss}
+    results |= {"epoch": state.epoch, "parameters": cast(PreTrainedModel, trainer.model).num_parameters()}
+    results["steps"] = state.global_step
+    if isinstance(train, datasets.Dataset) and seconds > 0:
+        tokens = float(np.sum(lengths_of(train), dtype=np.int64))
+        results["train_tokens_per_second"] = tokens * (state.epoch - record.since_epoch) / seconds
     return results
 
 
@@ -633,10 +630,10 @@ def choose_model(
     results: dict[str, Any],
 ) -> PreTrainedModel:
     """Return the trained model or the average of its last checkpoints, whichever is better on the validation pairs."""
-    models: dict[str, PreTrainedModel] = {"trained": load_model(args.output_dir)}
+    models = {"trained": load_model(args.output_dir)}
     number = args.average_last_checkpoints
-    checkpoints = last_checkpoints(args.output_dir, number) if number > 1 and args.save_strategy != "no" else []
-    if len(checkpoints) > 1:
+    checkpoints = readable_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
+    if number > 1 and len(checkpoints) > 1:
         models["averaged"] = average_checkpoints(checkpoints)
         models["averaged"].generation_config = models["trained"].generation_config
         results["averaged_checkpoints"] = len(checkpoints)

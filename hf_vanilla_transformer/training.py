@@ -1,7 +1,9 @@
-"""The paper's training recipe as a Hugging Face `Trainer`, and the averaging of its checkpoints."""
+"""The paper's training recipe as a Hugging Face `Trainer`."""
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -15,6 +17,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import (
     DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
@@ -24,14 +27,28 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput, get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.training_args import OptimizerNames
+from transformers.utils import logging
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
-from .loading import load_model
+from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
+from .loading import check_finite
+from .loss_vanilla_transformer import IGNORE_INDEX
 from .presets import get_preset
 from .sharing_vanilla_transformer import MODEL_TYPE, add_code
 from .text_files import DataError
 from .translation import EXTRA_OUTPUT_TOKENS, position_limit
+
+logger = logging.get_logger(__name__)
+
+DEFAULT_METRIC = "bleu"
+
+# Losses and gradient norms are checked at once where that is free; elsewhere reading them waits for the device.
+READ_AT_ONCE = ("cpu",)
+UNREAD_LIMIT = 64
 
 # Shorter warm-ups get the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128 learn
 # most at about that rate, and next to nothing at the formula's 0.02; those of width 256 and 512 still learn at theirs.
@@ -48,7 +65,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     unless `save_strategy` says otherwise.
 
     Raises:
-        ValueError: No learning rate follows, or two arguments contradict each other.
+        ValueError: No learning rate follows, two arguments contradict each other, or the optimizer is not installed.
     """
 
     output_dir: str = field(
@@ -97,11 +114,16 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
     logging_steps: float = field(default=50, metadata={"help": "Log the loss every so many steps."})
     logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={"help": "Hide losses that are not finite from the log; training stops at them anyway."},
+    )
     load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "End with the best checkpoint, where there are evaluations."}
+        default=True, metadata={"help": "End with the best checkpoint, where there are evaluations and checkpoints."}
     )
     metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": "What is best: bleu, chrf, exact_match or loss."}
+        default=DEFAULT_METRIC,
+        metadata={"help": "What is best: bleu (loss where nothing computes it), chrf, exact_match or loss."},
     )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Whether batches are copied to pinned memory."}
@@ -141,7 +163,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.save_steps is None:
             by_evaluations = self.eval_strategy == self.save_strategy == "steps"
             self.save_steps = (self.eval_steps or self.logging_steps) if by_evaluations else 500
-        self.load_best_model_at_end = self.load_best_model_at_end and self.eval_strategy != "no"
+        self.load_best_model_at_end = self.load_best_model_at_end and "no" not in (
+            self.eval_strategy,
+            self.save_strategy,
+        )
         if self.save_total_limit is None:
             # One more than the average needs: the best checkpoint is kept besides the last ones.
             self.save_total_limit = max(0, self.average_last_checkpoints) + 1
@@ -157,6 +182,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 f"--warmup_steps is {self.warmup_steps:g}, from which no learning rate follows: make it at least 1, "
                 "or give --learning_rate"
             )
+        try:
+            Seq2SeqTrainer.get_optimizer_cls_and_kwargs(self)
+        except ImportError as error:
+            raise ValueError(f"--optim {OptimizerNames(self.optim).value} cannot be used: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the token out of what is pickled, such as the `training_args.bin` of a checkpoint."""
@@ -216,13 +245,84 @@ class _EpochOfSampler(TrainerCallback):
             train_dataloader.set_epoch(int(state.epoch or 0))
 
 
+def _stored_callbacks(state: TrainerState) -> dict[str, Any]:
+    """Return what a checkpoint holds of the callbacks; `Trainer` saves no callback without an entry."""
+    return cast(dict[str, Any], state.stateful_callbacks)
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """Early stopping that counts on when a run is resumed, and does not train on a run that it has ended."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take up the count of the checkpoint."""
+        super().on_train_begin(args, state, control, **kwargs)
+        stored = _stored_callbacks(state).setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
+        if state.global_step and self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+
+class RunRecord(TrainerCallback, ExportableState):
+    """What resuming must not lose: how long a run has trained, and the loss of each of its steps.
+
+    The loss is logged before every checkpoint, so the log that comes with one covers all of its steps.
+
+    Attributes:
+        seconds: Training time before this session.
+        since_epoch: Where the time began to be recorded: 0, or later in a run of an earlier release.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a history."""
+        self.seconds, self.since_epoch, self._start = 0.0, 0.0, time.perf_counter()
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        seconds = self.seconds + time.perf_counter() - self._start
+        return {"args": {}, "attributes": {"seconds": seconds, "since_epoch": self.since_epoch}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take up the record of the checkpoint."""
+        callbacks, name = _stored_callbacks(state), type(self).__name__
+        stored = callbacks.get(name) if state.global_step else None
+        record = stored["attributes"] if stored else {"seconds": 0.0, "since_epoch": state.epoch or 0.0}
+        self.seconds, self.since_epoch, self._start = record["seconds"], record["since_epoch"], time.perf_counter()
+        callbacks[name] = self.state()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log before a checkpoint, and at the end."""
+        if (control.should_save or control.should_evaluate or control.should_training_stop) and (
+            args.logging_strategy != "no"
+        ):
+            control.should_log = True
+
+    on_epoch_end = on_step_end
+
+
+def mean_training_loss(history: list[dict[str, float]]) -> float | None:
+    """Return the mean loss of the steps that a log covers, whatever its intervals; None without a loss in it."""
+    logged = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
+    steps = [0, *(step for step, _ in logged)]
+    weighted = [(step - before) * loss for before, (step, loss) in zip(steps, logged, strict=False)]
+    return math.fsum(weighted) / steps[-1] if logged else None
+
+
 class VanillaTransformerTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`; the training data have `input_ids` and `labels`, and are padded by a
     `DataCollatorForSeq2Seq` unless another collator is given. For our model, smoothing happens in the model's own
-    loss, only while training: evaluation reports the plain cross-entropy. Other encoder-decoders are trained as
-    `Seq2SeqTrainer` trains them.
+    loss, only while training: evaluation reports the plain cross-entropy, the mean over all labels. Other
+    encoder-decoders are trained as `Seq2SeqTrainer` trains them.
+
+    A loss or a gradient that is not finite ends training with a ValueError that names the step; weights that are not
+    finite are never saved.
     """
 
     args: VanillaTransformerTrainingArguments
@@ -250,6 +350,97 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         # Decoding begins with the encoder; the whole model must gather what is its own first, where it is sharded.
         register_fsdp_forward_method(model, "generate")
         self.add_callback(_EpochOfSampler)
+        self.run_record = RunRecord()
+        self.add_callback(self.run_record)
+        # Of an evaluation: the mean loss and the number of labels of each batch.
+        self._batch_losses: list[torch.Tensor] = []
+        # Step, name and value of what may not be finite and has not been looked at.
+        self._unread: list[tuple[int, str, torch.Tensor]] = []
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; `resume_from_checkpoint=True` goes on from the newest checkpoint that is whole.
+
+        Raises:
+            ValueError: There is no such checkpoint, or training diverged.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"{self.args.output_dir} holds no whole checkpoint to resume from")
+        self._unread.clear()
+        output = super().train(resume_from_checkpoint, *args, **kwargs)
+        self._check_finite()
+        return output
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train for an epoch; `Trainer` itself would take one more step where a run that has ended is resumed."""
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """End training; `Trainer` itself would take the loss since the last log from this process alone."""
+        self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
+        return super()._finalize_training(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Train on a batch, and keep its loss until it is checked."""
+        loss = super().training_step(*args, **kwargs)
+        self._unread.append((self.state.global_step + 1, "loss", loss))
+        return loss
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """Return the norm of the gradient, and check what has been kept; a GradScaler leaves out steps by itself."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and getattr(self.accelerator, "scaler", None) is None:
+            norm_of_all = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self._unread.append((self.state.global_step + 1, "norm of the gradient", torch.as_tensor(norm_of_all)))
+        if self.args.device.type in READ_AT_ONCE or len(self._unread) >= UNREAD_LIMIT:
+            self._check_steps()
+        return norm
+
+    def _check_steps(self) -> None:
+        """Raise a ValueError for the first unchecked step with a loss or gradient that is not finite."""
+        unread, self._unread = self._unread, []
+        if not unread:
+            return
+        # All in one go: each reading waits for the device.
+        values = torch.stack([value.to(self.args.device, torch.float32) for *_, value in unread]).tolist()
+        for (step, name, _), value in zip(unread, values, strict=True):
+            if not math.isfinite(value):
+                raise ValueError(f"step {step}: the {name} is {value}{self._remedy}")
+
+    def _check_finite(self) -> None:
+        """Raise a ValueError if a step or a weight is not finite."""
+        self._check_steps()
+        check_finite(cast(PreTrainedModel, self.model), f"step {self.state.global_step}{self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        kept = newest_checkpoint(self.args.output_dir)
+        last = f", but {kept} is good" if kept else ""
+        rate = f"{self.args.learning_rate:.3g}"
+        return f": training has diverged{last}; start again with a --learning_rate below {rate}, or --max_grad_norm 1"
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model; weights that are not finite are not saved, and a checkpoint is not whole until all of it is.
+
+        Raises:
+            ValueError: Training diverged.
+        """
+        self._check_finite()
+        if _internal_call and output_dir is not None:
+            # Of an earlier session: `Trainer` writes it when all else is written.
+            if self.args.should_save:
+                Path(output_dir, TRAINER_STATE_NAME).unlink(missing_ok=True)
+            self.accelerator.wait_for_everyone()
+        super().save_model(output_dir, _internal_call)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Save this process's random state; what follows, the end of a checkpoint, waits for that of all."""
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Save as `Trainer` does, and with the code what is to be pushed to the Hub."""
@@ -275,10 +466,12 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
-        if not hasattr(dataset, "__len__"):
-            return self._stream_loader(dataset, options)
         if isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        if not hasattr(dataset, "__len__"):
+            return self._stream_loader(dataset, options)
         sampler = TokenBudgetBatchSampler(
             *lengths_of(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
         )
@@ -321,18 +514,63 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Return the loss; our model smooths it while training, and stores no logits where none are returned."""
+        """Return the loss; our model smooths it while training, and stores no logits where none are returned.
+
+        Evaluation takes the mean over a batch's own labels, by whose number it is weighted.
+        """
+        if not model.training and self.compute_loss_func is None:
+            num_items_in_batch = None
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate; `Seq2SeqTrainer` would count those twice that fill the last batch of several processes."""
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate; the loss is the mean over all labels, where `Trainer` has that of the batches' means.
+
+        `Seq2SeqTrainer` would count those rows twice that fill the last batch of several processes.
+        """
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
-        return super().evaluation_loop(*args, **kwargs)
+        self._batch_losses = []
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        metrics = cast(dict[str, float], output.metrics)
+        if self._batch_losses:
+            metrics[f"{metric_key_prefix}_loss"] = self._mean_batch_loss()
+        if metric_key_prefix == "eval" and f"eval_{DEFAULT_METRIC}" not in metrics:
+            self._fall_back_on_loss()
+        return output
+
+    def _mean_batch_loss(self) -> float:
+        """Return the mean loss of all labels of an evaluation, in all processes."""
+        batches = self.accelerator.gather(torch.stack(self._batch_losses)).cpu().double()
+        # The mean loss of no label may be NaN.
+        losses, labels = batches[batches[:, 1] > 0].T
+        return ((losses * labels).sum() / labels.sum()).item()
+
+    def _fall_back_on_loss(self) -> None:
+        """Let the loss decide what is best where nothing computes the metric that does so by default."""
+        if self.args.metric_for_best_model == DEFAULT_METRIC:
+            logger.warning(f"nothing computes {DEFAULT_METRIC}: the model with the lowest loss is the best")
+            self.args.metric_for_best_model, self.args.greater_is_better = "loss", False
+
+    def _without_repeats(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return labels without those of the rows that only fill the last batch of several processes."""
+        state = self.accelerator.gradient_state
+        if self.args.world_size == 1 or not state.end_of_dataloader or state.remainder < 1:
+            return labels
+        own = max(0, state.remainder - self.args.process_index * len(labels))
+        return labels.index_fill(
+            0, torch.arange(min(own, len(labels)), len(labels), device=labels.device), IGNORE_INDEX
+        )
 
     def prediction_step(
         self,
@@ -351,7 +589,14 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if not {"max_length", "max_new_tokens"} & options.keys() and "input_ids" in inputs:
             bound = inputs["input_ids"].shape[1] + EXTRA_OUTPUT_TOKENS
             options["max_length"] = min(bound, position_limit(cast(PreTrainedModel, self.model).config) or bound)
-        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
+        if "labels" in inputs:
+            inputs = {**inputs, "labels": self._without_repeats(inputs["labels"])}
+        outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
+        loss = cast(torch.Tensor | None, outputs[0])
+        if loss is not None and "labels" in inputs:
+            count = inputs["labels"].ne(IGNORE_INDEX).sum()
+            self._batch_losses.append(torch.stack([loss.float(), count.to(loss.device, torch.float32)]))
+        return outputs
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are stored once: that the other names are missing from a checkpoint is no news."""
@@ -360,54 +605,13 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         super()._issue_warnings_after_load(load_result)
 
 
-def newest_checkpoint(run_dir: str | Path) -> str | None:
-    """Return the newest checkpoint in the folder of a run, if there are both."""
-    return get_last_checkpoint(str(run_dir)) if Path(run_dir).is_dir() else None
-
-
-def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
-    """Return the last `number` checkpoints of a run, or as many as there are, oldest first.
-
-    Raises:
-        ValueError: The folder holds none.
-    """
-    steps = {int(name): path for path in Path(run_dir).glob("checkpoint-*") if (name := path.name[11:]).isdigit()}
-    if not steps:
-        raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
-    return [steps[step] for step in sorted(steps)][-number:]
-
-
-def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
-    """Return the model whose weights are the mean of those of `checkpoints` (section 6.1).
-
-    The sum is kept in float64; the result has the dtype, configuration and generation settings of the last one.
-
-    Raises:
-        ValueError: No checkpoints are given, or one cannot be loaded whole (see `load_model`) or has other weights
-            than the last; names folder and weight.
-    """
-    if not checkpoints:
-        raise ValueError("there are no checkpoints to average.")
-    model = load_model(checkpoints[-1])
-    total = {name: value.double() for name, value in model.state_dict().items() if value.is_floating_point()}
-    for folder in checkpoints[:-1]:
-        weights = load_model(folder).state_dict()
-        for name, value in total.items():
-            if name not in weights or weights[name].shape != value.shape:
-                raise ValueError(
-                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it is not of the same model as "
-                    f"{checkpoints[-1]}."
-                )
-            value += weights[name]
-    model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()}, strict=False)
-    return model
-
-
 __all__ = [
+    "EarlyStopping",
     "EndlessStream",
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
     "last_checkpoints",
+    "newest_checkpoint",
     "peak_learning_rate",
 ]

@@ -559,11 +559,28 @@ class TestResuming:
         assert results["steps"] == 12
         assert_equal_weights(weights(whole), weights(parts))
 
-    def test_a_run_that_has_ended_is_evaluated_again(self, files, run):
-        folder, first = run(*files)
+    @pytest.mark.parametrize("words", [[], ["--max_steps", "5"], ["--max_steps", "5", "--save_strategy", "best"]])
+    def test_a_run_that_has_ended_is_evaluated_again(self, files, run, words):
+        folder, first = run(*files, *words)
         (folder / "all_results.json").unlink()
-        _, second = run(*files, "--resume_from_checkpoint", "last")
-        assert (second["steps"], second["test_chrf"]) == (first["steps"], first["test_chrf"])
+        before = weights(folder)
+        _, second = run(*files, *words, "--resume_from_checkpoint", "last")
+        timed = ("train_runtime", "train_tokens_per_second")
+        assert {**second, **dict.fromkeys(timed)} == {**first, **dict.fromkeys(timed)}
+        # Of all sessions; the first one's last moments come after its last checkpoint.
+        assert second["train_runtime"] > first["train_runtime"] / 2
+        assert_equal_weights(weights(folder), before)
+
+    def test_the_checkpoint_that_it_began_from_may_go(self, files, run):
+        words = [*OPTIONS, "--average_last_checkpoints", "0", "--eval_strategy", "no", "--num_train_epochs"]
+        folder, _ = run(*files, options=[*words, "1"])
+        (begun,) = folder.glob("checkpoint-*")
+        _, results = run(*files, "--resume_from_checkpoint", "last", options=[*words, "4"])
+        assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0
+
+    def test_without_checkpoints(self, files, run):
+        folder, results = run(*files, "--save_strategy", "no")
+        assert results["chosen_model"] == "trained" and not list(folder.glob("checkpoint-*"))
 
 
 class TestChoice:
@@ -639,7 +656,8 @@ class TestFaults:
         write(tmp_path / "model" / "config.json", "{}")
         assert "already holds a run: go on with it by --resume_from_checkpoint last" in fail(*files)
         assert "holds no checkpoint to resume from" in fail(*files, "--resume_from_checkpoint", "last")
-        assert "is no checkpoint; name a" in fail(*files, "--resume_from_checkpoint", str(tmp_path))
+        message = fail(*files, "--resume_from_checkpoint", str(tmp_path))
+        assert "cannot be gone on from, because it holds no trainer_state.json; name a checkpoint-<step>" in message
         write(tmp_path / "a-file", "")
         assert "a-file cannot be made: File exists" in fail(*files, folder="a-file")
 
@@ -676,7 +694,7 @@ class TestFaults:
             (["--attn_implementation", "flash_attention_2"], "--attn_implementation flash_attention_2 cannot be used"),
             (["--attn_implementation", "flash"], "--attn_implementation flash cannot be used"),
             (["--warmup_steps", "0"], "--warmup_steps is 0, from which no learning rate follows"),
-            (["--save_strategy", "no"], "requires the save and eval strategy to match"),
+            (["--save_strategy", "steps"], "requires the save and eval strategy to match"),
             (["--lr_scheduler_type", "sqrt"], "sqrt"),
             (["--vocab_size", "many"], "invalid int value: 'many'"),
             (["--colour", "red"], "--colour"),

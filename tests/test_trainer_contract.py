@@ -307,6 +307,7 @@ for kind in kinds:
     if kind == "ours" or not sharding:
         loss = trainer.evaluate(ROWS[:6])["eval_loss"]
         found |= {"loss": loss, "ids": trainer.predict(ROWS[:5]).predictions.tolist()}
+        found |= {"uneven": [trainer.evaluate(ROWS[:rows])["eval_loss"] for rows in (2, 5, 7)]}
     if trainer.is_world_process_zero():
         Path(folder, f"{kind}.json").write_text(json.dumps(found))
 leave()
@@ -346,6 +347,9 @@ def test_two_processes_train_and_predict_as_one(way, tmp_path):
             # The plain trainer counts the row twice that fills up the last batch.
             assert found["ids"][:5] == one.predict(ROWS[:5]).predictions.tolist()
             assert len(found["ids"]) == (5 if kind == "ours" else 6)
+        if kind == "ours":
+            expected = [one.evaluate(ROWS[:rows])["eval_loss"] for rows in (2, 5, 7)]
+            assert found["uneven"] == pytest.approx(expected, abs=1e-6)
 
 
 # torch itself looks at such attributes and makes such objects, where our loss ends a graph.

@@ -3,6 +3,8 @@
 import json
 import random
 import sys
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import datasets
@@ -123,6 +125,19 @@ def assert_changed(model, start):
     assert max((model.state_dict()[name] - value).abs().max() for name, value in start.items()) > 1e-3
 
 
+class Indexed(torch.utils.data.Dataset):
+    """Rows that are looked up by number, and by nothing else."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index % len(self.rows)]
+
+
 class TestDefaults:
     def test_optimizer_and_schedule_are_the_papers(self, tmp_path):
         trainer = trainer_of(tmp_path, warmup_steps=1000)
@@ -192,16 +207,25 @@ class TestDefaults:
             ({"eval_strategy": "steps", "eval_steps": 7, "save_steps": 14}, "steps", 14),
             ({"eval_strategy": "no"}, "epoch", 500),
             ({"eval_strategy": "no", "save_strategy": "steps"}, "steps", 500),
+            ({"eval_strategy": "epoch", "save_strategy": "no"}, "no", 500),
         ],
     )
     def test_saving_follows_evaluation(self, tmp_path, options, strategy, steps):
         args = VanillaTransformerTrainingArguments(str(tmp_path), **options)
         assert (args.save_strategy, args.save_steps) == (strategy, steps)
-        assert args.load_best_model_at_end == (options["eval_strategy"] != "no")
+        assert args.load_best_model_at_end == (options["eval_strategy"] != "no" != strategy)
 
     def test_no_learning_rate_follows(self, tmp_path):
         with pytest.raises(ValueError, match="--warmup_steps is 0.1, from which no learning rate follows"):
             VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
+
+    @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
+    def test_an_optimizer_that_is_not_installed(self, tmp_path):
+        with pytest.raises(ValueError, match="--optim adamw_8bit cannot be used: .*bitsandbytes"):
+            VanillaTransformerTrainingArguments(str(tmp_path), optim="adamw_8bit")
+
+    def test_nothing_is_hidden_in_the_log(self, tmp_path):
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).logging_nan_inf_filter
 
     def test_on_the_command_line(self, tmp_path):
         parser = HfArgumentParser(VanillaTransformerTrainingArguments)
@@ -300,6 +324,28 @@ class TestAgainstSeq2SeqTrainer:
         trainer.train()
         assert len(losses(trainer)) == 2
 
+    @pytest.mark.parametrize("kind", ["list", "stream", "transform", "torch"])
+    def test_data_with_more_columns(self, tmp_path, kind):
+        rows = id_pairs().add_column("text", ["a text"] * 60)
+        data = {
+            "list": list,
+            "stream": lambda rows: rows.to_iterable_dataset(),
+            "transform": lambda rows: rows.with_transform(
+                lambda batch: {name: [ids[-4:] for ids in batch[name]] for name in ("input_ids", "labels")}
+            ),
+            "torch": Indexed,
+        }[kind](rows)
+        plain = train_args(tmp_path, Seq2SeqTrainingArguments, max_steps=2)
+        ours = train_args(tmp_path, max_steps=2, max_tokens=32)
+        for trainer, args in ((Seq2SeqTrainer, plain), (VanillaTransformerTrainer, ours)):
+            made = trainer_of(tmp_path, train=data, kind=trainer, args=args)
+            made.train()
+            assert len(losses(made)) == 2
+        batches = islice(made.get_train_dataloader(), 9)
+        sizes = [batch["input_ids"].numel() + batch["labels"].numel() for batch in batches]
+        # As long as what the transform makes, not as what is stored.
+        assert max(sizes) <= 32 and (kind != "transform" or min(sizes) > 16)
+
     def test_marian(self, tmp_path):
         trainer = trainer_of(
             tmp_path, tiny_marian(), eval_dataset=id_pairs(20), num_train_epochs=6, learning_rate=0.01
@@ -381,6 +427,47 @@ class TestReproducibility:
 
 
 class TestEvaluation:
+    @pytest.mark.parametrize("generate", [False, True])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("kind", [tiny_model, tiny_marian])
+    def test_the_loss_does_not_depend_on_the_batch_size(self, tmp_path, kind, smoothing, generate):
+        data, model = id_pairs(20), kind()
+        for parameter in model.parameters():
+            # So that pairs differ in their loss.
+            parameter.data *= 2
+        options = {"predict_with_generate": generate, "label_smoothing_factor": smoothing, "generation_max_length": 5}
+        scored = {"compute_metrics": lambda prediction: {"rows": len(prediction.predictions)}} if generate else {}
+        found, predicted = [], []
+        for size in (1, 3, 7, 20, 64):
+            trainer = trainer_of(
+                tmp_path, model, per_device_eval_batch_size=size, eval_dataset=data, **options, **scored
+            )
+            metrics = trainer.evaluate()
+            found.append(metrics["eval_loss"])
+            predicted.append(trainer.predict(data).metrics["test_loss"])
+            assert metrics.get("eval_rows", 20) == 20
+        # One batch is the mean over its labels by itself.
+        assert found == pytest.approx([found[3]] * 5, abs=1e-6) and predicted == pytest.approx(found, abs=1e-6)
+        mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
+        assert abs(mean_of_means - found[3]) > 1e-3, "pairs of equal losses would show nothing"
+
+    def test_the_loss_of_a_batch_without_labels(self, tmp_path):
+        data = [*id_pairs(3), {"input_ids": [4, 2], "labels": [-100]}]
+        losses = [
+            trainer_of(tmp_path, tiny_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
+            for size in (1, 4)
+        ]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"rouge": 1.0}], ids=["none", "another metric"])
+    def test_the_loss_decides_where_nothing_computes_the_default(self, tmp_path, caplog, scorer):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
+        trainer = trainer_of(tmp_path, args=args, eval_dataset=id_pairs(8), compute_metrics=scorer)
+        trainer.train()
+        measured = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        assert len(measured) == 2 and trainer.state.best_metric == min(measured)
+        assert caplog.text.count("nothing computes bleu: the model with the lowest loss is the best") == 1
+
     @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
     def test_decoding_without_an_end_is_bounded(self, tmp_path, options):
         model, data = tiny_model(**options), id_pairs(10)
@@ -472,9 +559,11 @@ def run_as_process(folder, resume):
     options = {"save_strategy": "steps", "save_steps": 10, "num_train_epochs": 2, "max_tokens": 64}
     trainer = trainer_of(folder, tiny_model(dropout=0.0), **options)
     trainer.train(resume_from_checkpoint=str(Path(folder, "checkpoint-10")) if resume else None)
+    rare = trainer_of(folder, tiny_model(dropout=0.0), **{**options, "save_strategy": "no"}, logging_steps=7)
+    found = {"losses": losses(trainer), "mean": rare.train().training_loss}
     if trainer.is_world_process_zero():
         trainer.model.save_pretrained(Path(folder, "resumed" if resume else "whole"))
-        Path(folder, "losses.json").write_text(json.dumps(losses(trainer)))
+        Path(folder, "found.json").write_text(json.dumps(found))
     leave()
 
 
@@ -483,7 +572,7 @@ def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
     both = {}
     for resume in ("", "resume"):
         run_in_two(Path(__file__), tmp_path, resume)
-        both[resume] = json.loads((tmp_path / "losses.json").read_text())
+        both[resume] = json.loads((tmp_path / "found.json").read_text())
 
     def same_batches(self):
         lengths = [[len(ids) for ids in self.train_dataset[side][:]] for side in ("input_ids", "labels")]
@@ -495,7 +584,9 @@ def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
     one = trainer_of(tmp_path / "one", tiny_model(dropout=0.0), gradient_accumulation_steps=2, max_tokens=64)
     one.train()
     whole, resumed = (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed"))
-    assert losses(one) == pytest.approx(both[""], abs=1e-4)
+    assert losses(one) == pytest.approx(both[""]["losses"], abs=1e-4)
+    # Whatever the interval of logging.
+    assert both[""]["mean"] == pytest.approx(sum(losses(one)) / len(losses(one)), abs=1e-4)
     assert_same_weights(one.model, whole, 1e-4)
     # In mid-epoch, where accelerate loses sight of the epoch.
     assert both["resume"] == both[""]
