@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which of them are whole, which is the newest, and the average of the last ones."""
+"""The checkpoints of a run: which are complete, which is the newest, and the average of the last ones."""
 
 import json
 import zipfile
@@ -14,14 +14,14 @@ from .loading import load_model
 
 logger = logging.get_logger(__name__)
 
-# What training goes on with besides the weights, in any of the layouts of `Trainer`; `save_only_model` writes none.
+# What training resumes from besides the weights, in any layout of `Trainer`; with `save_only_model` there is none.
 TRAINING_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
-    """Return why training cannot go on from a checkpoint, or None if it is whole.
+    """Return why training cannot resume from a checkpoint, or None if it is complete.
 
-    `Trainer` writes `trainer_state.json` last, so that a checkpoint with it was finished.
+    `Trainer` writes `trainer_state.json` last: a checkpoint that holds it was written to the end.
     """
     folder = Path(checkpoint)
     try:
@@ -53,15 +53,15 @@ def weights_fault(folder: Path) -> str | None:
 
 
 def newest_checkpoint(run_dir: str | Path) -> str | None:
-    """Return the newest whole checkpoint in the folder of a run, if there are both; warn of newer ones that are not.
+    """Return the newest complete checkpoint of a run, if there is one; warn of newer ones that are not complete.
 
-    An interrupted program leaves a checkpoint that is not whole.
+    A program that is killed while it saves leaves one of those.
     """
     for checkpoint in reversed(_checkpoints(run_dir)):
         fault = checkpoint_fault(checkpoint)
         if fault is None:
             return str(checkpoint)
-        logger.warning(f"{checkpoint} is skipped, because {fault}")
+        logger.warning(f"skipping {checkpoint}: {fault}")
     return None
 
 
@@ -70,12 +70,12 @@ def readable_checkpoints(run_dir: str | Path) -> list[Path]:
     faults = {checkpoint: weights_fault(checkpoint) for checkpoint in _checkpoints(run_dir)}
     for checkpoint, fault in faults.items():
         if fault:
-            logger.warning(f"{checkpoint} is skipped, because {fault}")
+            logger.warning(f"skipping {checkpoint}: {fault}")
     return [checkpoint for checkpoint, fault in faults.items() if not fault]
 
 
 def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
-    """Return the last `number` checkpoints of a run whose weights can be read, or as many as there are, oldest first.
+    """Return the last `number` checkpoints of a run with readable weights, or as many as there are, oldest first.
 
     Raises:
         ValueError: The folder holds none.
@@ -87,7 +87,7 @@ def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
 
 
 def _checkpoints(run_dir: str | Path) -> list[Path]:
-    """Return the checkpoint folders of a run, oldest first, whole or not."""
+    """Return the checkpoint folders of a run, oldest first, complete or not."""
     steps = {int(name): path for path in Path(run_dir).glob("checkpoint-*") if (name := path.name[11:]).isdigit()}
     return [steps[step] for step in sorted(steps)]
 
@@ -98,7 +98,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
     The sum is kept in float64; the result has the dtype, configuration and generation settings of the last one.
 
     Raises:
-        ValueError: No checkpoints are given, or one is not whole or has other weights than the last; names folder and
+        ValueError: No checkpoints are given, or one is damaged or has other weights than the last; names folder and
             weight.
     """
     if not checkpoints:

@@ -217,22 +217,20 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         ValueError: The folder holds a run that is not to be resumed, or there is no checkpoint to resume from.
     """
     folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
-    last = newest_checkpoint(folder)
     if wanted is None:
-        if last or (folder / "config.json").exists():
+        if newest_checkpoint(folder):
             raise ValueError(
                 f"--output_dir {folder} already holds a run: go on with it by --resume_from_checkpoint last, "
                 "or name another folder"
             )
+        if (folder / "config.json").exists():
+            raise ValueError(f"--output_dir {folder} already holds a model; name another folder")
         return None
-    checkpoint = last if str(wanted) in ("last", "true", "True") else str(wanted)
+    checkpoint = newest_checkpoint(folder) if str(wanted) in ("last", "true", "True") else str(wanted)
     if checkpoint is None:
-        raise ValueError(f"--resume_from_checkpoint: {folder} holds no whole checkpoint; start without this option")
+        raise ValueError(f"--resume_from_checkpoint: {folder} holds no complete checkpoint; leave the option out")
     if fault := checkpoint_fault(checkpoint):
-        raise ValueError(
-            f"--resume_from_checkpoint: {checkpoint} cannot be gone on from, because {fault}; name a "
-            "checkpoint-<step> folder that is whole"
-        )
+        raise ValueError(f"--resume_from_checkpoint {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
     return checkpoint
 
 

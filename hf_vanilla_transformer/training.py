@@ -251,12 +251,12 @@ def _stored_callbacks(state: TrainerState) -> dict[str, Any]:
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """Early stopping that counts on when a run is resumed, and does not train on a run that it has ended."""
+    """Early stopping whose count survives resuming, so that a run it has stopped stays stopped."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take up the count of the checkpoint."""
+        """Restore the count from the checkpoint."""
         super().on_train_begin(args, state, control, **kwargs)
         stored = _stored_callbacks(state).setdefault(type(self).__name__, self.state())
         self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
@@ -265,17 +265,17 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class RunRecord(TrainerCallback, ExportableState):
-    """What resuming must not lose: how long a run has trained, and the loss of each of its steps.
+    """Training time and loss over all sessions of a run.
 
-    The loss is logged before every checkpoint, so the log that comes with one covers all of its steps.
+    The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
     Attributes:
         seconds: Training time before this session.
-        since_epoch: Where the time began to be recorded: 0, or later in a run of an earlier release.
+        since_epoch: Epoch from which time is recorded: 0, or later in a run that an earlier release began.
     """
 
     def __init__(self) -> None:
-        """Begin without a history."""
+        """Start with no time."""
         self.seconds, self.since_epoch, self._start = 0.0, 0.0, time.perf_counter()
 
     def state(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class RunRecord(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take up the record of the checkpoint."""
+        """Restore the record from the checkpoint."""
         callbacks, name = _stored_callbacks(state), type(self).__name__
         stored = callbacks.get(name) if state.global_step else None
         record = stored["attributes"] if stored else {"seconds": 0.0, "since_epoch": state.epoch or 0.0}
@@ -321,7 +321,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
     loss, only while training: evaluation reports the plain cross-entropy, the mean over all labels. Other
     encoder-decoders are trained as `Seq2SeqTrainer` trains them.
 
-    A loss or a gradient that is not finite ends training with a ValueError that names the step; weights that are not
+    A loss or gradient that is not finite ends training with a ValueError that names the step, and weights that are not
     finite are never saved.
     """
 
@@ -354,11 +354,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.add_callback(self.run_record)
         # Of an evaluation: the mean loss and the number of labels of each batch.
         self._batch_losses: list[torch.Tensor] = []
-        # Step, name and value of what may not be finite and has not been looked at.
+        # Step, name and value of losses and gradient norms that are not checked yet.
         self._unread: list[tuple[int, str, torch.Tensor]] = []
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; `resume_from_checkpoint=True` goes on from the newest checkpoint that is whole.
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
 
         Raises:
             ValueError: There is no such checkpoint, or training diverged.
@@ -366,36 +366,36 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
-                raise ValueError(f"{self.args.output_dir} holds no whole checkpoint to resume from")
+                raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
         self._unread.clear()
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()
         return output
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train for an epoch; `Trainer` itself would take one more step where a run that has ended is resumed."""
+        """Train for an epoch; `Trainer` itself would take one more step when a finished run is resumed."""
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """End training; `Trainer` itself would take the loss since the last log from this process alone."""
+        """End training; `Trainer` itself would add the unlogged loss of this process alone."""
         self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         return super()._finalize_training(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Train on a batch, and keep its loss until it is checked."""
+        """Train on a batch, and queue its loss for the check."""
         loss = super().training_step(*args, **kwargs)
         self._unread.append((self.state.global_step + 1, "loss", loss))
         return loss
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradient, and check what has been kept; a GradScaler leaves out steps by itself."""
+        """Return the gradient norm, and check what is queued; a GradScaler skips infinite gradients by itself."""
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None and getattr(self.accelerator, "scaler", None) is None:
             norm_of_all = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self._unread.append((self.state.global_step + 1, "norm of the gradient", torch.as_tensor(norm_of_all)))
+            self._unread.append((self.state.global_step + 1, "gradient norm", torch.as_tensor(norm_of_all)))
         if self.args.device.type in READ_AT_ONCE or len(self._unread) >= UNREAD_LIMIT:
             self._check_steps()
         return norm
@@ -409,36 +409,39 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         values = torch.stack([value.to(self.args.device, torch.float32) for *_, value in unread]).tolist()
         for (step, name, _), value in zip(unread, values, strict=True):
             if not math.isfinite(value):
-                raise ValueError(f"step {step}: the {name} is {value}{self._remedy}")
+                raise ValueError(f"step {step}: {name} is {value}{self._remedy}")
 
     def _check_finite(self) -> None:
         """Raise a ValueError if a step or a weight is not finite."""
         self._check_steps()
-        check_finite(cast(PreTrainedModel, self.model), f"step {self.state.global_step}{self._remedy}")
+        try:
+            check_finite(cast(PreTrainedModel, self.model), f"step {self.state.global_step}")
+        except ValueError as error:
+            raise ValueError(f"{error}{self._remedy}") from error
 
     @property
     def _remedy(self) -> str:
         kept = newest_checkpoint(self.args.output_dir)
-        last = f", but {kept} is good" if kept else ""
+        last = f"; the last checkpoint is {kept}" if kept else ""
         rate = f"{self.args.learning_rate:.3g}"
-        return f": training has diverged{last}; start again with a --learning_rate below {rate}, or --max_grad_norm 1"
+        return f": training has diverged; start again with a --learning_rate below {rate}, or --max_grad_norm 1{last}"
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model; weights that are not finite are not saved, and a checkpoint is not whole until all of it is.
+        """Save the model, unless a weight is not finite; a checkpoint is complete only when its last file is written.
 
         Raises:
             ValueError: Training diverged.
         """
         self._check_finite()
         if _internal_call and output_dir is not None:
-            # Of an earlier session: `Trainer` writes it when all else is written.
+            # Left by an earlier session; `Trainer` writes it after all else.
             if self.args.should_save:
                 Path(output_dir, TRAINER_STATE_NAME).unlink(missing_ok=True)
             self.accelerator.wait_for_everyone()
         super().save_model(output_dir, _internal_call)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Save this process's random state; what follows, the end of a checkpoint, waits for that of all."""
+        """Save this process's random state; the file that completes a checkpoint waits for those of all processes."""
         super()._save_rng_state(output_dir)
         self.accelerator.wait_for_everyone()
 
@@ -612,6 +615,7 @@ __all__ = [
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
     "last_checkpoints",
+    "mean_training_loss",
     "newest_checkpoint",
     "peak_learning_rate",
 ]

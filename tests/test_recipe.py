@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from itertools import count, islice
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import pytest
@@ -24,6 +25,7 @@ from transformers import (
     MarianMTModel,
     PreTrainedTokenizerFast,
     TrainerCallback,
+    TrainerState,
 )
 
 from hf_vanilla_transformer import recipe, train_tokenizer
@@ -578,6 +580,21 @@ class TestResuming:
         _, results = run(*files, "--resume_from_checkpoint", "last", options=[*words, "4"])
         assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0
 
+    def test_interrupted_while_the_first_checkpoint_is_saved(self, files, run, monkeypatch):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))
+            run(*files)
+        # There is nothing to resume from, and nothing in the way.
+        assert run(*files)[1]["steps"] == 6
+
+    def test_divergence_leaves_no_model(self, tmp_path, files, capsys):
+        words = ["--learning_rate", "1e30", "--optim", "sgd", "--lr_scheduler_type", "constant"]
+        with pytest.raises(SystemExit) as stop:
+            main([*files, *OPTIONS, *words, "--output_dir", str(tmp_path / "model")])
+        assert stop.value.code == 2 and "error: step 2: " in (message := capsys.readouterr().err.splitlines()[-1])
+        assert "training has diverged; start again with a --learning_rate below 1e+30" in message
+        assert not list(tmp_path.glob("model/**/*.safetensors"))
+
     def test_without_checkpoints(self, files, run):
         folder, results = run(*files, "--save_strategy", "no")
         assert results["chosen_model"] == "trained" and not list(folder.glob("checkpoint-*"))
@@ -654,10 +671,11 @@ class TestFaults:
 
     def test_output_dir(self, tmp_path, files, fail):
         write(tmp_path / "model" / "config.json", "{}")
-        assert "already holds a run: go on with it by --resume_from_checkpoint last" in fail(*files)
-        assert "holds no checkpoint to resume from" in fail(*files, "--resume_from_checkpoint", "last")
+        assert "model already holds a model; name another folder" in fail(*files)
+        message = fail(*files, "--resume_from_checkpoint", "last")
+        assert "model holds no complete checkpoint; leave the option out" in message
         message = fail(*files, "--resume_from_checkpoint", str(tmp_path))
-        assert "cannot be gone on from, because it holds no trainer_state.json; name a checkpoint-<step>" in message
+        assert f"{tmp_path}: it holds no trainer_state.json; name a complete checkpoint-<step> folder" in message
         write(tmp_path / "a-file", "")
         assert "a-file cannot be made: File exists" in fail(*files, folder="a-file")
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from importlib.util import find_spec
 from itertools import islice
@@ -531,6 +532,12 @@ class TestAveraging:
             last_checkpoints(tmp_path, 2)
         with pytest.raises(ValueError, match="no checkpoints to average"):
             average_checkpoints([])
+        broken = tiny_model()
+        broken.lm_head.weight.data[0, 0] = torch.nan
+        broken.save_pretrained(tmp_path / "checkpoint-3")
+        with pytest.raises(ValueError, match="checkpoint-3: .* are NaN or infinite"):
+            average_checkpoints(last_checkpoints(tmp_path, 2))
+        shutil.rmtree(tmp_path / "checkpoint-3")
         self.save(tmp_path, 1, d_model=32)
         self.save(tmp_path, 2)
         with pytest.raises(ValueError, match=r"checkpoint-1 has no weight .* of shape .*not of the same model"):
