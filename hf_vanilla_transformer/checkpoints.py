@@ -1,6 +1,7 @@
 """The checkpoints of a run: which are complete, which is the newest, and the average of the last ones."""
 
 import json
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,16 @@ def newest_checkpoint(run_dir: str | Path) -> str | None:
     return None
 
 
+def expire_incomplete_checkpoints(run_dir: str | Path) -> None:
+    """Date incomplete checkpoints back, so that `Trainer`, which deletes by date, deletes them before complete ones.
+
+    Their date is that of the kill that left them, be it while one was written or while it was deleted.
+    """
+    for checkpoint in _checkpoints(run_dir):
+        if checkpoint_fault(checkpoint):
+            os.utime(checkpoint, (0, 0))
+
+
 def readable_checkpoints(run_dir: str | Path) -> list[Path]:
     """Return the checkpoints of a run whose weights can be read, oldest first; warn of the others."""
     faults = {checkpoint: weights_fault(checkpoint) for checkpoint in _checkpoints(run_dir)}
@@ -121,6 +132,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
 __all__ = [
     "average_checkpoints",
     "checkpoint_fault",
+    "expire_incomplete_checkpoints",
     "last_checkpoints",
     "newest_checkpoint",
     "readable_checkpoints",

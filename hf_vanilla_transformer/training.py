@@ -34,7 +34,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
-from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
+from .checkpoints import average_checkpoints, expire_incomplete_checkpoints, last_checkpoints, newest_checkpoint
 from .loading import check_finite
 from .loss_vanilla_transformer import IGNORE_INDEX
 from .presets import get_preset
@@ -367,6 +367,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
+        if self.args.should_save:
+            expire_incomplete_checkpoints(self.args.output_dir)
         self._unread.clear()
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()

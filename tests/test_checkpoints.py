@@ -94,6 +94,15 @@ class TestKilled:
             (folder / name).write_bytes(content[: len(content) // 2])
             assert name in checkpoint_fault(folder)
 
+    def test_killed_while_an_old_one_is_deleted(self, tmp_path):
+        options = {**SAVING, "save_steps": 1, "average_last_checkpoints": 2}
+        trainer_of(tmp_path, **{**options, "max_steps": 3}).train()
+        (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
+        for number, name in enumerate(("checkpoint-2", "checkpoint-3", "checkpoint-1")):
+            os.utime(tmp_path / name, (10.0 * number, 10.0 * number))
+        trainer_of(tmp_path, **{**options, "max_steps": 4}).train(resume_from_checkpoint=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-3", "checkpoint-4"]
+
     def test_only_weights_are_complete_too(self, tmp_path):
         trainer_of(tmp_path, **SAVING, save_only_model=True).train()
         assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")
