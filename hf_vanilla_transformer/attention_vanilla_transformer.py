@@ -29,28 +29,50 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
 
-    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and an additive mask; returns the
-    output (B, T, h, d_v) and the weights (B, h, T, S).
+    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and a mask, additive or true where a query
+    may look; returns the output (B, T, h, d_v) and the weights (B, h, T, S).
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(-1), p=dropout, training=module.training)
+    if attention_mask is None:
+        weights = scores.softmax(-1)
+    else:
+        hidden = hides(attention_mask)
+        if attention_mask.dtype != torch.bool:
+            scores = scores + attention_mask
+        # A query that may look nowhere gets 0, as from every other implementation. Finite until then: softmax of -inf
+        # alone would make its gradients NaN.
+        weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
+    weights = F.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2), weights
 
 
-def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
-    """Return states of k rows for each of B sources, (B * k, T, d), as (B, k * T, d).
+def hides(attention_mask: Tensor) -> Tensor:
+    """Return where a mask, additive or true where a query may look, hides a key: -inf, or a type's lowest number."""
+    if attention_mask.dtype == torch.bool:
+        return ~attention_mask
+    return attention_mask < torch.finfo(attention_mask.dtype).min / 2
 
-    Raises:
-        ValueError: If the rows are no multiple of the sources.
+
+def ready_made(attention_mask: Tensor | None) -> Tensor | None:
+    """Return a mask with -inf for the lowest number of its type, if it is one of scores (B, 1, T, S).
+
+    To such a number fused implementations add scores, so that a query that may look nowhere would look everywhere.
     """
-    if hidden_states.shape[0] % sources:
-        raise ValueError(
-            f"the decoder's input has {len(hidden_states)} rows for {sources} encoded sources: give as many, or the "
-            "same number for each."
-        )
+    if attention_mask is None or attention_mask.dim() != 4 or not attention_mask.is_floating_point():
+        return attention_mask
+    return attention_mask.masked_fill(hides(attention_mask), -torch.inf)
+
+
+def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
+    """Return states of k rows for each of B sources, (B * k, T, d), as (B, k * T, d)."""
     return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
+
+
+def regroup(x: Tensor | None, rows: int) -> Tensor | None:
+    """Return so many rows for the B of `x`, of which equal ones lie together: copies of each, or one of each group."""
+    if x is None or x.shape[0] == rows:
+        return x
+    return x.repeat_interleave(rows // x.shape[0], 0) if x.shape[0] < rows else x[:: x.shape[0] // rows]
 
 
 class VanillaTransformerAttention(nn.Module):

@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checks_vanilla_transformer import IGNORE_INDEX
 from .kernels_vanilla_transformer import multiply
-from .loss_vanilla_transformer import IGNORE_INDEX, sum_dtype
+from .loss_vanilla_transformer import sum_dtype
 
 # Logits stored at a time: 16 MiB in float32, which fit a processor's cache.
 CHUNK_ELEMENTS = 2**22
 # Their gradients are gathered from so many chunks before they are multiplied: adding up the gradient of a large output
 # projection for each chunk would cost more than the product.
 CHUNKS_OF_A_BLOCK = 4
+# Rows of a block in float16, which holds the sum of so many gradients of at most 1 times states of up to 60.
+FLOAT16_ROWS = 1024
 
 
 # Named after the module, since code that comes with a model from the Hub is a second copy of it; a folder may have any
@@ -43,7 +46,8 @@ def chunked_cross_entropy(
         differentiate: Whether to take the gradients; otherwise they are 0.
 
     Returns:
-        The loss summed over the labels that count, and its gradients for `states`, `weight` and `bias`.
+        The loss summed over the labels that count, and its gradients for `states`, `weight` and `bias`; the last two,
+        sums over all labels, in at least float32.
     """
     kept = labels != IGNORE_INDEX
     counted, labels, (vocab_size, width) = states[kept], labels[kept], weight.shape
@@ -53,6 +57,8 @@ def chunked_cross_entropy(
     d_bias, total = weight.new_zeros(vocab_size, dtype=dtype), weight.new_zeros((), dtype=dtype)
     rows = max(1, CHUNK_ELEMENTS // vocab_size)
     block_rows = CHUNKS_OF_A_BLOCK * rows
+    if weight.dtype == torch.float16:
+        block_rows = min(block_rows, FLOAT16_ROWS)
     d_logits = weight.new_empty(min(block_rows, len(counted)) if differentiate else 0, vocab_size)
     blocks = zip(counted.split(block_rows), d_counted.split(block_rows), labels.split(block_rows), strict=True)
     for block, d_block, block_labels in blocks:
@@ -78,18 +84,19 @@ def chunked_cross_entropy(
             total -= eps * len(counted) * bias.mean(dtype=dtype)
             d_bias -= eps * len(counted) / vocab_size
     d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
-    d_weight = d_weight.T.to(weight.dtype).contiguous()
-    return total, d_states, d_weight, d_bias.to(weight.dtype)
+    return total, d_states, d_weight.T.contiguous(), d_bias
 
 
 @chunked_cross_entropy.register_fake
 def _(states: Tensor, weight: Tensor, bias: Any, labels: Tensor, eps: float, differentiate: bool) -> Any:
-    total = weight.new_empty((), dtype=sum_dtype(weight.dtype))
-    return total, torch.empty_like(states), torch.empty_like(weight), weight.new_empty(weight.shape[0])
+    total, d_weight, d_bias = (
+        weight.new_empty(shape, dtype=sum_dtype(weight.dtype)) for shape in ((), weight.shape, weight.shape[:1])
+    )
+    return total, torch.empty_like(states), d_weight, d_bias
 
 
 def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.has_bias = inputs[2] is not None
+    ctx.has_bias, ctx.dtype = inputs[2] is not None, inputs[1].dtype
     ctx.save_for_backward(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -97,7 +104,8 @@ def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 def _scale_gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError("the loss without logits has no second derivatives: leave out `skip_logits`.")
-    d_states, d_weight, d_bias = (saved * grad.to(saved.dtype) for saved in ctx.saved_tensors)
+    # Sums over the labels, and what a loss is scaled by, may be beyond float16; the products of the two are not.
+    d_states, d_weight, d_bias = ((saved.to(grad.dtype) * grad).to(ctx.dtype) for saved in ctx.saved_tensors)
     return d_states, d_weight, d_bias if ctx.has_bias else None, None, None, None
 
 

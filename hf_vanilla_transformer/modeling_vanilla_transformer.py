@@ -26,14 +26,17 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams
-from .checks_vanilla_transformer import check_ids, check_mask
+from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams, ready_made, regroup
+from .checks_vanilla_transformer import as_ids, check_ids, check_mask, check_rows
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .kernels_vanilla_transformer import drop_out, linear
 from .loss_vanilla_transformer import (
+    check_labels,
     classification_loss,
     mean_over_labels,
+    padding_last,
+    put_back,
     shift_tokens_right,
     summed_loss,
     summed_loss_without_logits,
@@ -138,6 +141,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @property
+    def num_embeddings(self) -> int | None:
+        """Size of the vocabulary; None where a wrapper, as of LoRA, does not tell."""
+        return getattr(self.embed_tokens, "num_embeddings", None)
+
     def _embed(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
@@ -146,8 +154,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
         if input_ids is not None:
-            # A wrapper, as of LoRA, may not tell.
-            check_ids(input_ids, getattr(self.embed_tokens, "num_embeddings", None), f"`{self.side}input_ids`")
+            name = f"`{self.side}input_ids`"
+            input_ids = as_ids(input_ids, name)
+            check_ids(input_ids, self.num_embeddings, name)
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
@@ -182,7 +191,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             ValueError: If the inputs do not fit together, or learned positions are too few.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        mask = create_bidirectional_mask(self.config, hidden_states, ready_made(attention_mask))
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
@@ -234,19 +243,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values)
-        if encoder_hidden_states is not None:
-            rows, length = encoder_hidden_states.shape[:2]
-            check_mask(encoder_attention_mask, rows, length, "`attention_mask`")
         self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values=self_cache)
+        mask = create_causal_mask(self.config, hidden_states, ready_made(attention_mask), past_key_values=self_cache)
         queries = hidden_states
-        if encoder_hidden_states is not None and queries.shape[0] != encoder_hidden_states.shape[0]:
-            queries = fold_beams(queries, encoder_hidden_states.shape[0])
-            if self._needs_copies_of_the_source(hidden_states.shape[0], past_key_values):
-                copies, queries = hidden_states.shape[0] // queries.shape[0], hidden_states
-                encoder_hidden_states = encoder_hidden_states.repeat_interleave(copies, 0)
-                if encoder_attention_mask is not None:
-                    encoder_attention_mask = encoder_attention_mask.repeat_interleave(copies, 0)
+        if encoder_hidden_states is not None:
+            given, length = encoder_hidden_states.shape[:2]
+            check_mask(encoder_attention_mask, given, length, "`attention_mask`")
+            sources = self._sources(queries.shape[0], given, past_key_values)
+            encoder_hidden_states = regroup(encoder_hidden_states, sources)
+            encoder_attention_mask = ready_made(regroup(encoder_attention_mask, sources))
+            queries = queries if queries.shape[0] == sources else fold_beams(queries, sources)
         encoder_mask = create_bidirectional_mask(self.config, queries, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             hidden_states = layer(
@@ -256,18 +262,19 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
 
-    def _needs_copies_of_the_source(self, rows: int, cache: Any) -> bool:
-        """Return whether the `rows` (B * k) of the target must have a source each, or k of them can share one.
+    def _sources(self, rows: int, given: int, cache: Any) -> int:
+        """Return how many sources the `rows` of the target attend to, of which there are `given`.
 
-        Flash attention would take the mask of a source for one of its queries; a cache that has been repeated for the
-        beams already holds the copies.
+        As many as the cache has, which may have been made of each source once, or repeated for the beams. Flash
+        attention would take the mask of a source for one of its queries, so that each row needs its own.
         """
-        if is_flash_attention_requested(self.config):
-            return True
-        if not isinstance(cache, EncoderDecoderCache) or not cache.is_updated.get(0):
-            return False
-        cached: Any = cache.cross_attention_cache.layers[0]
-        return cached.keys.shape[0] == rows
+        sources = given
+        if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
+            cached: Any = cache.cross_attention_cache.layers[0]
+            sources = cached.keys.shape[0]
+        for count in (given, sources):
+            check_rows(rows, count)
+        return rows if is_flash_attention_requested(self.config) else sources
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -369,7 +376,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder input (B, T) for `labels` (B, T); data collators call this."""
+        """Return the decoder input (B, T) for `labels` (B, T); data collators call this.
+
+        Padding on the left stays -100, which `forward` takes together with the labels.
+        """
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
@@ -396,7 +406,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         Args:
             input_ids: Source tokens (B, S).
             attention_mask: 1 at source tokens, 0 at padding, (B, S).
-            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right.
+            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right, with the start token before the
+                first label of a row. With `labels`, a row may begin with -100 for padding.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
             encoder_outputs: What the encoder returned, to spare running it.
             past_key_values: Keys and values of earlier target tokens.
@@ -417,10 +428,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             ValueError: If a side has no input or two, a mask another shape than the tokens, an id no embedding,
                 learned positions are too few, or epsilon is out of range.
         """
+        places = None
         if labels is not None:
             use_cache = False
+            labels = check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if decoder_input_ids is not None:
+                decoder_input_ids, places = padding_last(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -434,6 +449,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             return_dict=True,
             **kwargs,
         )
+        if places is not None:
+            put_back(outputs, places)
         states, logits, loss = outputs.last_hidden_state, None, None
         if labels is None:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

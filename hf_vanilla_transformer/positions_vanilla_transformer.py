@@ -95,4 +95,9 @@ def leading_padding(attention_mask: Tensor | None) -> Tensor | None:
     """Return how many padding tokens precede each row's first token, (B, 1), by a 2-D mask (B, L)."""
     if attention_mask is None or attention_mask.dim() != 2:
         return None
-    return attention_mask.ne(0).long().argmax(-1, keepdim=True)
+    return first_place(attention_mask.ne(0))
+
+
+def first_place(found: Tensor) -> Tensor:
+    """Return where each row of `found` (B, L) is first true, (B, 1); 0 where it nowhere is."""
+    return found.long().argmax(-1, keepdim=True)

@@ -262,6 +262,30 @@ class TestInputs:
         )
         assert torch.equal(second, once)
 
+    @EVERY_SHAPE
+    def test_going_on_from_the_cache_of_several_samples(self, changes):
+        """It holds the encoder's keys and values of each source once."""
+        model, source = varied_model(**changes), padded_source()
+        options = {**ENDLESS, "do_sample": True, "num_return_sequences": 3, "return_dict_in_generate": True}
+        first = model.generate(**source, **options)
+        several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
+        given = {**ENDLESS, "max_new_tokens": 4, "decoder_input_ids": first.sequences}
+        expected = model.generate(**several, **given)
+        assert torch.equal(model.generate(**several, **given, past_key_values=first.past_key_values), expected)
+
+    @pytest.mark.parametrize("cache", ["dynamic", "static"])
+    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
+    def test_a_source_of_padding_decodes_alike_everywhere(self, num_beams, cache):
+        model, source = varied_model(), padded_source()
+        source["attention_mask"][2] = 0
+        options = {**ENDLESS, "num_beams": num_beams, "cache_implementation": cache}
+        expected = model.generate(**source, **{**ENDLESS, "num_beams": num_beams}, use_cache=False)
+        narrow = {name: value[2:, :2] for name, value in source.items()}
+        for implementation in ("sdpa", "eager"):
+            model.set_attn_implementation(implementation)
+            assert torch.equal(model.generate(**source, **options), expected)
+            assert torch.equal(model.generate(**narrow, **options), expected[2:])
+
     def test_settings_of_the_model_and_of_the_call(self):
         model, source = varied_model(), padded_source()
         model.generation_config.update(num_beams=3, max_new_tokens=4, eos_token_id=None)

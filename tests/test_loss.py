@@ -9,6 +9,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     chunked_loss_vanilla_transformer,
+    loss_vanilla_transformer,
 )
 from hf_vanilla_transformer.loss_vanilla_transformer import (
     mean_over_labels,
@@ -62,6 +63,112 @@ def test_shift_tokens_right():
     labels = torch.tensor([[9, IGNORED, IGNORED]])
     assert shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1).tolist() == [[1, 9, 0]]
     assert labels.tolist() == [[9, IGNORED, IGNORED]]
+
+
+def test_the_start_token_is_right_before_the_first_label():
+    labels = torch.tensor([[IGNORED, IGNORED, 8, 2], [7, IGNORED, 9, 2], [IGNORED] * 4, [IGNORED, 6, IGNORED, 2]])
+    shifted = shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1)
+    assert shifted.tolist() == [
+        [IGNORED, IGNORED, 1, 8],
+        [1, 7, 0, 9],
+        [1, 0, 0, 0],
+        [IGNORED, 1, 6, 0],
+    ]
+
+
+def padded_on_both_sides() -> tuple[Tensor, Tensor, Tensor]:
+    """Labels of unequal lengths, padded on the right; the same padded on the left; a source for each row."""
+    right = pairs()["labels"]
+    right[3, 1] = IGNORED
+    kept = torch.arange(7) < (7 - torch.arange(4) % 4)[:, None]
+    left = torch.full_like(right, IGNORED).masked_scatter_(kept.flip(1), right[kept])
+    return right, left, torch.randint(4, VOCABULARY, (4, 8))
+
+
+# What is given beside the labels; an accelerator, a graph and a transform move rows without looking at them first.
+BESIDE = {
+    "labels alone": lambda model, labels: {},
+    "decoder input of a collator": lambda model, labels: {
+        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)
+    },
+    "mask": lambda model, labels: {"decoder_attention_mask": (labels.ne(IGNORED).cumsum(1) > 0).long()},
+}
+
+
+@pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "does not look"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("beside", BESIDE)
+def test_the_side_of_padding_changes_no_gradient(monkeypatch, beside, positions, looks, skip_logits):
+    if not looks:
+        monkeypatch.setattr(loss_vanilla_transformer, "is_plain", lambda *_: False)
+    model, (right, left, source) = tiny_model(position_embedding_type=positions), padded_on_both_sides()
+    found = []
+    for labels in (right, left):
+        given = {"input_ids": source, "labels": labels, "smoothing": 0.1, "skip_logits": skip_logits}
+        outputs = model(**given, **BESIDE[beside](model, labels))
+        outputs.loss.backward()
+        logits = None if skip_logits else outputs.logits[labels != IGNORED]
+        found.append((outputs.loss, logits, gradients(model)))
+    (loss, logits, expected), (other_loss, other_logits, actual) = found
+    torch.testing.assert_close(other_loss, loss, rtol=1e-5, atol=1e-5)
+    if not skip_logits:
+        torch.testing.assert_close(other_logits, logits, rtol=1e-5, atol=1e-5)
+    assert actual.keys() == expected.keys() and max(grad.abs().max() for grad in expected.values()) > 1e-3
+    for name, grad in expected.items():
+        torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_rows_padded_on_the_left_keep_their_places_in_every_output():
+    model, (_, labels, source) = tiny_model(attn_implementation="eager"), padded_on_both_sides()
+    given = {"input_ids": source, "labels": labels, "output_attentions": True, "output_hidden_states": True}
+    moved, masked = model(**given), model(**given, **BESIDE["mask"](model, labels))
+    seen = labels != IGNORED
+    assert not seen.all()
+    for name, dim in (("decoder_hidden_states", 1), ("decoder_attentions", 2), ("cross_attentions", 2)):
+        for one, other in zip(moved[name], masked[name], strict=True):
+            one, other = (each.movedim(dim, 1)[seen] for each in (one, other))
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_before_the_start_token_needs_the_labels():
+    """Without them nothing tells that it is padding; `Trainer` takes them from the model to smooth them itself."""
+    model, (_, labels, source) = tiny_model(), padded_on_both_sides()
+    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    with pytest.raises(ValueError, match=r"`decoder_input_ids` has -100 at \[1, 0\].*labels.*pad them on the right"):
+        model(input_ids=source, decoder_input_ids=decoder_input_ids)
+
+
+INTEGERS = [torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+def test_labels_are_of_any_integer_type(skip_logits, dtype):
+    model, batch = tiny_model(), pairs()
+    if not dtype.is_signed:
+        batch["labels"] = batch["labels"].clamp(min=4)
+    expected = model(**batch, skip_logits=skip_logits).loss
+    batch["labels"] = batch["labels"].to(dtype)
+    torch.testing.assert_close(model(**batch, skip_logits=skip_logits).loss, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64], ids=str)
+def test_labels_that_are_no_integers_are_refused(dtype):
+    batch = pairs()
+    batch["labels"] = batch["labels"].to(dtype)
+    with pytest.raises(ValueError, match=f"`labels` has the type {dtype}, but ids are integers"):
+        tiny_model()(**batch)
+
+
+@pytest.mark.parametrize("wrong", [VOCABULARY, -1])
+@pytest.mark.parametrize("beside", ["labels alone", "decoder input of a collator"])
+@pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+def test_a_label_outside_of_the_vocabulary_is_named_a_label(skip_logits, beside, wrong):
+    model, batch = tiny_model(), pairs()
+    batch["labels"][1, 2] = wrong
+    with pytest.raises(ValueError, match=rf"`labels` has {wrong} at \[1, 2\]"):
+        model(**batch, **BESIDE[beside](model, batch["labels"]), skip_logits=skip_logits)
 
 
 @pytest.mark.parametrize("missing", ["pad_token_id", "decoder_start_token_id"])
@@ -323,3 +430,21 @@ def test_second_derivatives_are_refused():
     loss = summed_loss_without_logits(states, head, torch.randint(0, 13, (2, 3)), 0.1)
     with pytest.raises(RuntimeError, match="no second derivatives: leave out `skip_logits`"):
         torch.autograd.grad(loss, states, create_graph=True)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float16", "autocast"])
+@pytest.mark.parametrize(
+    ("count", "width", "scale"), [(100_000, 4, 1e-5), (2, 1e-3, 1e5)], ids=["mean of many", "scaled up"]
+)
+def test_sums_beyond_float16_do_not_overflow(count, width, scale, autocast):
+    """Gradients summed over the labels are, and what a scaler multiplies the loss by; the products of both are not."""
+    exact, labels = nn.Linear(8, 13, bias=False), torch.full((1, count), 3)
+    states = width * (torch.randn(1, count, 8) + 1)
+    (scale * summed_loss(exact(states), labels, 0.1)).backward()
+    head = nn.Linear(8, 13, bias=False)
+    head.load_state_dict(exact.state_dict())
+    head.to(torch.float32 if autocast else torch.float16)
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        loss = summed_loss_without_logits(states.to(head.weight.dtype), head, labels, 0.1)
+    (scale * loss).backward()
+    torch.testing.assert_close(head.weight.grad.float(), exact.weight.grad, rtol=2e-2, atol=2e-3)

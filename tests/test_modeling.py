@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -231,16 +232,83 @@ class TestMasks:
         encoded = model.model.encoder(source).last_hidden_state[0]
         close(outputs.encoder_last_hidden_state[1][source_mask[0].bool()], encoded)
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    def test_a_fully_masked_source_stays_finite(self, implementation):
-        model, batch = tiny_model(), batch_with_padding()
-        model.set_attn_implementation(implementation)
+    @staticmethod
+    def with_an_empty_source(width: int = 6) -> dict[str, Tensor]:
+        """A batch whose second source is all padding."""
+        torch.manual_seed(1)
+        batch = {"input_ids": tokens(3, 6)[:, :width], "labels": tokens(3, 5)}
+        batch["attention_mask"] = torch.ones_like(batch["input_ids"])
         batch["attention_mask"][1] = 0
+        batch["attention_mask"][2, 2:] = 0
+        return batch
+
+    @pytest.mark.parametrize("attention_bias", [False, True], ids=["no bias", "bias"])
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    def test_a_source_of_padding_is_attended_to_as_nothing(self, implementation, attention_bias):
+        """What attention gives is the bias of its output projection, however wide the batch."""
+        model = tiny_model(attention_bias=attention_bias)
+        TestLayers.randomize(model.model)
+        model.set_attn_implementation(implementation)
+        found = {}
+        for layer in model.model.decoder.layers:
+            layer.encoder_attn.register_forward_hook(lambda _, inputs, output: found.update(out=output[0]))
+        for width in (6, 3):
+            with torch.no_grad():
+                found[width] = model(**self.with_an_empty_source(width), use_cache=False).logits[1]
+            bias = model.model.decoder.layers[-1].encoder_attn.out_proj.bias
+            nothing = torch.zeros(16) if bias is None else bias
+            close(found["out"][1], nothing.expand(5, -1), 1e-6)
+        close(found[3], found[6])
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+    def test_a_source_of_padding_gives_the_same_by_eager_and_sdpa(self, dtype):
+        model, batch, found = tiny_model().to(dtype), self.with_an_empty_source(), {}
+        for implementation in ("eager", "sdpa"):
+            model.set_attn_implementation(implementation)
+            outputs = model(**batch)
+            outputs.loss.backward()
+            found[implementation] = outputs.logits, gradients(model)
+        (logits, expected), (other_logits, actual) = found["eager"], found["sdpa"]
+        assert logits.isfinite().all() and all(grad.isfinite().all() for grad in expected.values())
+        if dtype == torch.float32:
+            close(other_logits, logits)
+            close_gradients(actual, expected)
+        else:
+            close(other_logits.float(), logits.float(), 0.05)
+            assert all(grad.isfinite().all() for grad in actual.values())
+
+    # transformers and torch use what torch has deprecated where they compile flex attention.
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    @pytest.mark.slow
+    def test_a_source_of_padding_gives_the_same_by_flex_attention(self):
+        model, batch = tiny_model(encoder_layers=1, decoder_layers=1), self.with_an_empty_source()
+        with torch.no_grad():
+            expected = model(**batch).logits
+            model.set_attn_implementation("flex_attention")
+            close(model(**batch).logits, expected)
+
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @pytest.mark.parametrize("kind", ["true where seen", "-inf", "lowest number"])
+    def test_masks_of_scores(self, kind, implementation):
+        """Ready-made masks (B, 1, T, S); the second row of each is hidden from everyone."""
+        model, batch = tiny_model(), self.with_an_empty_source()
+        model.set_attn_implementation(implementation)
+        expected = model(**batch).logits
+        # One mask serves the encoder's queries and the decoder's.
+        seen = batch["attention_mask"].bool()[:, None, None]
+        low = -torch.inf if kind == "-inf" else torch.finfo(torch.float32).min
+        mask = seen if kind == "true where seen" else torch.zeros(seen.shape).masked_fill(~seen, low)
+        close(model(**{**batch, "attention_mask": mask}).logits, expected)
+
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    def test_padding_on_the_left_of_targets_gives_no_nan(self, implementation):
+        """In float16 too, where the lowest number plus a score is beyond the range."""
+        model, batch = tiny_model().half(), batch_with_padding()
+        TestLayers.randomize(model.model.decoder.layers)
+        model.set_attn_implementation(implementation)
         outputs = model(**batch)
-        assert outputs.logits.isfinite().all()
-        outputs.logits.log_softmax(-1)[..., 5].sum().backward()
-        taken = gradients(model)
-        assert taken and all(grad.isfinite().all() for grad in taken.values())
+        outputs.logits.float().log_softmax(-1)[..., 5].sum().backward()
+        assert outputs.logits.isfinite().all() and all(grad.isfinite().all() for grad in gradients(model).values())
 
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
     def test_later_targets_do_not_change_earlier_logits(self, implementation):
@@ -733,6 +801,12 @@ class TestInputsAndOutputs:
                 {"decoder_attention_mask": torch.ones(2, 7)},
                 r"`decoder_attention_mask` has the shape \(2, 7\).*\(2, 5\)",
             ),
+            (
+                {"attention_mask": torch.ones(2, 1, 1, 6, dtype=torch.long)},
+                r"`attention_mask` has the type torch.int64.*boolean.*or of floats",
+            ),
+            ({"attention_mask": torch.ones(2, 1, 6)}, r"`attention_mask` has the shape \(2, 1, 6\).*\(2, 6\)"),
+            ({"input_ids": torch.ones(2, 6)}, "`input_ids` has the type torch.float32, but ids are integers"),
             ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have the shape \(2, 4\).*\(2, 5\)"),
             (
                 {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
@@ -827,6 +901,88 @@ class TestTrainingMachinery:
         compiled_loss.backward()
         close(compiled_loss, loss)
         close_gradients(gradients(model), expected)
+
+
+class TestTransforms:
+    """What `torch.func` and fake tensors make of the model is what calling it gives."""
+
+    @staticmethod
+    def loss_of(model: nn.Module, **options: Any) -> Callable[..., Tensor]:
+        def loss(parameters: dict[str, Tensor], source: Tensor, labels: Tensor) -> Tensor:
+            given = {"input_ids": source[None], "labels": labels[None], **options}
+            return torch.func.functional_call(model, parameters, (), given).loss
+
+        return loss
+
+    @staticmethod
+    def batch() -> tuple[Tensor, Tensor]:
+        labels = tokens(3, 4)
+        labels[1, :2], labels[2, 3] = -100, -100
+        return tokens(3, 5), labels
+
+    # PyTorch's fused attention of several examples at once is a loop over them.
+    @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+    @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+    @pytest.mark.parametrize("kind", ["vmap(grad)", "grad", "jacrev"])
+    def test_gradients(self, kind, skip_logits):
+        model, (source, labels) = tiny_model(), self.batch()
+        loss = self.loss_of(model, smoothing=0.1, skip_logits=skip_logits)
+        parameters = {name: weight.detach() for name, weight in model.named_parameters()}
+        if kind == "vmap(grad)":
+            found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, source, labels)
+        else:
+            single = getattr(torch.func, kind)(loss)
+            rows = [single(parameters, *pair) for pair in zip(source, labels, strict=True)]
+            found = {name: torch.stack([row[name] for row in rows]) for name in parameters}
+        for row in range(3):
+            model(input_ids=source[row : row + 1], labels=labels[row : row + 1], smoothing=0.1).loss.backward()
+            close_gradients({name: grad[row] for name, grad in found.items()}, gradients(model))
+
+    # PyTorch's own rules of such derivatives are made by what it has deprecated.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+    def test_derivatives_forward(self, skip_logits):
+        # PyTorch has none of its fused attention.
+        model, (source, labels) = tiny_model(attn_implementation="eager"), self.batch()
+        loss = self.loss_of(model, skip_logits=skip_logits)
+        parameters = {name: weight.detach() for name, weight in model.named_parameters()}
+        tangents = {name: torch.randn_like(weight) for name, weight in parameters.items()}
+        pair = source[1], labels[1]
+        _, found = torch.func.jvp(lambda weights: loss(weights, *pair), (parameters,), (tangents,))
+        expected = torch.func.grad(loss)(parameters, *pair)
+        close(found, sum((expected[name] * tangents[name]).sum() for name in parameters), 1e-4)
+
+    @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
+    @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "masks"])
+    def test_fake_tensors(self, masked, skip_logits):
+        with FakeTensorMode():
+            model = VanillaTransformerForConditionalGeneration(tiny_config())
+            batch = {"input_ids": torch.ones(2, 5, dtype=torch.long), "labels": torch.ones(2, 4, dtype=torch.long)}
+            if masked:
+                batch |= {"attention_mask": torch.ones(2, 5), "decoder_attention_mask": torch.ones(2, 4)}
+            outputs = model(**batch, skip_logits=skip_logits)
+            outputs.loss.backward()
+            assert skip_logits or outputs.logits.shape == (2, 4, VOCABULARY)
+            assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
+
+    def test_the_meta_device(self):
+        model = tiny_model().to("meta")
+        source, labels = (ids.to("meta") for ids in self.batch())
+        assert model(input_ids=source, labels=labels).logits.shape == (3, 4, VOCABULARY)
+
+    def test_one_graph_for_labels_padded_on_either_side(self):
+        model, (source, labels) = tiny_model(), self.batch()
+        exported = torch.export.export(Labelled(model), (source, tokens(3, 4))).module()
+        close(exported(source, labels), model(input_ids=source, labels=labels).loss)
+
+
+class Labelled(nn.Module):
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, labels: Tensor) -> Tensor:
+        return self.model(input_ids=source, labels=labels).loss
 
 
 class TestLoadingAndInitialWeights:

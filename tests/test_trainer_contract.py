@@ -133,6 +133,33 @@ class TestAccumulation:
             assert norm == pytest.approx(steps * norms[0], rel=0.3)
 
 
+class TestPaddingOnTheLeft:
+    """Tokenizers of decoders pad on the left, and collators the labels with them."""
+
+    @pytest.mark.parametrize("collator_has_model", [True, False], ids=["decoder input", "labels alone"])
+    @EVERY_TRAINER
+    def test_is_learned_from_as_padding_on_the_right(self, kind, collator_has_model, tmp_path):
+        base, found = tiny_model(), []
+        for side in ("right", "left"):
+            tokenizer, model = copy.deepcopy(SHARED), copy.deepcopy(base)
+            tokenizer.padding_side = side
+            trainer = trainer_of(tmp_path, kind, model, **GRADIENT_DESCENT)
+            trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model if collator_has_model else None)
+            trainer.train()
+            found.append((losses(trainer), trainer.evaluate()["eval_loss"], weights(model)))
+        (curve, loss, expected), (other_curve, other_loss, actual) = found
+        assert other_curve == pytest.approx(curve, abs=1e-5) and other_loss == pytest.approx(loss, abs=1e-5)
+        close(actual, expected)
+
+    def test_is_refused_where_the_plain_trainer_takes_the_labels_from_the_model(self, tmp_path):
+        tokenizer, model = copy.deepcopy(SHARED), tiny_model()
+        tokenizer.padding_side = "left"
+        trainer = trainer_of(tmp_path, "plain", model, label_smoothing_factor=0.1)
+        trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+        with pytest.raises(ValueError, match="`decoder_input_ids` has -100.*pad them on the right"):
+            trainer.train()
+
+
 @EVERY_TRAINER
 def test_grouping_by_length(kind, tmp_path):
     trainer = trainer_of(tmp_path, kind, train_sampling_strategy="group_by_length", max_steps=2)
