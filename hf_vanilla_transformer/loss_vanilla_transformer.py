@@ -69,10 +69,16 @@ def put_back(outputs: Any, places: Tensor) -> None:
 
 
 def _put_back(x: Tensor, dims: tuple[int, ...], places: Tensor) -> Tensor:
+    places = places.to(x.device)
     for dim in dims:
+        # Keys may be preceded by cached ones, which stay.
+        past = x.shape[dim] - places.shape[1]
+        order = places + past
+        if past:
+            order = torch.cat((torch.arange(past, device=x.device).expand(len(places), -1), order), 1)
         shape = [1] * x.dim()
-        shape[0], shape[dim] = places.shape
-        x = x.take_along_dim(places.to(x.device).view(shape), dim)
+        shape[0], shape[dim] = order.shape
+        x = x.gather(dim, order.view(shape).expand_as(x))
     return x
 
 

@@ -131,6 +131,22 @@ def test_rows_padded_on_the_left_keep_their_places_in_every_output():
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_padded_on_the_left_go_on_from_a_cache():
+    """As from a learned prefix: its keys stay before those of the target in what attention returns."""
+    model, (right, left, source) = tiny_model(attn_implementation="eager"), padded_on_both_sides()
+    found = []
+    for labels in (right, left):
+        cache = model(input_ids=source, decoder_input_ids=source[:, :3], use_cache=True).past_key_values
+        found.append(model(input_ids=source, labels=labels, past_key_values=cache, output_attentions=True))
+    torch.testing.assert_close(found[1].loss, found[0].loss, rtol=1e-5, atol=1e-5)
+    for row, padding in enumerate(left.ne(IGNORED).long().argmax(1).tolist()):
+        expected, actual = (each.decoder_attentions[1][row] for each in found)
+        length = 7 - padding
+        torch.testing.assert_close(actual[:, padding:, :3], expected[:, :length, :3], rtol=1e-5, atol=1e-5)
+        own = actual[:, padding:, 3 + padding :]
+        torch.testing.assert_close(own, expected[:, :length, 3 : 3 + length], rtol=1e-5, atol=1e-5)
+
+
 def test_padding_before_the_start_token_needs_the_labels():
     """Without them nothing tells that it is padding; `Trainer` takes them from the model to smooth them itself."""
     model, (_, labels, source) = tiny_model(), padded_on_both_sides()
