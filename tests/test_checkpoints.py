@@ -167,6 +167,15 @@ class TestFinished:
         more_patience.train(resume_from_checkpoint=True)
         assert more_patience.state.global_step == 10
 
+    def test_early_stopping_of_a_run_that_began_without(self, tmp_path):
+        options = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+        options |= {"eval_dataset": id_pairs(8), "learning_rate": 0.0, "max_steps": 4}
+        trainer_of(tmp_path, tiny_model(dropout=0.0), **options).train()
+        resumed = trainer_of(tmp_path, tiny_model(dropout=0.0), **{**options, "max_steps": 100})
+        resumed.add_callback(EarlyStopping(1))
+        resumed.train(resume_from_checkpoint=True)
+        assert resumed.state.global_step == 6 and newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")
+
     def test_the_loss_of_all_steps(self, tmp_path):
         options = {"save_strategy": "steps", "save_steps": 4, "max_steps": 11}
         whole = trainer_of(tmp_path / "whole", **options, logging_steps=1)
