@@ -2,7 +2,7 @@
 
 import sys
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import takewhile
@@ -48,17 +48,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
-def one_line_errors(parser: HfArgumentParser, going_on: str | None = None) -> Iterator[None]:
+def one_line_errors(parser: HfArgumentParser, going_on: Callable[[], str] | str | None = None) -> Iterator[None]:
     """End the program with one line on standard error and status 2 where input or arguments cannot be used.
 
     Args:
         parser: The parser of the arguments.
-        going_on: How to go on after Ctrl-C, which ends the program with status 130.
+        going_on: How to go on after Ctrl-C, which ends the program with status 130; called then, if it is a function.
     """
     try:
         yield
     except KeyboardInterrupt:
-        parser.exit(INTERRUPTED, f"interrupted; {going_on}\n" if going_on else "interrupted\n")
+        advice = going_on() if callable(going_on) else going_on
+        parser.exit(INTERRUPTED, f"interrupted; {advice}\n" if advice else "interrupted\n")
     except (ValueError, OSError, ImportError) as error:
         # A closed pipe is no mistake of the user's; the script decides what becomes of it.
         if isinstance(error, BrokenPipeError):

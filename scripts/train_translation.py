@@ -26,6 +26,7 @@ with importing():
     import yaml
     from transformers import HfArgumentParser
 
+    from hf_vanilla_transformer.checkpoints import newest_checkpoint
     from hf_vanilla_transformer.command_line import argument_parser, did_you_mean, one_line_errors
     from hf_vanilla_transformer.data import DataArguments
     from hf_vanilla_transformer.recipe import ModelArguments, train_translation
@@ -85,7 +86,14 @@ def main(argv: list[str] | None = None) -> None:
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    with one_line_errors(parser, going_on="--resume_from_checkpoint last goes on from the last checkpoint"):
+    args: Any = None
+
+    def going_on() -> str:
+        if args is not None and newest_checkpoint(args.output_dir):
+            return "--resume_from_checkpoint last goes on from the last checkpoint"
+        return "there is no checkpoint yet, so the same command starts again"
+
+    with one_line_errors(parser, going_on):
         model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
         check_training_is_wanted(args)
         train_translation(model_args, data_args, args, CARD_TEMPLATE)

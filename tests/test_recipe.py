@@ -525,7 +525,7 @@ class TestIgnoredOptions:
 
 class TestResuming:
     @pytest.mark.parametrize("streaming", [False, True])
-    def test_goes_on_exactly(self, files, run, monkeypatch, streaming):
+    def test_goes_on_exactly(self, files, run, monkeypatch, capsys, streaming):
         options = [
             *OPTIONS,
             "--eval_strategy",
@@ -555,6 +555,7 @@ class TestResuming:
             with pytest.raises(SystemExit) as stop:
                 run(*files, folder="parts", options=options)
         assert stop.value.code == 130
+        assert "interrupted; --resume_from_checkpoint last goes on from the last" in capsys.readouterr().err
         # Without its preset and tokenizer: they come from the checkpoint.
         parts, results = run(*files, "--resume_from_checkpoint", "last", folder="parts", options=options[len(MODEL) :])
         assert history(parts) == history(whole) and history(parts, "eval_bleu") == history(whole, "eval_bleu")
@@ -580,11 +581,12 @@ class TestResuming:
         _, results = run(*files, "--resume_from_checkpoint", "last", options=[*words, "4"])
         assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0
 
-    def test_interrupted_while_the_first_checkpoint_is_saved(self, files, run, monkeypatch):
+    def test_interrupted_while_the_first_checkpoint_is_saved(self, files, run, monkeypatch, capsys):
         with monkeypatch.context() as patch, pytest.raises(SystemExit):
             patch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))
             run(*files)
         # There is nothing to resume from, and nothing in the way.
+        assert capsys.readouterr().err.endswith("there is no checkpoint yet, so the same command starts again\n")
         assert run(*files)[1]["steps"] == 6
 
     def test_divergence_leaves_no_model(self, tmp_path, files, capsys):
