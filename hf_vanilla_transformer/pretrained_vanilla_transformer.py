@@ -1,6 +1,7 @@
 """What the models have in common beside the paper: initial weights, tied weights, sizes of vocabularies."""
 
 import copy
+import os
 import re
 from typing import Any
 
@@ -45,25 +46,44 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
             for plan in (self._tp_plan, self._fsdp_plan)
         )
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as every model does, by the same arguments, if the configuration is valid and describes the weights.
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        is_main_process: bool = True,
+        state_dict: dict[str, Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Save as every model does, by the same arguments, if the configuration is valid and describes the model.
 
         Raises:
-            ValueError: A field is impossible, or has been changed since the weights were made: they would not load.
+            ValueError: A field is impossible, or has been changed since the model was built: another one would load.
         """
         self.config.validate()
-        self._check_weights_fit()
-        super().save_pretrained(*args, **kwargs)
+        self._check_configuration_fits(state_dict)
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
-    def _check_weights_fit(self) -> None:
+    def _check_configuration_fits(self, state_dict: dict[str, Any] | None) -> None:
         if getattr(self, "hf_quantizer", None) is not None or self.tp_size is not None:
             return  # The shapes in memory are not those of the files.
-        build: Any = type(self)
+        # A subclass may take other arguments; what it adds is its own affair.
+        build: Any = next(kind for kind in type(self).__mro__ if kind.__module__.endswith("_vanilla_transformer"))
         with torch.device("meta"):
-            described = dict(build(copy.deepcopy(self.config)).named_parameters(remove_duplicate=False))
+            described: nn.Module = build(copy.deepcopy(self.config))
+        self._check_weights_fit(dict(described.named_parameters(remove_duplicate=False)), state_dict)
+        modules = dict(self.named_modules())
+        for name, wanted in described.named_modules():
+            if name in modules and (field := _weightless_difference(modules[name], wanted)):
+                raise ValueError(
+                    f"{name} was built with another `{field}` than the configuration has now: set its fields before "
+                    "the model is built."
+                )
+
+    def _check_weights_fit(self, described: dict[str, nn.Parameter], state_dict: dict[str, Any] | None) -> None:
         weights = dict(self.named_parameters(remove_duplicate=False))
         for name, wanted in described.items():
-            found: Any = weights.get(name, wanted)
+            # What is sharded in memory is gathered in the dictionary.
+            found: Any = (state_dict or weights).get(name, wanted)
             # DeepSpeed leaves none of a partitioned weight in place.
             if found.shape != wanted.shape and found.numel():
                 raise ValueError(
@@ -139,3 +159,23 @@ class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
                     with torch.no_grad():
                         weight.copy_(start)
                     missing_keys.discard(name)
+
+
+# Fields that shape no weight, by the attribute of the module that was built with them.
+_WEIGHTLESS_FIELDS = {
+    "activation_fn": "activation_function",
+    "eps": "layer_norm_eps",
+    "head_dim": "head_dim",
+    "value_head_dim": "value_head_dim",
+    "layout": "sinusoidal_layout",
+}
+
+
+def _weightless_difference(module: nn.Module, described: nn.Module) -> str | None:
+    """Return the first field that two modules of one kind were built with differently, if any."""
+    if type(module) is type(described):
+        for attribute, field in _WEIGHTLESS_FIELDS.items():
+            found, wanted = (repr(getattr(each, attribute, None)) for each in (module, described))
+            if found != wanted:
+                return field
+    return None

@@ -315,6 +315,53 @@ def test_weights_that_the_configuration_no_longer_describes_are_not_saved(change
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"encoder_attention_heads": 2}, "head_dim"),
+        ({"decoder_attention_heads": 2}, "head_dim"),
+        ({"activation_function": "gelu"}, "activation_function"),
+        ({"layer_norm_eps": 1e-3}, "layer_norm_eps"),
+        ({"sinusoidal_layout": "concatenated"}, "sinusoidal_layout"),
+    ],
+    ids=str,
+)
+def test_a_field_that_shapes_no_weight_is_not_saved_changed(change, field, tmp_path):
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**TINY))
+    model.config.update(change)
+    with pytest.raises(ValueError, match=f"was built with another `{field}` than the configuration has now"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+class Extended(VanillaTransformerForConditionalGeneration):
+    """A user's model, whose constructor takes more than a configuration."""
+
+    def __init__(self, config, classes):
+        super().__init__(config)
+        self.extra = torch.nn.Linear(config.d_model, classes)
+
+
+def test_a_subclass_with_a_constructor_of_its_own_is_saved_and_checked(tmp_path):
+    model = Extended(VanillaTransformerConfig(**TINY), 3)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(Extended.from_pretrained(tmp_path, 3).extra.weight, model.extra.weight)
+    model.config.vocab_size = 400
+    with pytest.raises(ValueError, match=r"embed_tokens\.weight has the shape"):
+        model.save_pretrained(tmp_path)
+
+
+def test_what_is_sharded_in_memory_is_judged_by_the_gathered_weights(tmp_path):
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**TINY))
+    gathered = {name: weight.clone() for name, weight in model.state_dict().items()}
+    for weight in model.parameters():
+        # As fully sharded data parallelism leaves them between steps.
+        weight.data = weight.data.flatten()
+    model.save_pretrained(tmp_path, state_dict=gathered)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in gathered.items())
+
+
 def test_layers_may_be_taken_out_with_the_field(tmp_path):
     model = VanillaTransformerForConditionalGeneration(
         VanillaTransformerConfig(**{**TINY, "encoder_layers": 3})
