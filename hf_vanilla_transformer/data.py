@@ -27,6 +27,7 @@ import torch
 from datasets.exceptions import DatasetGenerationError, DatasetsError
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
+from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 from transformers.utils import logging
 
@@ -39,8 +40,10 @@ SPLITS = ("train", "validation", "test")
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
 # Words by which a header is told from a pair: roles, languages and their codes, and locales such as pt-br or eng_Latn.
-_ROLES = frozenset("id input output reference sentence source src target text tgt translation trg".split())
-_LANGUAGES = frozenset(chain(*TO_LANGUAGE_CODE.items()))
+_ROLES = frozenset(
+    "column id input lang language output reference sent sentence source src target text tgt translation trg".split()
+)
+_LANGUAGES = frozenset(chain(*TO_LANGUAGE_CODE.items(), (code.split("_")[0] for code in FAIRSEQ_LANGUAGE_CODES)))
 _LOCALE = re.compile(r"[a-z]{2,3}[-_]([a-z]{2}|[a-z]{4})")
 
 # Added to what `max_length_ratio` allows, in tokens, so that "Hi" -> "How do you do" is no error of alignment.
@@ -62,6 +65,13 @@ def _code_in(package: Path) -> str:
 _CODE = _code_in(Path(__file__).parent)
 
 
+def refuse_empty(arguments: Any) -> None:
+    """Raise a DataError for an argument that is "", as an unset variable of a shell gives, and not ignore it."""
+    for each in fields(arguments):
+        if getattr(arguments, each.name) == "":
+            raise DataError(f"--{each.name} is empty; give a value or leave it out")
+
+
 @dataclass
 class DataArguments:
     """Where the parallel text is and which pairs of it are used; for `transformers.HfArgumentParser`.
@@ -79,7 +89,7 @@ class DataArguments:
        refused if it reads like other names of columns, such as `English` and `Spanish`.
 
     Raises:
-        DataError: The arguments contradict each other.
+        DataError: The arguments contradict each other, or one is empty.
     """
 
     train_source_file: str | None = field(
@@ -149,6 +159,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Refuse arguments that contradict each other before any file is opened."""
+        refuse_empty(self)
         for one, other in (("source_column", "target_column"), ("source_lang", "target_lang")):
             self._need_both(one, other)
         for split in SPLITS:
@@ -246,7 +257,8 @@ def _reads_like_header(cells: list[str]) -> bool:
     """Whether the first two cells differ and each names a language, a locale or a role such as `source text`."""
 
     def is_name(cell: str) -> bool:
-        words = re.split(r"[\s_-]+", cell)
+        # As in `sentence1` and `sentence2`.
+        words = re.split(r"[\s_-]+", cell.rstrip("12"))
         languages = [word for word in words if word not in _ROLES]
         return bool(_LOCALE.fullmatch(cell)) or not languages or (len(languages) == 1 and languages[0] in _LANGUAGES)
 

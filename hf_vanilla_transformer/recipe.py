@@ -37,6 +37,7 @@ from .data import (
     PairCounts,
     load_parallel_text,
     pairs_by_position,
+    refuse_empty,
     tokenize_pairs,
 )
 from .loading import load_model, load_tokenizer
@@ -133,6 +134,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before anything is read, and fill in the defaults."""
+        refuse_empty(self)
         self._refuse_beside("tokenizer_name_or_path", TOKENIZER_OPTIONS)
         self._refuse_beside(
             "model_name_or_path", ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_OPTIONS)

@@ -213,6 +213,9 @@ class TestFiles:
             ("id", "en", "de"),
             ("English sentence", "German translation"),
             ("source_text", "target_text"),
+            ("sentence1", "sentence2"),
+            ("eng", "spa"),
+            ("sent_en", "sent_de"),
         ],
     )
     def test_a_likely_header_is_no_pair(self, tmp_path, first, streaming):
@@ -229,7 +232,15 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         "first",
-        [("Go.", "Ve."), ("no", "no"), ("he is", "el es"), ("English is hard", "spanish"), ("CC", "CO"), ("", "es")],
+        [
+            ("Go.", "Ve."),
+            ("no", "no"),
+            ("he is", "el es"),
+            ("English is hard", "spanish"),
+            ("CC", "CO"),
+            ("", "es"),
+            ("1", "2"),
+        ],
     )
     def test_a_pair_is_no_header(self, tmp_path, first):
         path = write(tmp_path / "x.tsv", tsv([first, *PAIRS]))

@@ -496,6 +496,14 @@ class TestWarmup:
 class TestIgnoredOptions:
     """What would have no effect is refused by name."""
 
+    @pytest.mark.parametrize(
+        ("kind", "option"),
+        [(ModelArguments, "preset"), (ModelArguments, "model_name_or_path"), (DataArguments, "validation_file")],
+    )
+    def test_an_empty_value(self, kind, option):
+        with pytest.raises(ValueError, match=f"--{option} is empty; give a value or leave it out"):
+            kind(**{option: ""})
+
     TOKENIZER = {
         "tokenizer_algorithm": "bpe",
         "vocab_size": 8000,
