@@ -9,7 +9,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, reduce
 from pathlib import Path
@@ -21,7 +21,6 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTo
 
 from .configuration_vanilla_transformer import (
     NORM_POSITIONS,
-    POSITION_EMBEDDING_TYPES,
     SINUSOIDAL_LAYOUTS,
     VanillaTransformerConfig,
 )
@@ -31,17 +30,18 @@ from .layout_recognition import LAYOUTS, RENAME_HINT, listed, pattern, recognise
 from .modeling_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerForConditionalGeneration
 from .positions_vanilla_transformer import sinusoids
 from .text_files import empty_folder, folder_written_whole
+from .translation_layouts import COMPUTED_POSITIONS
 from .vocabularies import Vocabulary, WordVocabulary, vocabulary_tokenizer
 
 # Sinusoids of position p in float32 are as far off as their angles are: p times a few units in the last place.
 TABLE_TOLERANCE, ANGLE_ERROR = 1e-5, 3e-7
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
-# What fields may be, for a message; of others it gives the value in the layout's code.
+# What fields may be, for a message; of others it gives the value in the layout's code. Norms are among the weights,
+# wherever they stand, or there are none.
 VALUES = {
-    "norm_position": "|".join(NORM_POSITIONS),
+    "norm_position": "|".join(name for name in NORM_POSITIONS if name != "none"),
     "activation_function": "relu|gelu|silu|...",
     "scale_embedding": "true|false",
-    "position_embedding_type": "|".join(POSITION_EMBEDDING_TYPES),
     "sinusoidal_layout": "|".join(SINUSOIDAL_LAYOUTS),
 }
 NORM_WEIGHT = "layer_norm.weight"
@@ -222,11 +222,13 @@ def _convert(
     matches, unexpected = _match(checkpoint.weights, layout)
     if encoder_only:
         matches = _encoder_side(matches)
-    told = _told_by_shapes(checkpoint, layout, matches) | _told_by_code(checkpoint, layout, said.adapted)
+    _check_finite(checkpoint, matches)
+    settings = _told_by_settings(checkpoint, layout)
+    told = _told_by_shapes(checkpoint, layout, matches) | _told_by_code(checkpoint, layout, said.adapted) | settings
     if said.adapted:
-        told["final_layer_norm"] = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", m.ours[0]) for m in matches)
-    _check_said(layout, checkpoint, said, {*told, *config_fields}, matches)
-    fields = _fields(layout, checkpoint, told, config_fields)
+        told |= _told_by_norms(matches)
+    _check_said(layout, said, told, matches)
+    fields = _fields(layout, told, config_fields, {*settings, *checkpoint.config})
     draft = VanillaTransformerConfig(**{**fields, **_DRAFT})
     tables = [match for match in matches if match.ours[0] in POSITIONS.values()]
     matches = _with_norms([match for match in matches if match not in tables], said.unbiased_norms)
@@ -257,7 +259,7 @@ def _convert(
     notes += _unread(checkpoint, layout)
     notes += _assumed(layout, config, {*config_fields, *told})
     conversion = Conversion(layout, config, weights, rows, notes, tokenizer, encoder_only)
-    _settle_decoding(conversion, checkpoint.path, config_fields)
+    _settle_decoding(conversion, checkpoint.folder, said)
     return conversion
 
 
@@ -283,11 +285,17 @@ def _unread(checkpoint: ForeignCheckpoint, layout: Layout) -> list[str]:
     return [f"settings beside the weights were not read, see that --config says the same: {found}"]
 
 
-def _settle_decoding(conversion: Conversion, folder: Path, given: Mapping[str, Any]) -> None:
-    """Take over the settings and the tokenizer of the folder; both end where learned positions do, if not before."""
-    if conversion.layout.finish is not None:
-        conversion.layout.finish(folder, conversion)
-    settings = {name: value for name, value in conversion.generation.items() if name not in given}
+def _settle_decoding(conversion: Conversion, folder: Path | None, said: _Said) -> None:
+    """Take over how the original code decodes, and the settings and the tokenizer of the folder.
+
+    Both end where learned positions do, if not before.
+    """
+    layout = conversion.layout
+    if layout.decoding is not None and not said.adapted:
+        conversion.generation |= layout.decoding(conversion.config)
+    if layout.finish is not None and folder is not None:
+        layout.finish(folder, conversion)
+    settings = {name: value for name, value in conversion.generation.items() if name not in said.fields}
     if conversion.config.position_embedding_type == "learned":
         length = conversion.config.max_position_embeddings
         settings["max_length"] = min(settings.get("max_length") or length, length)
@@ -375,43 +383,63 @@ def _told_by_shapes(checkpoint: ForeignCheckpoint, layout: Layout, matches: list
 
 
 def _told_by_code(checkpoint: ForeignCheckpoint, layout: Layout, adapted: bool) -> dict[str, Any]:
-    """Return the fields that settings tell and, unless keys were adapted, what the layout's code sees in weights."""
+    """Return the fields that the layout's code sees in its arguments and, unless keys were adapted, in the weights."""
+    if layout.read_fields is None:
+        return {}
+    return layout.read_fields({} if adapted else checkpoint.weights, checkpoint.config)
+
+
+def _told_by_settings(checkpoint: ForeignCheckpoint, layout: Layout) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    if layout.read_fields is not None:
-        told |= layout.read_fields({} if adapted else checkpoint.weights, checkpoint.config)
     for name in layout.settings.keys() & checkpoint.config.keys():
         told |= layout.settings[name](checkpoint.config[name])
     return told
 
 
-def _check_said(
-    layout: Layout, checkpoint: ForeignCheckpoint, said: _Said, known: set[str], matches: Iterable[_Match]
-) -> None:
+def _told_by_norms(matches: Iterable[_Match]) -> dict[str, Any]:
+    """Return the fields that the norms among the weights tell: whether there are any, and any that end stacks."""
+    norms = [match.ours[0] for match in matches if match.ours[0].endswith(NORM_WEIGHT)]
+    told: dict[str, Any] = {"final_layer_norm": any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", n) for n in norms)}
+    return told if norms else {**told, "norm_position": "none"}
+
+
+def _check_said(layout: Layout, said: _Said, told: Mapping[str, Any], matches: Iterable[_Match]) -> None:
     """Raise for what neither weights, nor settings, nor the layout's code, nor the user tell: all of it at once."""
-    ours = [match.ours[0] for match in matches]
-    tables, norms = set(POSITIONS.values()) & set(ours), any(name.endswith(NORM_WEIGHT) for name in ours)
+    known = {*told, *said.fields}
+    ours = {match.ours[0]: match.key for match in matches}
+    tables = [ours[name] for name in POSITIONS.values() if name in ours]
     if said.first_position is not None and not tables:
         raise ValueError("--first_position is given, but no table of positions is among the weights; leave it out")
-    options: list[str] = []
     wanted = [] if known & set(layout.asked) else [*layout.asked]
+    first_position, unbiased_norms = False, False
     if said.adapted:
+        # The type of positions shows by the tables: learned ones that are not there are missing.
         wanted += [name for name in _beyond_weights(layout) if name not in POSITION_FIELDS]
-        wanted += () if tables else POSITION_FIELDS
-        options += ["--first_position 0"] if tables and said.first_position is None else []
-        options += ["--unbiased_norms true|false"] if norms and said.unbiased_norms is None else []
-    elif not checkpoint.config:
+        wanted += () if tables else ("sinusoidal_layout",)
+        first_position = bool(tables)
+        unbiased_norms = any(name.endswith(NORM_WEIGHT) for name in ours)
+    else:
         wanted += layout.options
+        lost = any(name not in told for name in layout.options)
+        first_position = lost and any(key not in COMPUTED_POSITIONS.values() for key in tables)
     missing = [name for name in dict.fromkeys(wanted) if name not in known]
-    if not missing and not options:
-        return
-    names = [*missing, *(option.split()[0] for option in options)]
-    values = {name: VALUES.get(name) or json.dumps(layout.defaults.get(name, 8)) for name in missing}
-    fields = ["--config", *(f"{name}={value}" for name, value in values.items())] if values else []
-    other = ", under other names," if said.adapted else ""
-    raise ValueError(
-        f"the weights of {layout.name}{other} do not tell {', '.join(names)}; give them, as in "
-        + " ".join([*options, *fields])
-    )
+    options = ["--first_position 0"] if first_position and said.first_position is None else []
+    options += ["--unbiased_norms true|false"] if unbiased_norms and said.unbiased_norms is None else []
+    if missing:
+        values = {name: VALUES.get(name) or json.dumps(layout.defaults.get(name, 8)) for name in missing}
+        options += ["--config", *(f"{name}={value}" for name, value in values.items())]
+    if options:
+        other = ", under other names," if said.adapted else ""
+        raise ValueError(
+            f"the weights of {layout.name}{other} do not tell how they are used; give, as it was in their code: "
+            + " ".join(options)
+        )
+
+
+def _check_finite(checkpoint: ForeignCheckpoint, matches: Iterable[_Match]) -> None:
+    """Raise for weights that are NaN or infinite: a training that diverged left them."""
+    if faults := [match.key for match in matches if not checkpoint.weights[match.key].isfinite().all()]:
+        raise ValueError(f"{checkpoint.path}: NaN or infinite numbers in {listed(faults)}; use another checkpoint")
 
 
 def _feed_forward_width(side: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
@@ -441,11 +469,11 @@ def _own_fields() -> tuple[str, ...]:
 
 
 def _fields(
-    layout: Layout, checkpoint: ForeignCheckpoint, told: Mapping[str, Any], given: Mapping[str, Any]
+    layout: Layout, told: Mapping[str, Any], given: Mapping[str, Any], settings: Collection[str]
 ) -> dict[str, Any]:
     """Return the fields of the configuration: the user's before the weights', and these before the layout's."""
-    # Without settings, numbers of heads are read off shapes.
-    for name in (*SIZES, *(() if checkpoint.config else HEADS)):
+    # Numbers of heads that no setting tells are read off shapes.
+    for name in (*SIZES, *(name for name in HEADS if name not in settings)):
         if name in given and name in told and given[name] != told[name]:
             raise ValueError(f"--config {name}={given[name]!r}, but the weights say {told[name]!r}; leave it out")
     found = {**layout.defaults, **told, **given}
@@ -512,7 +540,7 @@ def _settle_positions(
     """
     if not stored:
         kind = fields.get("position_embedding_type", "sinusoidal")
-        if kind == "sinusoidal" and layout.own_sinusoids:
+        if kind == "sinusoidal" and layout.own_sinusoids and "sinusoidal_layout" not in given:
             raise ValueError(
                 f"no table of positions is among the weights, and those that {layout.name} computes are not the "
                 "paper's; save the buffers of the model too (state_dict holds them)"
@@ -640,10 +668,13 @@ def _settle_vocabularies(
         notes.append("source ids were renumbered, so that both sides have the same ids of special tokens")
         _take_rows(fields, ours, rows)
     notes.append("special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items()))
-    return vocabulary_tokenizer(source, target, special, *_affixes(layout))
+    prefix, suffix = _affixes(layout)
+    framed = [special.get(role, role) for role in (*prefix, "...", *suffix) if role == "..." or role in special]
+    notes.append(f"a source becomes {' '.join(framed)}, as in the code of {layout.name}")
+    return vocabulary_tokenizer(source, target, special, prefix, suffix)
 
 
-def _affixes(layout: Layout) -> Iterable[list[str]]:
+def _affixes(layout: Layout) -> Iterator[list[str]]:
     return ([f"{role}_token" for role in roles] for roles in (layout.source_prefix, layout.source_suffix))
 
 

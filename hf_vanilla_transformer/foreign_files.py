@@ -23,7 +23,7 @@ from .hub import check_safetensors
 # Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
 # Where training loops keep settings beside the weights: "args" and "cfg" fairseq's, "hyper_parameters" Lightning's.
-SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_args")
+SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_args", "model_config")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
@@ -53,13 +53,15 @@ class ForeignCheckpoint(NamedTuple):
     Attributes:
         path: The file, or the folder.
         weights: Tensors by their keys.
-        config: The folder's config.json, and the settings that a file keeps beside its weights, such as the arguments
-            of its training; empty where there are none.
+        config: The config.json beside the weights, and the settings that a file keeps in it, such as the arguments of
+            its training; empty where there are none.
+        folder: Where the configuration is, and a tokenizer may be; None for a state dict.
     """
 
     path: Path
     weights: dict[str, Tensor]
     config: dict[str, Any]
+    folder: Path | None = None
 
 
 def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> ForeignCheckpoint:
@@ -70,27 +72,38 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Fo
     Args:
         source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
             index), the name of such a folder on the Hub, or a state dict. The weights may stand under "state_dict",
-            "model_state_dict" or "model", and settings beside them under one of `SETTINGS_KEYS`.
+            "model_state_dict" or "model", and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
 
     Raises:
         ValueError: There is no such file, or several; it is cut short, holds code, or something that is no tensor; two
-            places say different things of one setting.
+            places say different things of one setting or weight.
     """
     if isinstance(source, Mapping):
         return ForeignCheckpoint(Path("state dict"), *_parts(source, "the state dict"))
     path = Path(source)
     if not path.exists():
         path = _download(str(source))
-    if not path.is_dir():
-        return ForeignCheckpoint(path, *_read_weights(path))
-    config = path / "config.json"
-    weights: dict[str, Tensor] = {}
+    folder = path if path.is_dir() else _folder(path)
+    files, indexed = _weight_files(path) if path.is_dir() else ([path], set())
+    config = folder / "config.json"
     settings = _read_json(config) if config.is_file() else {}
-    for file in _weight_files(path):
+    weights: dict[str, Tensor] = {}
+    for file in files:
         tensors, beside = _read_weights(file)
+        for name in weights.keys() & tensors.keys():
+            if not torch.equal(weights[name], tensors[name]):
+                raise ValueError(f"{file}: {name} differs from that of another shard; fetch the files again")
         weights |= tensors
         settings = _merged(settings, beside, str(file))
-    return ForeignCheckpoint(path, weights, settings)
+    if lost := sorted(indexed - weights.keys()):
+        raise ValueError(f"no file in {folder} holds {lost[0]}, which the index names; fetch the files again")
+    return ForeignCheckpoint(path, weights, settings, folder)
+
+
+def _folder(file: Path) -> Path:
+    """Return the folder of a file or, where only that has a config.json, of what a link to a file leads to."""
+    folders = (file.parent, file.resolve().parent)
+    return next((folder for folder in folders if (folder / "config.json").is_file()), file.parent)
 
 
 def _download(name: str) -> Path:
@@ -107,25 +120,31 @@ def _download(name: str) -> Path:
     return folder
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the file, or the shards, that hold the weights of a folder; safetensors before pickles."""
-    for suffix in (".safetensors", ".bin"):
-        for index in sorted(folder.glob(f"*{suffix}.index.json")):
-            placed = _read_json(index).get("weight_map")
-            if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
-                raise ValueError(f"{index} names no file for each weight (weight_map); fetch it again")
-            files = [folder / name for name in sorted(set(placed.values()))]
-            for file in files:
-                if not file.is_file():
-                    raise ValueError(f"{folder} holds no {file.name}, which {index.name} names; fetch it too")
-            return files
+def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
+    """Return the file, or the shards, that hold the weights of a folder, and the weights that an index names.
+
+    Safetensors come before pickles.
+    """
+    indexes = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.bin.index.json"))
+    if len(indexes) > 1:
+        names = ", ".join(index.name for index in indexes)
+        raise ValueError(f"{folder} holds several indexes of shards ({names}); keep only one there")
+    for index in indexes:
+        placed = _read_json(index).get("weight_map")
+        if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+            raise ValueError(f"{index} names no file for each weight (weight_map); fetch it again")
+        files = [folder / name for name in sorted(set(placed.values()))]
+        for file in files:
+            if not file.is_file():
+                raise ValueError(f"{folder} holds no {file.name}, which {index.name} names; fetch it too")
+        return files, set(placed)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model.bin"))
     files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLES)
     if len(files) != 1:
         found = f"several files of weights ({', '.join(file.name for file in files)})" if files else "no weights"
         kinds = ", ".join((".safetensors", *PICKLES))
         raise ValueError(f"{folder} holds {found}; name one file ({kinds})")
-    return files
+    return files, set()
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -141,13 +160,16 @@ def _parts(content: Any, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]
     weights, settings = _tensors(content, where), dict[str, Any]()
     for key in SETTINGS_KEYS:
         settings = _merged(settings, _settings(content.get(key)), f"{where}, {key!r},")
-    return weights, settings
+    # Of single values beside them, some are settings too, and others, like the number of an epoch, only named alike.
+    plain = {key: value for key, value in content.items() if isinstance(value, (str, int, float, np.generic))}
+    return weights, {**_settings(plain), **settings}
 
 
 def _settings(found: Any) -> dict[str, Any]:
     """Return settings by their names: those of the model where others stand beside them, as in fairseq's "cfg".
 
-    What is nested gets the name that a command line gives it: `{"encoder": {"layers": 6}}` is `encoder_layers`.
+    What is nested gets the name that a command line gives it: `{"encoder": {"layers": 6}}` is `encoder_layers`. None
+    says nothing: an option that was not used.
     """
     found = vars(found) if isinstance(found, Namespace) else found
     if not isinstance(found, Mapping):
@@ -158,14 +180,15 @@ def _settings(found: Any) -> dict[str, Any]:
     for name, value in found.items():
         if isinstance(value, (Mapping, Namespace)):
             flat |= {f"{name}_{inner}": nested for inner, nested in _settings(value).items()}
-        elif not isinstance(value, (Tensor, np.ndarray)):
-            flat[str(name)] = value
+        elif value is not None and not isinstance(value, (Tensor, np.ndarray)):
+            flat[str(name)] = value.item() if isinstance(value, np.generic) else value
     return flat
 
 
 def _merged(settings: dict[str, Any], others: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in others:
-        if name in settings and settings[name] != others[name]:
+        # The latter also of what is not equal to itself, or has no one truth.
+        if name in settings and repr(settings[name]) != repr(others[name]) and settings[name] != others[name]:
             raise ValueError(
                 f"{where} says {name}={others[name]!r}, but what stands beside it {settings[name]!r}; remove the "
                 "wrong one"

@@ -127,7 +127,7 @@ class Layout:
         asked: Fields that neither weights nor defaults tell, and the user must.
         settings: Fields that settings beside the weights tell, by the name of the setting; takes its value.
         options: Fields that its code takes from the arguments of the training: the user must tell them where a
-            checkpoint has lost its arguments.
+            checkpoint has lost its arguments, and the first position with them.
         ignored: Keys of what is no weight, such as a stored mask.
         fills: Endings of our names, and what fills them where the original has nothing: a linear layer less, say.
         complete: Adds, to the weights by their keys, what the original computes or leaves out of a file because it is
@@ -140,6 +140,7 @@ class Layout:
         defects: What cannot be converted unless it was repaired.
         model_types: What the config.json beside the weights may call the model, where the keys alone would not tell it
             from others; empty for any or none.
+        decoding: Settings of `generate()` by which it decodes as the original code does; takes our configuration.
         finish: What else is to be taken over from the folder, as its tokenizer; takes the folder and the `Conversion`,
             to change its `tokenizer`, `generation` or `notes`.
         own_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table tells them.
@@ -164,6 +165,7 @@ class Layout:
     after_padding: bool = False
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
+    decoding: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
     finish: Callable[[Path, Any], None] | None = None
     own_sinusoids: bool = False
     source_prefix: tuple[str, ...] = ()
@@ -206,6 +208,17 @@ def sublayers(side: str) -> tuple[tuple[str, str], ...]:
     """Return our names of a layer's norms, in the order of its sub-layers, and the attention each belongs to."""
     cross = (("encoder_attn_layer_norm", "encoder_attn"),) if side == "decoder" else ()
     return (("self_attn_layer_norm", "self_attn"), *cross, ("final_layer_norm", ""))
+
+
+def switch(name: str, value: Any) -> bool:
+    """Return the value of a setting that is either true or false.
+
+    Raises:
+        ValueError: It is neither, such as the text "False", which counts as true in Python.
+    """
+    if value not in (True, False):
+        raise ValueError(f"the setting {name} beside the weights is {value!r}; it must be true or false")
+    return bool(value)
 
 
 def special_ids(pad: int, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:

@@ -81,12 +81,12 @@ def recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[str
     Raises:
         ValueError: They are of none, or not of the one that is named.
     """
-    path, weights, config = checkpoint
+    path, weights = checkpoint.path, checkpoint.weights
     if name is not None and name not in LAYOUTS:
         close = difflib.get_close_matches(name, LAYOUTS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"--layout {name} is not one of {', '.join(LAYOUTS)}{hint}")
-    kind = config.get("model_type")
+    kind = checkpoint.config.get("model_type")
     fitting = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
     candidates = [LAYOUTS[name]] if name else fitting
     unwrapped = weights

@@ -27,6 +27,7 @@ from .foreign_layouts import (
     special_ids,
     stacked_inputs,
     sublayers,
+    switch,
 )
 
 # Fields that mean the same under the same name.
@@ -92,8 +93,6 @@ def _take_decoding_along(path: Path, conversion: Any) -> None:
     Raises:
         ValueError: The tokenizer or the settings cannot be loaded.
     """
-    if not path.is_dir():
-        return
     conversion.generation |= _decoding_settings(path, conversion.notes)
     if conversion.tokenizer is None and not conversion.encoder_only and (path / "tokenizer_config.json").is_file():
         try:
@@ -114,7 +113,10 @@ def _take_decoding_along(path: Path, conversion: Any) -> None:
 def _decoding_settings(path: Path, notes: list[str]) -> dict[str, Any]:
     """Return the settings that `generate()` of the original takes by default."""
     # Older folders keep them among the fields of the model.
-    name = "generation_config.json" if (path / "generation_config.json").is_file() else "config.json"
+    names = [name for name in ("generation_config.json", "config.json") if (path / name).is_file()]
+    if not names:
+        return {}
+    name = names[0]
     try:
         found = GenerationConfig.from_pretrained(path, config_file_name=name, _from_model_config=True)
     except (OSError, ValueError, TypeError) as error:
@@ -142,7 +144,8 @@ def _without_sharing(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -
             del weights["model.shared.weight"]
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None and config.get("tie_word_embeddings", True):
-        weights["lm_head.weight"] = decoder
+        # One that is stored beside them is another, as transformers sees it too.
+        weights.setdefault("lm_head.weight", decoder)
     return weights
 
 
@@ -297,19 +300,22 @@ def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     if extras := [name for name in _FAIRSEQ_EXTRAS if config.get(name)]:
         raise ValueError(f"the model was trained with --{extras[0].replace('_', '-')}, which cannot be expressed")
     ends = [f"{side}.layer_norm.weight" in weights for side in SIDES]
-    first = [bool(config.get(f"{side}_normalize_before", end)) for side, end in zip(SIDES, ends, strict=True)]
+    names = [f"{side}_normalize_before" for side in SIDES]
+    first = [switch(name, config.get(name, end)) for name, end in zip(names, ends, strict=True)]
     if first[0] != first[1] or ends[0] != ends[1]:
         raise ValueError(
             "the two sides of the model normalize at different places (encoder and decoder: norms before the "
             f"sub-layers {first}, a norm at the end {ends}), which cannot be expressed"
         )
     told: dict[str, Any] = {name: config[name] for name in NAMED_ALIKE if name in config and "token_id" not in name}
-    if first[0] or "encoder_normalize_before" in config:
+    # All releases have this argument; the first had not the others, but what these now do by default.
+    complete = "encoder_normalize_before" in config
+    if first[0] or complete:
         told |= {"norm_position": "pre" if first[0] else "post", "final_layer_norm": ends[0]}
-    if "activation_fn" in config:
-        told["activation_function"] = config["activation_fn"]
-    if "no_scale_embedding" in config:
-        told["scale_embedding"] = not config["no_scale_embedding"]
+    if complete or "activation_fn" in config:
+        told["activation_function"] = config.get("activation_fn", "relu")
+    if complete or "no_scale_embedding" in config:
+        told["scale_embedding"] = not switch("no_scale_embedding", config.get("no_scale_embedding", False))
     return told
 
 
@@ -330,14 +336,13 @@ def _fairseq_rules() -> Iterator[Rule]:
                 yield from stacked_inputs(f"{theirs}.{our_attention}", f"{ours}.{our_attention}")
 
 
-def _decode_as_fairseq(path: Path, conversion: Any) -> None:
-    """Let `generate()` search as fairseq's own generator does by default.
+def _fairseq_decoding(config: VanillaTransformerConfig) -> dict[str, Any]:
+    """Return the settings by which `generate()` searches as fairseq's own generator does by default.
 
     A search ends when as many hypotheses have ended as there are beams, whatever those that go on could become; no
     hypothesis is empty, none holds padding, and what reaches 200 tokens ends there.
     """
-    config = conversion.config
-    conversion.generation |= {
+    return {
         "num_beams": 5,
         "early_stopping": True,
         "length_penalty": 1.0,
@@ -379,7 +384,7 @@ FAIRSEQ = Layout(
     compute_positions=_fairseq_positions,
     after_padding=True,
     options=("norm_position", "activation_function", "scale_embedding"),
-    finish=_decode_as_fairseq,
+    decoding=_fairseq_decoding,
 )
 
 TRANSLATION_LAYOUTS = (MARIAN, FSMT, FAIRSEQ)

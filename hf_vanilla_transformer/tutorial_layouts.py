@@ -27,6 +27,7 @@ from .foreign_layouts import (
     spread_and_fold_unbiased_std,
     stacked_inputs,
     sublayers,
+    switch,
     unchanged,
 )
 
@@ -117,7 +118,7 @@ def _torch_nn() -> tuple[Rule, ...]:
 # What the arguments of `torch.nn.Transformer` are in our configuration.
 _TORCH_NN_SETTINGS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "nhead": lambda heads: dict.fromkeys(HEADS, heads),
-    "norm_first": lambda first: {"norm_position": "pre" if first else "post"},
+    "norm_first": lambda first: {"norm_position": "pre" if switch("norm_first", first) else "post"},
     "activation": lambda name: {"activation_function": name},
     "layer_norm_eps": lambda eps: {"layer_norm_eps": eps},
     "dropout": lambda probability: {"dropout": probability},

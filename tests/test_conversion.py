@@ -382,6 +382,13 @@ LEARNED = [
 ]  # fmt: skip  # as above
 
 
+def json_or_text(value):
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
 def same_logits(model, converted):
     source, target, source_mask, target_mask = batch(model)
     with torch.no_grad():
@@ -413,7 +420,7 @@ class TestRenamed:
                      "eos_token_id=3", "--first_position 0", "--unbiased_norms true|false"):  # fmt: skip  # as above
             assert name in message
         assert "norm_position" not in message and "heads" not in message and "\n" not in message
-        with pytest.raises(ValueError, match=r"norm_position=post\|pre\|none"):
+        with pytest.raises(ValueError, match=r"norm_position=post\|pre layer_norm"):
             convert(state, rename=pairs, **HEADS)
 
     def test_norms_before_the_sublayers(self, scalar):
@@ -427,7 +434,9 @@ class TestRenamed:
         model, pairs = learned
         state = model.state_dict()
         said = {**SAID, **IDS, **HEADS, "rename": pairs}
-        with pytest.raises(ValueError, match="of fairseq, under other names, do not tell first_position|--first_pos"):
+        with pytest.raises(
+            ValueError, match="fairseq, under other names, do not tell how .*code: --first_position 0$"
+        ):
             convert(state, **{**said, "first_position": None})
         conversion = convert(state, **said)
         assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
@@ -445,7 +454,7 @@ class TestRenamed:
         state = {key: tensor for key, tensor in model.state_dict().items() if "pos_embedding" not in key}
         pairs = [pair for pair in pairs if "pos_embedding" not in pair]
         said = {**SAID, **IDS, **HEADS, "rename": pairs, "first_position": None}
-        with pytest.raises(ValueError, match="do not tell position_embedding_type, sinusoidal_layout; give"):
+        with pytest.raises(ValueError, match=r"code: --config sinusoidal_layout=interleaved\|concatenated$"):
             convert(state, **said)
         kind = {"position_embedding_type": "sinusoidal", "sinusoidal_layout": "interleaved"}
         config = convert(state, **said, **kind).config
@@ -469,6 +478,34 @@ class TestRenamed:
         same_logits(model, convert(state, **{**said, "unbiased_norms": unbiased}).model())
         with pytest.raises(AssertionError, match="not close"):
             same_logits(model, convert(state, **{**said, "unbiased_norms": not unbiased}).model())
+
+    def test_what_is_asked_for_is_all_and_as_offered(self):
+        """A user copies the message and takes the first of each choice."""
+        for model, options in (
+            (foreign_models.Annotated(), {}), (foreign_models.TorchNN(), {}), (foreign_models.ScalarNorms(), {}),
+            (foreign_models.StatQuest(), {}), (foreign_models.Phrases(), {"repaired": True}),
+            (foreign_models.SharedHeads(), {"repaired": True}),
+            (foreign_models.Annotated(embedding="embedding", norm_names=("gamma", "beta")), {}),
+        ):  # fmt: skip  # as above
+            state = model.state_dict()
+            computed = {key: tensor for key, tensor in state.items() if not re.search(r"\.(pe|pos_embedding)$", key)}
+            for weights in (state, computed):
+                last = next(key for key in reversed(weights) if key.endswith("weight") and "norm" not in key)
+                changed = {("theirs" if key == last else key): tensor for key, tensor in weights.items()}
+                given = {"rename": [f"theirs={last}"], **options}
+                with pytest.raises(ValueError, match="as it was in their code: --") as caught:
+                    convert(changed, **given)
+                asked = re.sub(r"--(?!config)(\w+) ", r"\1=", str(caught.value).partition("code: ")[2])
+                pairs = dict(text.split("=") for text in asked.replace("--config ", "").split())
+                said = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
+                assert ("norm_position" in said) == (type(model) is not foreign_models.StatQuest)
+                assert ("first_position" in said) == (weights is state) == ("sinusoidal_layout" not in said)
+                convert(changed, **given, **{**said, "encoder_attention_heads": 1, "decoder_attention_heads": 1})
+
+    def test_it_is_not_decoded_as_the_layout_s_code_does(self, learned):
+        model, pairs = learned
+        conversion = convert(model.state_dict(), rename=pairs, **SAID, **IDS, **HEADS)
+        assert conversion.layout.name == "fairseq" and conversion.generation == {"max_length": 20}
 
     def test_cutting_a_prefix_is_no_renaming(self):
         state = {f"ema.{key}": tensor for key, tensor in foreign_models.Annotated().state_dict().items()}
@@ -511,6 +548,31 @@ class TestSettingsBesideTheWeights:
             same_logits(model, conversion.model())
             assert any("were not read, see that --config says the same: lr=0.1" in note for note in conversion.notes)
 
+    def test_a_file_beside_its_config(self, tmp_path):
+        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        torch.save(model.state_dict(), tmp_path / "last.pt")
+        (tmp_path / "config.json").write_text(json.dumps(self.SETTINGS))
+        same_logits(model, convert(tmp_path / "last.pt").model())
+
+    def test_single_values_and_numbers_of_numpy(self):
+        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        content = {
+            "state_dict": model.state_dict(),
+            **self.SETTINGS,
+            "nhead": np.int64(2),
+            "norm_first": np.bool_(True),
+        }
+        conversion = convert({**content, "epoch": 3, "hparams": {"epoch": 9, "activation": "gelu", "dropout": None}})
+        same_logits(model, conversion.model())
+        assert type(conversion.config.encoder_attention_heads) is int and conversion.config.dropout == 0.1
+        with pytest.raises(ValueError, match="setting norm_first beside the weights is 'False'; it must be true or f"):
+            convert({**content, "norm_first": "False"})
+
+    def test_an_option_that_was_not_used_contradicts_nothing(self):
+        both = {"args": {"nhead": None, "list": [np.ones(2)]}, "hparams": {"nhead": 2, "list": [np.ones(2)]}}
+        state = foreign_models.TorchNN().state_dict()
+        assert convert({"state_dict": state, **both}).config.encoder_attention_heads == 2
+
     def test_two_places_that_contradict_each_other(self, tmp_path):
         state = foreign_models.TorchNN().state_dict()
         torch.save({"state_dict": state, "args": Namespace(**self.SETTINGS)}, tmp_path / "last.ckpt")
@@ -522,8 +584,10 @@ class TestSettingsBesideTheWeights:
             convert(both)
 
     def test_heads_that_shapes_tell(self):
-        with pytest.raises(ValueError, match="encoder_attention_heads=4, but the weights say 2"):
-            convert(foreign_models.SharedHeads().state_dict(), repaired=True, encoder_attention_heads=4)
+        state = foreign_models.SharedHeads().state_dict()
+        for source in (state, {"state_dict": state, "config": {"lr": 1}}):
+            with pytest.raises(ValueError, match="encoder_attention_heads=4, but the weights say 2"):
+                convert(source, repaired=True, encoder_attention_heads=4)
 
 
 class TestReading:
@@ -612,6 +676,46 @@ class TestReading:
             (tmp_path / "none" / "model.safetensors.index.json").write_text(f'{{"weight_map": {places}}}')
             refused("none", "names no file for each weight")
 
+    def shards(self, state, folder):
+        parts = [dict(list(state.items())[n::2]) for n in (0, 1)]
+        places = {name: f"pytorch_model-{n}.bin" for n, part in enumerate(parts) for name in part}
+        folder.mkdir()
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+
+        def save():
+            for n, part in enumerate(parts):
+                torch.save(part, folder / f"pytorch_model-{n}.bin")
+            return folder
+
+        return parts, save
+
+    def test_a_weight_in_two_shards(self, state, tmp_path):
+        (one, two), save = self.shards(state, tmp_path / "shards")
+        name = next(iter(one))
+        two[name] = one[name].clone()
+        found = read_checkpoint(save()).weights
+        assert found.keys() == state.keys() and torch.equal(found[name], state[name])
+        two[name] += 1
+        with pytest.raises(ValueError, match=f"pytorch_model-1.bin: {re.escape(name)} differs from that of another"):
+            read_checkpoint(save())
+
+    def test_a_weight_in_no_shard(self, tmp_path):
+        """Without its bias, a projection is none that lacks something."""
+        parts, save = self.shards(foreign_models.TorchNN().state_dict(), tmp_path / "shards")
+        assert convert(save(), **HEADS).config.lm_head_bias
+        for part in parts:
+            part.pop("generator.bias", None)
+        with pytest.raises(ValueError, match=r"no file in .*shards holds generator\.bias, which the index names"):
+            convert(save(), **HEADS)
+
+    def test_two_indexes(self, state, tmp_path):
+        _, save = self.shards(state, tmp_path / "shards")
+        (save() / "other.bin.index.json").write_text("{}")
+        with pytest.raises(
+            ValueError, match=r"several indexes of shards \(other.bin.index.json, pytorch_model.bin.in"
+        ):
+            read_checkpoint(tmp_path / "shards")
+
     def test_numbers_of_numpy_beside_the_weights(self, state, tmp_path):
         numbers = {
             "best": np.float64(27.5), "val_loss": np.float32(2.5), "seen": np.int64(3), "array": np.arange(4.0),
@@ -695,6 +799,11 @@ class TestWhatIsRefused:
         targetless = {name: tensor for name, tensor in state.items() if name != "tgt_embed.0.lut.weight"}
         with pytest.raises(ValueError, match="one annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"):
             convert(targetless, **HEADS)
+        for value in (float("nan"), float("inf")):
+            damaged = state["generator.proj.weight"].clone()
+            damaged[1, 2] = value
+            with pytest.raises(ValueError, match="NaN or infinite numbers in generator.proj.weight; use another"):
+                convert({**state, "generator.proj.weight": damaged}, **HEADS)
         with pytest.raises(ValueError, match="1 of another shape: src_embed.1.pe 1x40x4 does not fit d_model=8"):
             convert({**state, "src_embed.1.pe": torch.zeros(1, 40, 4)}, **HEADS)
 
@@ -704,6 +813,27 @@ class TestWhatIsRefused:
         for wrong in (torch.zeros(3, 3), torch.zeros(0, 4), torch.zeros(())):
             with pytest.raises(ValueError, match=f"of another shape: {key}"):
                 convert({**state, key: wrong}, repaired=True)
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not give 3"), (25, "9x8, not 8x8")],
+    )
+    def test_a_stacked_projection_of_any_height(self, rows, message):
+        key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
+        state = foreign_models.TorchNN().state_dict()
+        with pytest.raises(ValueError, match=f"of another shape: {key}.*{message}"):
+            convert({**state, key: torch.randn(rows, 8)}, **HEADS)
+
+    def test_no_piece_of_a_stacked_projection_is_dropped(self, monkeypatch):
+        layout = LAYOUTS["torch-nn-transformer"]
+        rules = [
+            replace(rule, ours=rule.ours[:2]) if rule.theirs.endswith("in_proj_weight") else rule
+            for rule in layout.rules
+        ]
+        cut = {**LAYOUTS, layout.name: replace(layout, rules=tuple(rules))}
+        monkeypatch.setattr("hf_vanilla_transformer.layout_recognition.LAYOUTS", cut)
+        with pytest.raises(ValueError, match="6 of another shape: .*in_proj_weight 24x8 does not give 2 weights"):
+            convert(foreign_models.TorchNN().state_dict(), **HEADS)
 
     def test_weights_that_nobody_knows_beside_an_encoder_alone(self, state):
         state["encoder.layers.0.gate.weight"] = torch.ones(8)
@@ -717,7 +847,7 @@ class TestWhatIsRefused:
             convert(state, **HEADS)
 
     def test_fields(self, state):
-        with pytest.raises(ValueError, match="do not tell encoder_attention_heads, decoder_attention_heads; give"):
+        with pytest.raises(ValueError, match="code: --config encoder_attention_heads=8 decoder_attention_heads=8$"):
             convert(state)
         with pytest.raises(ValueError, match="encoder_head is no field.*did you mean encoder_"):
             convert(state, encoder_head=2)
@@ -997,6 +1127,15 @@ class TestScript:
             "config.json", "generation_config.json", "model.safetensors"
         ]  # fmt: skip  # one name a line would fill the screen
 
+    def test_a_source_is_framed_as_the_notes_say(self, checkpoint, tmp_path, capsys):
+        words = tmp_path / "words.txt"
+        words.write_text("\n".join(["<unk>", "<pad>", "<s>", "</s>", *map(str, range(9))]))
+        main(
+            ["--source", str(checkpoint), "--dry_run", "--encoder_only", "--source_vocabulary", str(words)]
+            + ["--config", "encoder_attention_heads=2"]
+        )
+        assert "a source becomes <s> ... </s>, as in the code of torch-nn-transformer" in capsys.readouterr().out
+
     def test_dry_run_prints_the_mapping_and_writes_nothing(self, checkpoint, tmp_path, capsys):
         before = set(tmp_path.iterdir())
         main(["--source", str(checkpoint), "--dry_run", "--config", "encoder_attention_heads=2"])
@@ -1014,7 +1153,7 @@ class TestScript:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "do not tell encoder_attention_heads"),
+            ((), "code: --config encoder_attention_heads=8"),
             (("--config", "encoder_attention_heads"), "is not name=value"),
             (("--config", "encoder_attention_heads=two"), "`encoder_attention_heads` is 'two'"),
             (("--layout", "marvin"), "--layout marvin is not one of"),

@@ -143,9 +143,45 @@ class TestMarian:
         conversion = convert_checkpoint(tmp_path / "marian", None, dry_run=True)
         same_function(original, conversion.model(), 39)
         assert not any("pad_token_id" in note for note in conversion.notes)
+        alone = tmp_path / "model.safetensors"
+        alone.write_bytes((tmp_path / "marian" / alone.name).read_bytes())
         for options in ({}, {"layout": "marian"}):
             with pytest.raises(ValueError, match=r"config\.json"):
-                convert_checkpoint(tmp_path / "marian" / "model.safetensors", None, dry_run=True, **options)
+                convert_checkpoint(alone, None, dry_run=True, **options)
+
+    def test_a_file_comes_with_the_configuration_beside_it(self, tmp_path):
+        original = marian()
+        original.save_pretrained(tmp_path / "marian")
+        (tmp_path / "link.safetensors").symlink_to(tmp_path / "marian" / "model.safetensors")
+        expected = convert_checkpoint(tmp_path / "marian", None, dry_run=True)
+        for file in (tmp_path / "marian" / "model.safetensors", tmp_path / "link.safetensors"):
+            conversion = convert_checkpoint(file, None, dry_run=True)
+            assert conversion.generation == expected.generation and conversion.generation["num_beams"] == 4
+            same_function(original, conversion.model(), 39)
+
+    def test_shared_embeddings_that_no_side_has(self, tmp_path):
+        original = marian()
+        original.save_pretrained(tmp_path / "marian")
+        file = tmp_path / "marian" / "model.safetensors"
+        weights = load_file(file)
+        shared = weights["model.shared.weight"]
+        weights["model.encoder.embed_tokens.weight"], weights["model.decoder.embed_tokens.weight"] = (
+            shared + 1,
+            shared * 2,
+        )
+        save_file(weights, file, metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=r"1 unexpected: model\.shared\.weight"):
+            convert_checkpoint(tmp_path / "marian", None, dry_run=True)
+
+    def test_a_projection_that_is_stored_is_not_replaced_by_the_embeddings(self, tmp_path):
+        marian().save_pretrained(tmp_path / "marian")
+        file = tmp_path / "marian" / "model.safetensors"
+        weights = load_file(file)
+        weights["lm_head.weight"] = torch.randn_like(weights["model.shared.weight"])
+        save_file(weights, file, metadata={"format": "pt"})
+        original = MarianMTModel.from_pretrained(tmp_path / "marian").eval()
+        assert torch.equal(original.lm_head.weight, weights["lm_head.weight"])
+        same_function(original, convert_checkpoint(tmp_path / "marian", None, dry_run=True).model(), 39)
 
     def test_fields_of_the_user_come_first(self, tmp_path):
         marian().save_pretrained(tmp_path / "marian")
@@ -300,7 +336,7 @@ def as_fairseq(original):
 ARGUMENTS = {
     "arch": "transformer", "encoder_attention_heads": 4, "decoder_attention_heads": 2, "activation_fn": "relu",
     "max_source_positions": 64, "max_target_positions": 64, "dropout": 0.3, "no_scale_embedding": False,
-    "share_all_embeddings": False,
+    "share_all_embeddings": False, "encoder_normalize_before": False, "decoder_normalize_before": False,
 }  # fmt: skip  # as above
 
 
@@ -402,7 +438,8 @@ class TestFairseq:
                               activation_function="relu", **SIZES)  # fmt: skip  # one call
         original = shaken(M2M100ForConditionalGeneration(config))
         original.generation_config.max_length = 14
-        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original))
+        before = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+        file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original), **before)
         conversion = convert_checkpoint(file, None, dry_run=True)
         assert conversion.config.norm_position == "pre"
         converted = conversion.model()
@@ -437,11 +474,35 @@ class TestFairseq:
 
     def test_what_lost_arguments_told_is_asked_for(self, tmp_path):
         file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
-        with pytest.raises(ValueError, match="do not tell encoder_attention_heads, .*, norm_position, activation_fun"):
+        with pytest.raises(ValueError, match="fairseq do not tell how .* norm_position=post.* activation_function=re"):
             convert_checkpoint(file, None, dry_run=True)
-        with pytest.raises(ValueError, match=r"do not tell scale_embedding; give .* scale_embedding=true\|false"):
+        with pytest.raises(ValueError, match=r"code: --config scale_embedding=true\|false$"):
             given = {name: value for name, value in LOST.items() if name != "scale_embedding"}
             convert_checkpoint(file, None, dry_run=True, **given)
+        content = fairseq_content(as_fairseq(fsmt()), "none")
+        for other in ({"config": {"lr": 1}}, {"seed": 1}, {"cfg": {"common": {"seed": 1}}}):
+            with pytest.raises(
+                ValueError, match=r"code: --config norm_position=post\|pre activation_function=.* scale_"
+            ):
+                convert_checkpoint({**content, **other}, None, dry_run=True, encoder_attention_heads=2)
+        # Nor that the first positions are those of padding: another model may have these names.
+        learned = {f"{side}.embed_positions.weight": torch.randn(66, 16) for side in ("encoder", "decoder")}
+        content["model"] |= learned
+        with pytest.raises(ValueError, match="fairseq do not tell how they are used; .* code: --first_position 0$"):
+            convert_checkpoint(content, None, dry_run=True, **LOST)
+        config = convert_checkpoint(content, None, dry_run=True, first_position=2, **LOST).config
+        assert config.max_position_embeddings == 64
+
+    def test_an_early_release_had_no_choice_of_activation_and_scale(self):
+        content = fairseq_content(as_fairseq(fsmt()))
+        del content["args"].activation_fn, content["args"].no_scale_embedding
+        config = convert_checkpoint(content, None, dry_run=True).config
+        assert (config.activation_function, config.scale_embedding) == ("relu", True)
+
+    def test_a_text_is_no_switch(self):
+        for name in ("encoder_normalize_before", "no_scale_embedding"):
+            with pytest.raises(ValueError, match=f"the setting {name} beside the weights is 'False'"):
+                convert_checkpoint(fairseq_content(as_fairseq(fsmt()), **{name: "False"}), None, dry_run=True)
 
     def test_copies_for_its_fast_path_are_no_weights(self, tmp_path):
         weights = as_fairseq(fsmt())
