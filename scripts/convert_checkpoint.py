@@ -39,23 +39,28 @@ class Arguments:
         default=None, metadata={"help": f"Whose weights they are, if not to be found out: {', '.join(LAYOUTS)}."}
     )
     config: list[str] = field(
-        default_factory=list, metadata={"help": "Fields of the configuration: encoder_attention_heads=8 ..."}
+        default_factory=list,
+        metadata={"help": "Fields of the configuration: encoder_attention_heads=8 ...", "action": "extend"},
     )
     source_vocabulary: str | None = field(default=None, metadata={"help": "File of the source side's tokens."})
     target_vocabulary: str | None = field(
         default=None, metadata={"help": "File of the target side's tokens; by default the same."}
     )
     rename: list[str] = field(
-        default_factory=list, metadata={"help": "Beginnings of keys to replace first: old=new ..."}
+        default_factory=list,
+        metadata={
+            "help": "Beginnings of keys to replace first: old=new ... What weights do not tell is then asked for.",
+            "action": "extend",
+        },
     )
     first_position: int | None = field(
         default=None,
-        metadata={"help": "With --rename: the row of a stored table of positions that the first token has; mostly 0."},
+        metadata={"help": "Row of the stored tables of positions that the first token has; asked for where unknown."},
     )
     unbiased_norms: bool | None = field(
         default=None,
         metadata={
-            "help": "With --rename: whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."
+            "help": "Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false); asked for likewise."
         },
     )
     repaired: bool = field(
@@ -84,9 +89,17 @@ def main(argv: list[str] | None = None) -> None:
             repaired=arguments.repaired,
             encoder_only=arguments.encoder_only,
             dry_run=arguments.dry_run,
-            **dict(map(_field, arguments.config)),
+            **_fields(arguments.config),
         )
         print(conversion.table() if arguments.dry_run else _summary(conversion, arguments))
+
+
+def _fields(texts: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in map(_field, texts):
+        if fields.setdefault(name, value) != value:
+            raise ValueError(f"--config {name} is given as {fields[name]!r} and as {value!r}; leave one out")
+    return fields
 
 
 def _field(text: str) -> tuple[str, Any]:

@@ -1127,6 +1127,16 @@ class TestScript:
             "config.json", "generation_config.json", "model.safetensors"
         ]  # fmt: skip  # one name a line would fill the screen
 
+    def test_options_may_be_given_piece_by_piece(self, checkpoint, capsys):
+        """As they are when what a message asks for is appended to the command."""
+        arguments = ["--source", str(checkpoint), "--dry_run", "--config", "norm_position=pre"]
+        main([*arguments, "--config", "encoder_attention_heads=2"])
+        assert "config: norm_position='pre'" in capsys.readouterr().out
+        renames = ["--rename", "src_tok_emb.=one.", "--rename", "one.=tgt_tok_emb."]
+        with pytest.raises(SystemExit):
+            main([*arguments, *renames])
+        assert "--rename one.=tgt_tok_emb.: no key begins with 'one.'" in capsys.readouterr().err
+
     def test_a_source_is_framed_as_the_notes_say(self, checkpoint, tmp_path, capsys):
         words = tmp_path / "words.txt"
         words.write_text("\n".join(["<unk>", "<pad>", "<s>", "</s>", *map(str, range(9))]))
@@ -1155,6 +1165,7 @@ class TestScript:
         [
             ((), "code: --config encoder_attention_heads=8"),
             (("--config", "encoder_attention_heads"), "is not name=value"),
+            (("--config", "dropout=0.1", "--config", "dropout=0.2"), "--config dropout is given as 0.1 and as 0.2"),
             (("--config", "encoder_attention_heads=two"), "`encoder_attention_heads` is 'two'"),
             (("--layout", "marvin"), "--layout marvin is not one of"),
         ],
