@@ -79,7 +79,8 @@ class TestPlacement:
         device_map |= {f"model.{layer}": "disk" for layer in on_disk}
         loaded = load(tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload")
         assert all(p.is_meta for p in loaded.model.encoder.layers[1].parameters())
-        close(logits(loaded), logits(model), 0)
+        # Layers with hooks take the plain product, which some processors round otherwise.
+        close(logits(loaded), logits(model))
 
     def test_as_little_memory_as_is_given(self, changes, tmp_path):
         model = tiny_model(**changes)
@@ -88,7 +89,7 @@ class TestPlacement:
         options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
         loaded = load(tmp_path / "model", **options)
         assert {"cpu", "disk"} == {str(place) for place in loaded.hf_device_map.values()}
-        close(logits(loaded), logits(model), 0)
+        close(logits(loaded), logits(model))
         source = batch_with_padding()["input_ids"]
         expected = model.generate(source, max_new_tokens=4)
         assert torch.equal(loaded.generate(source, max_new_tokens=4), expected)
