@@ -1,17 +1,19 @@
 """What the scripts share: arguments from dataclasses, and one line instead of a stack trace for a mistake."""
 
+import re
 import sys
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from itertools import takewhile
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+
+SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORECASE)
 
 
 class OneLineParser(HfArgumentParser):
@@ -20,16 +22,35 @@ class OneLineParser(HfArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; a word that is no argument ends the program, since to ignore it would give another result."""
         words = sys.argv[1:] if args is None else list(args)
-        known = self._option_string_actions
-        # Before argparse, to which a misspelt option that is required is one that is missing.
-        for name in (word.partition("=")[0] for word in takewhile(lambda word: word != "--", words)):
-            # The beginning of an option stands for it; with a blank in it, it is a value.
-            if name.startswith("--") and " " not in name and not any(option.startswith(name) for option in known):
-                self.error(f"unknown option {name}{did_you_mean(name, known)}")
+        # Before argparse, which shows values, and to which a misspelt option that is required is one that is missing.
+        end = words.index("--") if "--" in words else len(words)
+        words[:end] = map(self._spelt_out, words[:end])
         parsed, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"{unknown[0]} belongs to no option")
+            word = without_secrets(words)[words.index(unknown[0])]
+            self.error(f"{re.split('[= ]' if word.startswith('-') else '=', word)[0]} belongs to no option")
         return parsed, unknown
+
+    def _spelt_out(self, word: str) -> str:
+        """Return a word with the option that it abbreviates in full; end the program if that is none or several.
+
+        No message shows a value: it may be that of a misspelt `--hub_token`.
+        """
+        name, equals, value = word.partition("=")
+        known = self._option_string_actions
+        # A negative number, a single "-" and a text with blanks are values.
+        if name in known or not re.match(r"-[^\d.]", name) or " " in name:
+            return word
+        # Most options have two spellings.
+        meant = {action: option for option, action in reversed(known.items()) if option.startswith(name)}
+        if len(meant) == 1:
+            return f"{meant.popitem()[1]}{equals}{value}"
+        if meant:
+            self.error(f"ambiguous option: {name} could match {', '.join(reversed(meant.values()))}")
+        # A value without "=" or blank before it.
+        glued = (option for option in known if name.startswith(option) and SECRET_OPTION.fullmatch(option))
+        name = next(glued, re.split(r"[^\w-]", name)[0])
+        self.error(f"unknown option {name}{did_you_mean(name, known)}")
 
     def error(self, message: str) -> NoReturn:
         """End the program with one line, where argparse shows the usage of all options first."""
@@ -45,6 +66,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the known name that is nearest, or nothing if none is near."""
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str]:
+    """Return the words of a command line with placeholders for the values of options such as `--hub_token`.
+
+    Args:
+        words: The command line.
+        secret: A value that is hidden wherever it occurs, because options can be abbreviated.
+    """
+    hidden, secret_follows = [], False
+    for word in words:
+        option, equals, _ = word.partition("=")
+        named = SECRET_OPTION.fullmatch(option) is not None
+        secret_follows = secret_follows and not option.startswith("--")
+        if secret_follows or (named and equals) or (secret and secret in word):
+            word = f"{option}=<secret>" if equals and option.startswith("--") else "<secret>"
+        hidden.append(word)
+        secret_follows = secret_follows or (named and not equals)
+    return hidden
 
 
 @contextmanager
@@ -67,4 +107,4 @@ def one_line_errors(parser: HfArgumentParser, going_on: Callable[[], str] | str 
         parser.exit(USAGE_ERROR, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
 
 
-__all__ = ["argument_parser", "did_you_mean", "one_line_errors"]
+__all__ = ["argument_parser", "did_you_mean", "one_line_errors", "without_secrets"]

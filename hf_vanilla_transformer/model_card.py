@@ -14,13 +14,13 @@ from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
+from .command_line import without_secrets
 from .data import DataArguments
 
 SECONDS_PER_MINUTE = 60
 
 # What the Hub takes for a language: ISO 639, perhaps with a region or a script.
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
-SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORECASE)
 
 
 def check_template(template: str | Path) -> None:
@@ -78,7 +78,7 @@ def write_model_card(
         results=results,
         minutes=results["train_runtime"] / SECONDS_PER_MINUTE,
         hyperparameters=_hyperparameters(args),
-        command=shlex.join(["python", *_without_secrets(sys.argv, args)]),
+        command=shlex.join(["python", *without_secrets(sys.argv, args.hub_token)]),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
     path = Path(folder, "README.md")
@@ -100,20 +100,6 @@ def _eval_results(data: str, results: Mapping[str, Any]) -> list[EvalResult]:
         for metric in ("bleu", "chrf")
         if f"test_{metric}" in results
     ]
-
-
-def _without_secrets(words: Sequence[str], args: Any) -> list[str]:
-    """Return the words of a command line with placeholders for the values of options such as `--hub_token`."""
-    hidden, secret_follows = [], False
-    for word in words:
-        option, equals, _ = word.partition("=")
-        named = SECRET_OPTION.fullmatch(option) is not None
-        # By its value too, because options can be abbreviated.
-        if secret_follows or (named and equals) or (args.hub_token and args.hub_token in word):
-            word = f"{option}=<secret>" if equals and option.startswith("--") else "<secret>"
-        hidden.append(word)
-        secret_follows = named and not equals
-    return hidden
 
 
 def _hyperparameters(args: Any) -> dict[str, Any]:

@@ -41,6 +41,10 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
     try:
         # Of JSON every file is YAML too; plain strings, because the parser knows what the arguments are.
         arguments = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        # Its own text quotes the line, which may hold a token.
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise ValueError(f"{path} cannot be read: line {line}: {error.problem}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(arguments, dict):

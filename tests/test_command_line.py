@@ -64,7 +64,8 @@ def test_an_unknown_option_is_named_with_the_nearest(name, fail):
         (("--model", "m", "--format", "xml"), "invalid choice: 'xml'"),
         (("--model", "m", "--bf16", "maybe"), "Truthy value expected: got maybe"),
         (("--model", "m", "extra"), "extra belongs to no option"),
-        (("--model", "m", "--max", "3"), "ambiguous option: --max could match --max_source_length"),
+        (("--model", "m", "--max", "3"), "ambiguous option: --max could match --max_source_length, --max_tokens;"),
+        (("-m", "m"), "unknown option -m"),
     ],
 )
 def test_other_mistakes_of_arguments(words, message, fail):
@@ -77,9 +78,36 @@ def test_arguments_that_contradict_each_other(name, fail, tmp_path):
     fail(name, *first, "--output_dir", str(tmp_path), "--validation_split_size", "-3")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--hub_tken", "hf_abc"), "unknown option --hub_tken; did you mean --hub_token?"),
+        (("--hub_tken=hf_abc",), "unknown option --hub_tken; did you mean --hub_token?"),
+        (("--hub=hf_abc",), "ambiguous option: --hub could match --hub_"),
+        (("--hub_token:hf_abc",), "unknown option --hub_token; did you mean --hub_token?"),
+        (("--hub_tokenhf_abc",), "unknown option --hub_token; did you mean --hub_token?"),
+        (("-hub_token=hf_abc",), "unknown option -hub_token; did you mean --hub_token?"),
+        (("--hub_tken hf_abc",), "--hub_tken belongs to no option"),
+        (("hub_token=hf_abc",), "hub_token belongs to no option"),
+        (("\N{EM DASH}hub_token=hf_abc",), "\N{EM DASH}hub_token belongs to no option"),
+        (("--hub_token", "hf_", "abc"), "<secret> belongs to no option"),
+        (("--push_to_hub", "--hub_token=hf_abc", "--zzz"), "unknown option --zzz"),
+    ],
+)
+def test_no_mistake_shows_a_secret(words, message, fail):
+    shown = fail("train_translation", *words)
+    assert message in shown and "abc" not in shown
+
+
+def test_a_line_of_an_argument_file_is_not_shown(fail, tmp_path):
+    (tmp_path / "x.yaml").write_text("seed: 1\nhub_token: hf_abc: 1\n")
+    shown = fail("train_translation", str(tmp_path / "x.yaml"))
+    assert "x.yaml cannot be read: line 2: mapping values are not allowed here" in shown and "abc" not in shown
+
+
 def test_a_beginning_of_an_option_stands_for_it(load_script, capsys):
     with pytest.raises(SystemExit):
-        load_script("translate").main(["--mod", "/nope", "--inp", "x"])
+        load_script("translate").main(["--mod", "/nope", "--inp", "x", "--length=-1", "--num_b", "2"])
     assert "model /nope cannot be loaded" in capsys.readouterr().err
 
 

@@ -779,7 +779,7 @@ class TestFaults:
         for text, message in (
             ("seed: 1\nwarmup: 3\n", "unknown argument warmup; did you mean warmup_steps?"),
             ("- seed\n", "holds no mapping of argument names"),
-            ("seed: [1\n", "x.yaml cannot be read: while parsing"),
+            ("seed: [1\n", "x.yaml cannot be read: line 2: expected"),
             (b"\xff", "x.yaml cannot be read"),
             ("optim_args: {a: 1}\n", "optim_args is a mapping; write it as a JSON string in quotes"),
             ("vocab_size: many\n", "invalid int value: 'many'"),
