@@ -16,11 +16,12 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from .sharing_vanilla_transformer import MODEL_TYPE
 
@@ -57,11 +58,14 @@ def load_model(
             a model of this package does not use all of them.
     """
     with _one_error(f"model {name} cannot be loaded"), _without_report():
-        _check_location(name)
-        _check_not_exported(Path(name))
+        folder = _located(name)
+        _check_not_exported(Path(folder))
         model, found = auto_class.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
+        # Generation settings that cannot be read are left out there without a word.
+        if Path(folder, GENERATION_CONFIG_NAME).is_file():
+            GenerationConfig.from_pretrained(folder)
     faults = []
     unused = sorted(found["unexpected_keys"])
     if missing := sorted(key for key in found["missing_keys"] if not key.startswith(new)):
@@ -82,8 +86,7 @@ def load_model(
 def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
     """Return the configuration of a model in a folder or on the Hub, or raise a ValueError of one line."""
     with _one_error(f"configuration of {name} cannot be loaded"):
-        _check_location(name)
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(_located(name))
 
 
 def load_tokenizer(name: str | os.PathLike[str], **options: Any) -> PreTrainedTokenizerBase:
@@ -97,8 +100,7 @@ def load_tokenizer(name: str | os.PathLike[str], **options: Any) -> PreTrainedTo
         ValueError: There is no such tokenizer, or it is damaged or has no tokens but special ones.
     """
     with _one_error(f"tokenizer {name} cannot be loaded"):
-        _check_location(name)
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(_located(name), **options)
         # Without its files some families get an empty vocabulary.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")
@@ -115,26 +117,34 @@ def check_finite(model: nn.Module, where: str) -> None:
             )
 
 
-def _check_location(name: str | os.PathLike[str]) -> None:
-    """Raise a ValueError unless there is a folder of this name, or the Hub can be asked for it.
+def _located(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return what to load by: the name, or its folder in the cache where the Hub cannot be reached.
 
-    Where the Hub cannot be reached, `from_pretrained` tries again for half a minute a file.
+    By the name, `from_pretrained` would then try again for half a minute a file, cached or not.
+
+    Raises:
+        ValueError: There is no such folder, and the Hub cannot be asked for it.
     """
     if os.path.isdir(name):
-        return
+        return name
     if os.path.exists(name):
         raise ValueError("it is a file; name the folder that holds it")
     if not HUB_NAME.fullmatch(str(name)):
         raise ValueError("there is no such folder; check the path")
-    if try_to_load_from_cache(str(name), "config.json") is not None:
-        return
     try:
-        get_hf_file_metadata(hf_hub_url(str(name), "config.json"))
+        get_hf_file_metadata(hf_hub_url(str(name), CONFIG_NAME))
     except HfHubHTTPError:
         # What the Hub's answer means, `from_pretrained` says better.
-        return
+        pass
     except (HTTPError, OSError) as error:
-        raise ValueError(f"there is no such folder, and the Hub cannot be asked for it: {error}") from error
+        cached = try_to_load_from_cache(str(name), CONFIG_NAME)
+        if cached is None:
+            raise ValueError(f"there is no such folder, and the Hub cannot be asked for it: {error}") from error
+        # Or the cache holds that the Hub has no such file: that of a tokenizer alone.
+        if isinstance(cached, str):
+            logger.warning_once(f"{name}: the Hub cannot be asked, so what its cache holds is used")
+            return Path(cached).parent
+    return name
 
 
 def _check_not_exported(folder: Path) -> None:

@@ -138,16 +138,42 @@ def test_what_is_no_folder(use, tmp_path, monkeypatch):
             use(name)
 
 
+@pytest.fixture
+def tries(monkeypatch):
+    """A Hub that cannot be reached, and the seconds to wait before each further try."""
+    waits = []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
+    monkeypatch.setattr(_http.time, "sleep", waits.append)
+    return waits
+
+
 @pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
 @pytest.mark.parametrize("name", ["nope", "runs/x"])
-def test_a_hub_that_cannot_be_reached_is_asked_once(use, name, tmp_path, monkeypatch):
-    tries = []
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
-    monkeypatch.setattr(_http.time, "sleep", tries.append)
+def test_a_hub_that_cannot_be_reached_is_asked_once(use, name, tries):
     with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder, and the Hub cannot be"):
         use(name)
     assert tries == []
+
+
+def test_a_cached_model_is_loaded_at_once_where_the_hub_cannot_be_reached(tries, tmp_path, monkeypatch, caplog):
+    repository = tmp_path / "models--owner--demo"
+    save(repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    load("owner/demo")
+    assert tries == []
+    assert caplog.text.count("owner/demo: the Hub cannot be asked, so what its cache holds is used") == 1
+
+
+def test_generation_settings_that_cannot_be_read(tmp_path):
+    """By `from_pretrained` the model would search by the settings of none."""
+    save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 4')
+    with pytest.raises(ValueError, match=f"^model {tmp_path} cannot be loaded: .*generation_config.json"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(
