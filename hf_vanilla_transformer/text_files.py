@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import shutil
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 # Where it goes on to a file, that file may hold something already, which must stay.
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
@@ -99,30 +100,30 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     """Find out before anything is read whether a file can be written that is none of the inputs.
 
     Args:
-        path: The output; standard output is not looked at.
+        path: The output.
         inputs: The inputs, "-" for standard input.
         option: What the output is called in messages.
 
     Raises:
         DataError: It is an input, by this name or another (a link, a relative path), or its folder does not exist.
     """
-    if str(path) in STANDARD_OUTPUT:
-        return
-    target = Path(path)
-    if not target.resolve().parent.is_dir():
-        raise DataError(f"{option} {path}: there is no folder {target.resolve().parent}; make it first")
-    # A terminal can be both, and only a file loses what it held.
-    if target.is_file():
-        for name in inputs:
-            if (stat := _stat(name)) and os.path.samestat(stat, target.stat()):
-                raise DataError(f"{option} {path} is the input {name} and would replace it; name another file")
+    to_standard_output = str(path) in STANDARD_OUTPUT
+    folder = Path(os.path.realpath(path)).parent
+    if not to_standard_output and not folder.is_dir():
+        raise DataError(f"{option} {path}: there is no folder {folder}; make it first")
+    target = _file_status(sys.stdout if to_standard_output else path)
+    for name in inputs:
+        source = _file_status(sys.stdin if name == "-" else name)
+        if source and target and os.path.samestat(source, target):
+            raise DataError(f"{option} {path} is the input {name} and would replace it; name another file")
 
 
-def _stat(name: str | os.PathLike[str]) -> os.stat_result | None:
-    """Return the status of an input, or None where there is none: that is named when it is read."""
-    # Standard input may be no file of the system's.
+def _file_status(file: str | os.PathLike[str] | TextIO) -> os.stat_result | None:
+    """Return the status of a file, or None for what is none: a terminal can be input and output, and loses nothing."""
+    # A stream may be no file of the system's; an input that is not there is named when it is read.
     with suppress(OSError, ValueError):
-        return os.stat(sys.stdin.fileno() if name == "-" else name)
+        status = os.stat(file if isinstance(file, str | os.PathLike) else file.fileno())
+        return status if stat.S_ISREG(status.st_mode) else None
     return None
 
 
@@ -140,10 +141,14 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with target.open("wb") as file:
             yield file
         return
-    target = target.resolve()
+    target = Path(os.path.realpath(target))
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
-        with partial.open("xb") as file:
+        file = partial.open("xb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); name another file") from error
+    try:
+        with file:
             yield file
         partial.replace(target)
     finally:

@@ -137,10 +137,8 @@ def opened(name: str) -> Any:
 
 def check_output(name: str, source: str) -> None:
     """Raise a ValueError if the output is the input, or there is no folder for it."""
-    if name in STANDARD_OUTPUT:
-        return
-    target = Path(name)
-    if not target.resolve().parent.is_dir():
+    target = Path("/dev/stdout" if name in STANDARD_OUTPUT else name)
+    if name not in STANDARD_OUTPUT and not target.resolve().parent.is_dir():
         raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; make it first")
     if source != "-" and target.is_file() and Path(source).exists() and target.samefile(source):
         raise ValueError(f"--output {name} is the input {source} and would replace it; name another file")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.text_files import DataError, check_output
+from hf_vanilla_transformer.text_files import DataError, check_output, written_whole
 
 SCRIPTS = sorted(path.stem for path in (Path(__file__).parents[1] / "scripts").glob("[a-z]*.py"))
 EVERY_SCRIPT = pytest.mark.parametrize("name", SCRIPTS)
@@ -212,7 +212,34 @@ def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
     check_output("-", ["k"], "--output")
 
 
-@pytest.mark.parametrize("device", ["/dev/stdout", "/dev/null", "/dev/tty"])
+def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):
+    """As after `>> k`, where each line written would be one more to translate."""
+    for output in ("-", "/dev/stdout"):
+        with Path("hard").open("a") as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", file)
+            with pytest.raises(DataError, match=f"--output {output} is the input k and would replace it"):
+                check_output(output, ["new", "k"], "--output")
+            check_output(output, ["new"], "--output")
+
+
+@pytest.mark.parametrize("name", ["translate", "onnx_translate"])
+def test_a_program_whose_output_is_appended_to_its_input(name, kept):
+    script = Path(__file__).parents[1] / "scripts" / f"{name}.py"
+    with Path("k").open("ab") as output:
+        words = [sys.executable, str(script), "--model", "nope", "--input", "hard"]
+        done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "--output - is the input hard and would replace it" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named(kept):
+    Path("loop").symlink_to("loop")
+    check_output("loop", ["k", "loop"], "--output")
+    name = "x" * 250
+    with pytest.raises(DataError, match=f"^{name}: cannot be written .File name too long"), written_whole(name):
+        pytest.fail("there is nothing to write to")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/tty"])
 def test_devices_may_be_both(device):
     check_output(device, [device, "-"], "--output")
 
