@@ -7,6 +7,7 @@ Legend: S source length, T target length, h heads, d_model model width.
 """
 
 import math
+import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,9 @@ _NO_GLYPHS = ("LastResort", "Last Resort", "Color Emoji")
 _DPI = 150
 # Inches: the longest side of an attention figure's panels, and the room that a token gets until they reach it.
 _MAX_SIDE, _CELL = 24.0, 0.3
+# Characters of a token that are drawn, and those that have no glyph but are drawn as boxes or break the line.
+_LABEL_LENGTH = 24
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def plot_attention(
@@ -139,7 +143,13 @@ def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> No
     elif isinstance(axis, XAxis):
         style.update(rotation=45, ha="right", rotation_mode="anchor")
     # A "$" among the tokens would otherwise start a formula.
-    axis.set_ticks(range(len(tokens)), labels=list(tokens), parse_math=False, **style)
+    axis.set_ticks(range(len(tokens)), labels=[_label(token) for token in tokens], parse_math=False, **style)
+
+
+def _label(token: str) -> str:
+    """Return a token on one line, short enough to leave room for the panels."""
+    line = _CONTROL.sub(lambda found: repr(found[0])[1:-1], token)
+    return line if len(line) <= _LABEL_LENGTH else f"{line[: _LABEL_LENGTH - 1]}…"
 
 
 def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = None) -> Figure:
@@ -477,7 +487,7 @@ def _choose_fonts(figure: Figure, title: str) -> None:
         scripts = sorted({unicodedata.name(character, "unnamed").split()[0] for character in missing})
         logger.warning(
             f"figure {title!r}: no installed font has {''.join(sorted(missing)[:5])} ({', '.join(scripts)}), so boxes "
-            "are drawn; install one that has, such as Noto Sans CJK (Debian, Ubuntu: fonts-noto-cjk)"
+            "are drawn; install the script's Noto font (for CJK on Debian or Ubuntu: fonts-noto-cjk)"
         )
 
 

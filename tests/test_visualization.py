@@ -224,6 +224,15 @@ def test_another_font_that_has_the_characters_draws_them(only_own_font, tmp_path
 # Axes
 
 
+def test_long_tokens_leave_room_and_control_characters_are_escaped(tmp_path):
+    tokens = ["x" * 500, "a\nb\t\0", "\N{ZERO WIDTH NON-JOINER}می", "Kraftfahrzeughaftpflicht"]
+    # A panel without room would warn.
+    figure = plot_attention(attention(4, 4), tokens, tokens, tmp_path / "attention.png")
+    for labels in (panels(figure)[0].get_xticklabels(), panels(figure)[0].get_yticklabels()):
+        shown = [label.get_text() for label in labels]
+        assert shown == ["x" * 23 + "…", r"a\nb\t\x00", *tokens[2:]]
+
+
 def test_self_attention_has_the_same_name_on_both_axes():
     figure = plot_attention(attention(7, 7), SOURCE, SOURCE, keys="source", queries="source")
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "source (queries)")
