@@ -269,6 +269,8 @@ class Search:
         self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
         self.num_beams = num_beams = self._setting("num_beams", 1)
         _at_least(1, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
+        if not math.isfinite(length_penalty := self._setting("length_penalty", 1.0)):
+            raise ValueError(f"length_penalty is {length_penalty}; it must be finite, or no score can be compared")
         if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
             raise ValueError(f"{num_hypotheses} hypotheses need as many beams, but num_beams is {num_beams}; raise it")
         self.rows_per_sentence = max(num_beams, num_hypotheses)

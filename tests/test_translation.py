@@ -293,6 +293,7 @@ def test_progress_goes_to_standard_error(translator, capsys):
         (["a cat"], {"num_hypotheses": 2}, "2 hypotheses need as many beams, but num_beams is 1"),
         (["a cat"], {"num_hypotheses": 3, "num_beams": 2, "do_sample": True}, "3 hypotheses need as many beams"),
         (["a cat"], {"num_hypotheses": 0}, "num_hypotheses is 0; it must be at least 1"),
+        (["a cat"], {"num_beams": 2, "length_penalty": float("nan")}, "length_penalty is nan; it must be finite"),
         (["a cat"], {"num_beams": 0}, "num_beams is 0"),
         (["a cat"], {"max_tokens": 0}, "max_tokens is 0"),
         (["a cat"], {"chunk_size": 0}, "chunk_size is 0"),
