@@ -3,7 +3,7 @@
 import json
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -48,7 +48,7 @@ def weights_fault(folder: Path) -> str | None:
     for file in files:
         try:
             safe_open(file, framework="pt")
-        except SafetensorError as error:
+        except (OSError, SafetensorError) as error:
             return f"its {file.name} is damaged ({error})"
     return None
 
@@ -76,13 +76,9 @@ def expire_incomplete_checkpoints(run_dir: str | Path) -> None:
             os.utime(checkpoint, (0, 0))
 
 
-def readable_checkpoints(run_dir: str | Path) -> list[Path]:
-    """Return the checkpoints of a run whose weights can be read, oldest first; warn of the others."""
-    faults = {checkpoint: weights_fault(checkpoint) for checkpoint in _checkpoints(run_dir)}
-    for checkpoint, fault in faults.items():
-        if fault:
-            logger.warning(f"skipping {checkpoint}: {fault}")
-    return [checkpoint for checkpoint, fault in faults.items() if not fault]
+def complete_checkpoints(run_dir: str | Path) -> list[Path]:
+    """Return the complete checkpoints of a run, oldest first; warn of the others."""
+    return _without(checkpoint_fault, run_dir)
 
 
 def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
@@ -91,10 +87,18 @@ def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
     Raises:
         ValueError: The folder holds none.
     """
-    checkpoints = readable_checkpoints(run_dir)
+    checkpoints = _without(weights_fault, run_dir)
     if not checkpoints:
         raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
     return checkpoints[-number:]
+
+
+def _without(fault_of: Callable[[Path], str | None], run_dir: str | Path) -> list[Path]:
+    faults = {checkpoint: fault_of(checkpoint) for checkpoint in _checkpoints(run_dir)}
+    for checkpoint, fault in faults.items():
+        if fault:
+            logger.warning(f"skipping {checkpoint}: {fault}")
+    return [checkpoint for checkpoint, fault in faults.items() if not fault]
 
 
 def _checkpoints(run_dir: str | Path) -> list[Path]:
@@ -132,8 +136,9 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
 __all__ = [
     "average_checkpoints",
     "checkpoint_fault",
+    "complete_checkpoints",
     "expire_incomplete_checkpoints",
     "last_checkpoints",
     "newest_checkpoint",
-    "readable_checkpoints",
+    "weights_fault",
 ]

@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
 from .batching import check_ids, lengths_of
-from .checkpoints import average_checkpoints, checkpoint_fault, newest_checkpoint, readable_checkpoints
+from .checkpoints import average_checkpoints, checkpoint_fault, complete_checkpoints, newest_checkpoint
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import (
     SPLITS,
@@ -219,8 +219,9 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         ValueError: The folder holds a run that is not to be resumed, or there is no checkpoint to resume from.
     """
     folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
+    newest = newest_checkpoint(folder)
     if wanted is None:
-        if newest_checkpoint(folder):
+        if newest:
             raise ValueError(
                 f"--output_dir {folder} already holds a run: go on with it by --resume_from_checkpoint last, "
                 "or name another folder"
@@ -228,11 +229,17 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         if (folder / "config.json").exists():
             raise ValueError(f"--output_dir {folder} already holds a model; name another folder")
         return None
-    checkpoint = newest_checkpoint(folder) if str(wanted) in ("last", "true", "True") else str(wanted)
+    checkpoint = newest if str(wanted) in ("last", "true", "True") else str(wanted)
     if checkpoint is None:
         raise ValueError(f"--resume_from_checkpoint: {folder} holds no complete checkpoint; leave the option out")
     if fault := checkpoint_fault(checkpoint):
         raise ValueError(f"--resume_from_checkpoint {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
+    if newest and not Path(newest).samefile(checkpoint):
+        # It would be averaged with those to come, and be resumed from instead of them.
+        raise ValueError(
+            f"--resume_from_checkpoint {checkpoint}: --output_dir {folder} already holds {Path(newest).name}; resume "
+            "from last, or name another --output_dir"
+        )
     return checkpoint
 
 
@@ -632,7 +639,7 @@ def choose_model(
     """Return the trained model or the average of its last checkpoints, whichever is better on the validation pairs."""
     models = {"trained": load_model(args.output_dir)}
     number = args.average_last_checkpoints
-    checkpoints = readable_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
+    checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
     if number > 1 and len(checkpoints) > 1:
         models["averaged"] = average_checkpoints(checkpoints)
         models["averaged"].generation_config = models["trained"].generation_config

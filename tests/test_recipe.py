@@ -28,7 +28,12 @@ from transformers import (
     TrainerState,
 )
 
-from hf_vanilla_transformer import recipe, train_tokenizer
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    recipe,
+    train_tokenizer,
+)
 from hf_vanilla_transformer.data import DataArguments
 from hf_vanilla_transformer.recipe import ModelArguments, parse_overrides, train_translation
 from hf_vanilla_transformer.training import (
@@ -563,7 +568,8 @@ class TestResuming:
             with pytest.raises(SystemExit) as stop:
                 run(*files, folder="parts", options=options)
         assert stop.value.code == 130
-        assert "interrupted; --resume_from_checkpoint last goes on from the last" in capsys.readouterr().err
+        message = "interrupted; --resume_from_checkpoint last goes on from the last checkpoint"
+        assert capsys.readouterr().err.splitlines()[-1] == message
         # Without its preset and tokenizer: they come from the checkpoint.
         parts, results = run(*files, "--resume_from_checkpoint", "last", folder="parts", options=options[len(MODEL) :])
         assert history(parts) == history(whole) and history(parts, "eval_bleu") == history(whole, "eval_bleu")
@@ -590,12 +596,31 @@ class TestResuming:
         assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0
 
     def test_interrupted_while_the_first_checkpoint_is_saved(self, files, run, monkeypatch, capsys):
-        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
             patch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))
             run(*files)
+        message = "interrupted; there is no checkpoint yet, so the same command starts again"
+        assert stop.value.code == 130 and capsys.readouterr().err.splitlines()[-1] == message
         # There is nothing to resume from, and nothing in the way.
-        assert capsys.readouterr().err.endswith("there is no checkpoint yet, so the same command starts again\n")
         assert run(*files)[1]["steps"] == 6
+
+    def test_what_a_kill_left_of_another_run_is_not_averaged(self, tmp_path, files, run):
+        left = tmp_path / "model" / "checkpoint-4"
+        left.mkdir(parents=True)
+        model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=30, d_model=16))
+        model.save_pretrained(left)
+        _, results = run(*files)
+        assert results["steps"] == 6 and results["averaged_checkpoints"] == 2
+
+    def test_an_older_checkpoint(self, files, run, fail, capsys):
+        """Going on from it where newer ones lie would average two runs."""
+        folder, _ = run(*files)
+        older, newer = sorted(folder.glob("checkpoint-*"))
+        capsys.readouterr()
+        message = fail(*files, "--resume_from_checkpoint", str(older))
+        assert f"already holds {newer.name}; resume from last, or name another --output_dir" in message
+        _, results = run(*files, "--resume_from_checkpoint", str(older), folder="another")
+        assert results["steps"] == 6 and "averaged_checkpoints" not in results
 
     def test_divergence_leaves_no_model(self, tmp_path, files, capsys):
         words = ["--learning_rate", "1e30", "--optim", "sgd", "--lr_scheduler_type", "constant"]
