@@ -29,12 +29,18 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from transformers.training_args import OptimizerNames
 from transformers.utils import logging
 
 from .batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
-from .checkpoints import average_checkpoints, expire_incomplete_checkpoints, last_checkpoints, newest_checkpoint
+from .checkpoints import (
+    average_checkpoints,
+    expire_incomplete_checkpoints,
+    last_checkpoints,
+    newest_checkpoint,
+    weights_fault,
+)
 from .loading import check_finite
 from .loss_vanilla_transformer import IGNORE_INDEX
 from .presets import get_preset
@@ -264,6 +270,23 @@ class EarlyStopping(EarlyStoppingCallback):
             control.should_training_stop = True
 
 
+class _FindBestCheckpoint(TrainerCallback):
+    """Finds the best checkpoint of earlier sessions again, by a path that the folder of the run may have left."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Correct the path, or forget a damaged checkpoint, which `Trainer` would notice only at the end."""
+        if not state.best_global_step:
+            return
+        best = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
+        if not weights_fault(best):
+            state.best_model_checkpoint = str(best)
+        elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
+            logger.warning(f"{state.best_model_checkpoint} was the best, but {fault}: the best is sought anew")
+            state.best_model_checkpoint = state.best_metric = state.best_global_step = None
+
+
 class RunRecord(TrainerCallback, ExportableState):
     """Training time and loss over all sessions of a run.
 
@@ -350,12 +373,17 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         # Decoding begins with the encoder; the whole model must gather what is its own first, where it is sharded.
         register_fsdp_forward_method(model, "generate")
         self.add_callback(_EpochOfSampler)
-        self.run_record = RunRecord()
-        self.add_callback(self.run_record)
+        self.add_callback(_FindBestCheckpoint)
+        self.add_callback(RunRecord)
         # Of an evaluation: the mean loss and the number of labels of each batch.
         self._batch_losses: list[torch.Tensor] = []
         # Step, name and value of losses and gradient norms that are not checked yet.
         self._unread: list[tuple[int, str, torch.Tensor]] = []
+
+    @property
+    def run_record(self) -> RunRecord:
+        """Training time of earlier sessions; `restore_callback_states_from_checkpoint` replaces the callback."""
+        return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
@@ -425,8 +453,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
     def _remedy(self) -> str:
         kept = newest_checkpoint(self.args.output_dir)
         last = f"; the last checkpoint is {kept}" if kept else ""
-        rate = f"{self.args.learning_rate:.3g}"
-        return f": training has diverged; start again with a --learning_rate below {rate}, or --max_grad_norm 1{last}"
+        rate, clip = f"{self.args.learning_rate:.3g}", "" if self.args.max_grad_norm else ", or --max_grad_norm 1"
+        return f": training has diverged; start again with a --learning_rate below {rate}{clip}{last}"
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, unless a weight is not finite; a checkpoint is complete only when its last file is written.
@@ -550,8 +578,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         metrics = cast(dict[str, float], output.metrics)
         if self._batch_losses:
             metrics[f"{metric_key_prefix}_loss"] = self._mean_batch_loss()
-        if metric_key_prefix == "eval" and f"eval_{DEFAULT_METRIC}" not in metrics:
-            self._fall_back_on_loss()
+        self._settle_best_metric(metrics, metric_key_prefix)
         return output
 
     def _mean_batch_loss(self) -> float:
@@ -561,11 +588,16 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         losses, labels = batches[batches[:, 1] > 0].T
         return ((losses * labels).sum() / labels.sum()).item()
 
-    def _fall_back_on_loss(self) -> None:
-        """Let the loss decide what is best where nothing computes the metric that does so by default."""
-        if self.args.metric_for_best_model == DEFAULT_METRIC:
-            logger.warning(f"nothing computes {DEFAULT_METRIC}: the model with the lowest loss is the best")
-            self.args.metric_for_best_model, self.args.greater_is_better = "loss", False
+    def _settle_best_metric(self, metrics: dict[str, float], prefix: str) -> None:
+        """Let the loss decide what is best where nothing computes the default metric; of several sets, the first."""
+        sets = [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
+        if self.args.metric_for_best_model != DEFAULT_METRIC or prefix not in sets[:1]:
+            return
+        computed = f"{prefix}_{DEFAULT_METRIC}" in metrics
+        metric = f"{prefix}_{DEFAULT_METRIC if computed else 'loss'}".removeprefix("eval_")
+        if metric != DEFAULT_METRIC:
+            logger.warning(f"evaluation computes no eval_{DEFAULT_METRIC}: eval_{metric} decides which model is best")
+            self.args.metric_for_best_model, self.args.greater_is_better = metric, computed
 
     def _without_repeats(self, labels: torch.Tensor) -> torch.Tensor:
         """Return labels without those of the rows that only fill the last batch of several processes."""

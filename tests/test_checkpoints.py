@@ -93,6 +93,9 @@ class TestKilled:
             assert name.split(".")[0] in checkpoint_fault(folder) or "no weights" in checkpoint_fault(folder)
             (folder / name).write_bytes(content[: len(content) // 2])
             assert name in checkpoint_fault(folder)
+            (folder / name).unlink()
+            (folder / name).symlink_to(tmp_path / "gone")
+            assert name.split(".")[0] in checkpoint_fault(folder)
 
     def test_killed_while_an_old_one_is_deleted(self, tmp_path):
         options = {**SAVING, "save_steps": 1, "average_last_checkpoints": 2}
@@ -123,6 +126,37 @@ class TestKilled:
         assert [folder.name for folder in folders] == ["checkpoint-1", "checkpoint-2"]
         assert "checkpoint-3: its model.safetensors is damaged" in caplog.text
         average_checkpoints(folders)
+
+
+class TestBest:
+    OPTIONS = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+
+    def resumed(self, folder, stored, **options):
+        """A run resumed from its last checkpoint, which says that the first is the best one and where it was."""
+        path = folder / "checkpoint-6" / "trainer_state.json"
+        state = TrainerState.load_from_json(str(path))
+        state.best_model_checkpoint, state.best_global_step, state.best_metric = str(stored), 2, 0.0
+        state.save_to_json(str(path))
+        options = {**self.OPTIONS, "load_best_model_at_end": True, "eval_dataset": id_pairs(8), **options}
+        trainer = trainer_of(folder, tiny_model(seed=7), **options)
+        trainer.train(resume_from_checkpoint=True)
+        return trainer
+
+    @pytest.mark.parametrize("max_steps", [6, 8])
+    def test_moves_with_its_run(self, tmp_path, max_steps):
+        trainer_of(tmp_path, **self.OPTIONS, eval_dataset=id_pairs(8)).train()
+        best = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
+        model = self.resumed(tmp_path, "a former folder/checkpoint-2", max_steps=max_steps).model
+        assert best.keys() <= model.state_dict().keys()
+        assert all(torch.equal(model.state_dict()[name], weight) for name, weight in best.items())
+
+    @pytest.mark.parametrize("damage", [lambda file: os.truncate(file, 100), os.remove], ids=["truncated", "removed"])
+    def test_one_that_is_damaged_is_forgotten(self, tmp_path, caplog, damage):
+        trainer_of(tmp_path, **self.OPTIONS, eval_dataset=id_pairs(8)).train()
+        damage(tmp_path / "checkpoint-2" / "model.safetensors")
+        trainer = self.resumed(tmp_path, tmp_path / "checkpoint-2", max_steps=8)
+        assert "checkpoint-2 was the best, but it" in caplog.text
+        assert trainer.state.best_global_step == 8 and trainer.state.best_metric > 0
 
 
 class TestFinished:
@@ -191,6 +225,12 @@ class TestFinished:
             assert mean_training_loss(resumed.state.log_history) == pytest.approx(expected, abs=1e-6)
             # The first session's, as far as its checkpoint, and this one's.
             assert resumed.run_record.seconds > 0 and resumed.run_record.since_epoch == 0
+
+    def test_the_record_survives_restored_callbacks(self, tmp_path):
+        trainer_of(tmp_path, **SAVING).train()
+        resumed = trainer_of(tmp_path, **{**SAVING, "max_steps": 8}, restore_callback_states_from_checkpoint=True)
+        resumed.train(resume_from_checkpoint=True)
+        assert resumed.run_record.seconds > 0
 
     def test_a_run_that_kept_no_record(self, tmp_path):
         options = {**SAVING, "max_steps": 4}

@@ -467,7 +467,18 @@ class TestEvaluation:
         trainer.train()
         measured = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         assert len(measured) == 2 and trainer.state.best_metric == min(measured)
-        assert caplog.text.count("nothing computes bleu: the model with the lowest loss is the best") == 1
+        assert caplog.text.count("evaluation computes no eval_bleu: eval_loss decides which model is best") == 1
+
+    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"bleu": 5.0}], ids=["none", "bleu"])
+    def test_the_first_of_several_evaluation_sets_decides(self, tmp_path, caplog, scorer):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
+        sets = {"near": id_pairs(8), "far": id_pairs(8, seed=1)}
+        trainer = trainer_of(tmp_path, args=args, eval_dataset=sets, compute_metrics=scorer)
+        trainer.train()
+        decides = "eval_near_bleu" if scorer else "eval_near_loss"
+        measured = [entry[decides] for entry in trainer.state.log_history if decides in entry]
+        assert len(measured) == 2 and trainer.state.best_metric == (max if scorer else min)(measured)
+        assert caplog.text.count(f"evaluation computes no eval_bleu: {decides} decides which model is best") == 1
 
     @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
     def test_decoding_without_an_end_is_bounded(self, tmp_path, options):
