@@ -19,6 +19,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerEncoder,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
+    attention_vanilla_transformer,
 )
 from hf_vanilla_transformer.attention_vanilla_transformer import VanillaTransformerAttention
 from hf_vanilla_transformer.modeling_vanilla_transformer import (
@@ -276,6 +277,18 @@ class TestMasks:
         else:
             close(other_logits.float(), logits.float(), 0.05)
             assert all(grad.isfinite().all() for grad in actual.values())
+
+    def test_eager_gives_the_same_without_looking_at_the_mask(self, monkeypatch):
+        model, batch, found = tiny_model(attn_implementation="eager"), self.with_an_empty_source(), []
+        batch["attention_mask"][1, :3] = 1
+        for looks in (True, False):
+            if not looks:
+                monkeypatch.setattr(attention_vanilla_transformer, "is_plain", lambda *_: False)
+            outputs = model(**batch)
+            outputs.loss.backward()
+            found.append((outputs.logits, gradients(model)))
+        close(found[0][0], found[1][0], 1e-6)
+        close_gradients(found[0][1], found[1][1])
 
     # transformers and torch use what torch has deprecated where they compile flex attention.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
