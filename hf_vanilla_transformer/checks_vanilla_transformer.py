@@ -16,7 +16,7 @@ IGNORE_INDEX = -100
 
 USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resize the model's vocabulary"
 
-GIVE_LABELS = f"{IGNORE_INDEX} marks padding of labels: give the labels too, or pad them on the right"
+NO_CACHE = f"{IGNORE_INDEX} marks padding of labels: give the labels too, or `use_cache=False`, or pad on the right"
 
 
 def as_ids(ids: Tensor, name: str) -> Tensor:
@@ -50,7 +50,7 @@ def check_ids(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TO
     if lowest < 0 or highest >= size:
         place = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
         wrong = ids[tuple(place)].item()
-        remedy = GIVE_LABELS if wrong == IGNORE_INDEX else remedy
+        remedy = NO_CACHE if wrong == IGNORE_INDEX else remedy
         raise ValueError(f"{name} has {wrong} at {place}, but ids go from 0 to {size - 1}: {remedy}.")
 
 

@@ -21,8 +21,10 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_t
     A row that is padded on the left keeps that padding, as -100, before its start token: `padding_last` finds it.
 
     Raises:
-        ValueError: If one of the two tokens is None.
+        ValueError: If one of the two tokens is None, or the labels are no rows of at least one.
     """
+    if labels.dim() != 2 or not labels.shape[1]:
+        raise ValueError(f"`labels` have the shape {tuple(labels.shape)}: give (B, T), at least one for each row.")
     if pad_token_id is None or decoder_start_token_id is None:
         name = "pad_token_id" if pad_token_id is None else "decoder_start_token_id"
         raise ValueError(f"`{name}` is None in the configuration: set it, or give `decoder_input_ids`.")

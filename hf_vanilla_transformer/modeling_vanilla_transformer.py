@@ -378,7 +378,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); data collators call this.
 
-        Padding on the left stays -100, which `forward` takes together with the labels.
+        Padding on the left stays -100, which `forward` takes unless it fills a cache.
         """
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
@@ -407,7 +407,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             input_ids: Source tokens (B, S).
             attention_mask: 1 at source tokens, 0 at padding, (B, S).
             decoder_input_ids: Target tokens (B, T); by default `labels` shifted right, with the start token before the
-                first label of a row. With `labels`, a row may begin with -100 for padding.
+                first label of a row. A row may begin with -100 for padding, unless a cache is filled.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
             encoder_outputs: What the encoder returned, to spare running it.
             past_key_values: Keys and values of earlier target tokens.
@@ -428,14 +428,16 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             ValueError: If a side has no input or two, a mask another shape than the tokens, an id no embedding,
                 learned positions are too few, or epsilon is out of range.
         """
-        places = None
+        places, use_cache = None, self.config.use_cache if use_cache is None else use_cache
+        fills_cache = labels is None and (use_cache or past_key_values is not None)
         if labels is not None:
             use_cache = False
             labels = check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if decoder_input_ids is not None:
-                decoder_input_ids, places = padding_last(decoder_input_ids, decoder_attention_mask)
+        # A cache would keep tokens in the places that they are moved to.
+        if decoder_input_ids is not None and not fills_cache:
+            decoder_input_ids, places = padding_last(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,

@@ -1,5 +1,7 @@
 """The loss: shifted labels, smoothing, accumulation, and the loss that never stores its logits."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -147,12 +149,26 @@ def test_rows_padded_on_the_left_go_on_from_a_cache():
         torch.testing.assert_close(own, expected[:, :length, 3 : 3 + length], rtol=1e-5, atol=1e-5)
 
 
-def test_padding_before_the_start_token_needs_the_labels():
-    """Without them nothing tells that it is padding; `Trainer` takes them from the model to smooth them itself."""
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "does not look"])
+def test_padding_before_the_start_token_without_the_labels(monkeypatch, looks):
+    """`Trainer` takes them from the model where it smooths them itself, or has a loss function of its own."""
+    if not looks:
+        monkeypatch.setattr(loss_vanilla_transformer, "is_plain", lambda *_: False)
     model, (_, labels, source) = tiny_model(), padded_on_both_sides()
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-    with pytest.raises(ValueError, match=r"`decoder_input_ids` has -100 at \[1, 0\].*labels.*pad them on the right"):
-        model(input_ids=source, decoder_input_ids=decoder_input_ids)
+    found = model(input_ids=source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    seen = labels != IGNORED
+    torch.testing.assert_close(found[seen], model(input_ids=source, labels=labels).logits[seen])
+
+
+def test_padding_before_the_start_token_is_not_cached():
+    """Tokens after it would look at it, and at others than those that they follow."""
+    model, (_, labels, source) = tiny_model(), padded_on_both_sides()
+    given = {"input_ids": source, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
+    filled = model(input_ids=source, decoder_input_ids=source[:, :3], use_cache=True).past_key_values
+    for options in ({}, {"use_cache": True}, {"use_cache": False, "past_key_values": filled}):
+        with pytest.raises(ValueError, match=r"`decoder_input_ids` has -100 at \[1, 0\].*labels.*or pad on the right"):
+            model(**given, **options)
 
 
 INTEGERS = [torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16]
@@ -185,6 +201,12 @@ def test_a_label_outside_of_the_vocabulary_is_named_a_label(skip_logits, beside,
     batch["labels"][1, 2] = wrong
     with pytest.raises(ValueError, match=rf"`labels` has {wrong} at \[1, 2\]"):
         model(**batch, **BESIDE[beside](model, batch["labels"]), skip_logits=skip_logits)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3,), (3, 2, 2)], ids=str)
+def test_labels_of_another_shape_are_named(shape):
+    with pytest.raises(ValueError, match=rf"`labels` have the shape {re.escape(str(shape))}: give \(B, T\)"):
+        tiny_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=torch.ones(shape, dtype=torch.long))
 
 
 @pytest.mark.parametrize("missing", ["pad_token_id", "decoder_start_token_id"])
