@@ -870,7 +870,7 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match="cannot be made"):
             convert_checkpoint(state, tmp_path / "full" / "mine" / "below", **HEADS)
 
-        def full_disk(self, folder, **kwargs):
+        def full_disk(self, folder, *args, **kwargs):
             (Path(folder) / "config.json").touch()
             raise OSError(28, "No space left on device")
 
