@@ -13,8 +13,11 @@ from transformers import (
     AutoTokenizer,
 )
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .modeling_vanilla_transformer import (
+from .inference.pipeline import TranslationPipeline
+from .inference.pipeline import register as _register_pipeline
+from .inference.scoring import Score, score
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.modeling_vanilla_transformer import (
     VanillaTransformerDecoder,
     VanillaTransformerEncoder,
     VanillaTransformerEncoderModel,
@@ -23,11 +26,8 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
-from .pipeline import TranslationPipeline
-from .pipeline import register as _register_pipeline
+from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .presets import PRESETS, preset_config
-from .scoring import Score, score
-from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 
 __version__ = "0.1.0"
 

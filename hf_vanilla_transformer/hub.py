@@ -11,8 +11,8 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
 from safetensors import SafetensorError, safe_open
 
-from .sharing_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
-from .tokenization_vanilla_transformer import PAIR_NOTICE, VanillaTransformerTokenizer, source_file
+from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
+from .model.tokenization_vanilla_transformer import PAIR_NOTICE, VanillaTransformerTokenizer, source_file
 
 WEIGHTS = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json

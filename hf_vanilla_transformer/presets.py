@@ -8,7 +8,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ with importing():
     from transformers.utils.logging import disable_progress_bar
 
     import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
-    from hf_vanilla_transformer.checkpoints import average_checkpoints, last_checkpoints
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.files import empty_folder
     from hf_vanilla_transformer.hub import check_safetensors
-    from hf_vanilla_transformer.loading import load_tokenizer
-    from hf_vanilla_transformer.text_files import empty_folder
+    from hf_vanilla_transformer.inference.loading import load_tokenizer
+    from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 
 TOKENIZER_FILE = "tokenizer_config.json"
 

@@ -23,10 +23,10 @@ with importing():
     import datasets
     import transformers
 
-    from hf_vanilla_transformer.benchmark import BenchmarkArguments, run_suites
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.data import DataArguments
-    from hf_vanilla_transformer.suites import SUITES
+    from benchmarks.benchmark import BenchmarkArguments, run_suites
+    from benchmarks.model_benchmarks import SUITES
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data.reading import DataArguments
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,8 +15,8 @@ from _imports import importing
 with importing():
     from transformers.utils.logging import disable_progress_bar
 
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.conversion import LAYOUTS, Conversion, convert_checkpoint
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.conversion.convert import LAYOUTS, Conversion, convert_checkpoint
 
 EXAMPLES = "One example a layout:\n\n" + "\n".join(
     f"    {layout.name}: {layout.description}\n"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from _imports import importing
 
 with importing():
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.metrics import translation_scores
-    from hf_vanilla_transformer.text_files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.training.metrics import translation_scores
 
 
 @dataclass

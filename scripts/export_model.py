@@ -26,9 +26,9 @@ with importing():
     from transformers.utils.logging import disable_progress_bar
 
     import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.export import export_model
-    from hf_vanilla_transformer.export_ctranslate2 import QUANTIZATIONS
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.export.ctranslate2 import QUANTIZATIONS
+    from hf_vanilla_transformer.export.export import export_model
 
 
 @dataclass

@@ -21,9 +21,9 @@ with importing():
     import datasets
     import transformers
 
-    from hf_vanilla_transformer.classification import ComparisonArguments, compare_classifiers
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.labelled_text import LabelledTextArguments
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from imdb.classification import ComparisonArguments, compare_classifiers
+    from imdb.labelled_text import LabelledTextArguments
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from _imports import importing
 
 with importing():
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
     from hf_vanilla_transformer.hub import files_to_share, publish
 
 UNITS = ("B", "kB", "MB", "GB")

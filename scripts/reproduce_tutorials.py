@@ -18,9 +18,9 @@ with importing():
     import datasets
     import transformers
 
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.data import DataArguments
-    from hf_vanilla_transformer.tutorials import TUTORIALS, TutorialArguments, reproduce
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data.reading import DataArguments
+    from tutorials.tutorials import TUTORIALS, TutorialArguments, reproduce
 
 
 def main(argv: list[str] | None = None) -> None:

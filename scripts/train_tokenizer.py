@@ -24,9 +24,12 @@ from typing import Literal
 from _imports import importing
 
 with importing():
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.text_files import read_lines
-    from hf_vanilla_transformer.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.files import read_lines
+    from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
+        VanillaTransformerTokenizer,
+        train_tokenizer,
+    )
 
 _ALGORITHMS = Literal["bpe", "unigram", "word", "whitespace", "character"]
 _FILES_OF_SIDES = tuple(VanillaTransformerTokenizer.vocab_files_names.values())

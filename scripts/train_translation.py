@@ -26,11 +26,12 @@ with importing():
     import yaml
     from transformers import HfArgumentParser
 
-    from hf_vanilla_transformer.checkpoints import newest_checkpoint
-    from hf_vanilla_transformer.command_line import argument_parser, did_you_mean, one_line_errors
-    from hf_vanilla_transformer.data import DataArguments
-    from hf_vanilla_transformer.recipe import ModelArguments, train_translation
-    from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data.reading import DataArguments
+    from hf_vanilla_transformer.errors import did_you_mean
+    from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
+    from hf_vanilla_transformer.training.experiment import ModelArguments, train_translation
+    from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainingArguments
 
 CARD_TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
 USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"

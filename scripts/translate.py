@@ -25,10 +25,10 @@ with importing():
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from hf_vanilla_transformer.command_line import argument_parser, one_line_errors
-    from hf_vanilla_transformer.serving import load_ctranslate2
-    from hf_vanilla_transformer.text_files import check_output, read_lines, written_whole
-    from hf_vanilla_transformer.translation import CHUNK_SIZE, load, translate_lines
+    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
+    from hf_vanilla_transformer.inference.translation import CHUNK_SIZE, load, translate_lines
 
 # What a script that reads the output would take for the end of a line.
 LINE_ENDS_TO_BLANKS = str.maketrans("\r\n", "  ")

@@ -32,6 +32,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest  # noqa: E402 - must follow the environment above
 import torch  # noqa: E402 - must follow the environment above
 
+from paths import SCRIPTS, SHARED
+
 torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
 
@@ -54,7 +56,7 @@ def load_script() -> Callable[[str], ModuleType]:
     """Import a program of scripts/ by its name, to call its functions in this process."""
 
     def load(name: str) -> ModuleType:
-        path = Path(__file__).parents[1] / "scripts" / f"{name}.py"
+        path = SCRIPTS / f"{name}.py"
         spec = importlib.util.spec_from_file_location(f"{name}_script", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -69,7 +71,7 @@ def load_script() -> Callable[[str], ModuleType]:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora that may lie beside the checkout."""
-    folder = Path(__file__).parents[2] / "shared" / "data"
+    folder = SHARED / "data"
     if not folder.is_dir():
         pytest.skip("needs the corpora of ../shared/data, which are not part of the repository")
     return folder

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from foreign_models import TorchNN
+from paths import ROOT
 from reviewers import save_bert, save_reviews
 from translators import build
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Added to a command of the README so that it ends in seconds.

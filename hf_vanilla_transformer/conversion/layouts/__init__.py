@@ -1,0 +1,1 @@
+"""The layouts of source checkpoints, one module a family."""

@@ -1,0 +1,1 @@
+"""Parallel text, from files to batches of token ids."""

@@ -1,0 +1,1 @@
+"""The built-in English-Spanish corpus."""

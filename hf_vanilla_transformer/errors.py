@@ -1,0 +1,39 @@
+"""Errors of the user's input, and the words that help to mend it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORECASE)
+
+
+class DataError(ValueError):
+    """The data, or the arguments that name it, cannot be used; the message is one line and says what would help."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the known name nearest to `name`, or "" if none is near."""
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str]:
+    """Return the words of a command line with placeholders for the values of options such as `--hub_token`.
+
+    Args:
+        words: The command line.
+        secret: A value that is hidden wherever it occurs, because options can be abbreviated.
+    """
+    hidden, secret_follows = [], False
+    for word in words:
+        option, equals, _ = word.partition("=")
+        named = SECRET_OPTION.fullmatch(option) is not None
+        secret_follows = secret_follows and not option.startswith("--")
+        if secret_follows or (named and equals) or (secret and secret in word):
+            word = f"{option}=<secret>" if equals and option.startswith("--") else "<secret>"
+        hidden.append(word)
+        secret_follows = secret_follows or (named and not equals)
+    return hidden
+
+
+__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "without_secrets"]

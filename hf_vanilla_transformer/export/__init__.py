@@ -1,0 +1,1 @@
+"""A trained model in other formats: CTranslate2, ONNX, Marian."""

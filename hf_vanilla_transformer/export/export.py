@@ -1,0 +1,101 @@
+"""Trained models carried out to where they serve: one function for a folder, and a table of the formats."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..files import empty_folder, folder_written_whole
+from ..inference.ctranslate2 import check_settings
+from ..inference.loading import load_model, load_tokenizer
+from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from .ctranslate2 import write_ctranslate2
+from .marian import write_marian
+from .onnx import write_onnx
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+class Target(NamedTuple):
+    """A format: what writes it, and the options that it has."""
+
+    write: Callable[..., None]
+    options: tuple[str, ...]
+
+
+def _to_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+    check_settings(model.generation_config.to_dict())
+    write_ctranslate2(model, folder, tokenizer, **options)
+
+
+def _to_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+    check_settings(model.generation_config.to_dict(), "onnx_translate.py")
+    write_onnx(model, folder, **options).save_pretrained(folder)
+
+
+def _to_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    write_marian(model, folder)
+
+
+TARGETS = {
+    "ctranslate2": Target(_to_ctranslate2, ("quantization", "max_positions")),
+    "onnx": Target(_to_onnx, ("max_positions",)),
+    "marian": Target(_to_marian, ()),
+}
+
+
+def export_model(name: str | Path, to: str, output_dir: str | Path, **options: Any) -> Path:
+    """Write a saved model in another format, with its tokenizer and its generation settings.
+
+    Args:
+        name: Folder of the model, or its name on the Hub. The tokenizer is expected there too; without one, nothing
+            but ids can be translated.
+        to: The format, a key of `TARGETS`.
+        output_dir: A new or empty folder. It appears when all is written, or not at all.
+        **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, where the
+            format has them; None stands for its default.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The model cannot be loaded, is none of ours, lacks weights, or has a property that the format
+            has not; the format or an option is unknown; or the folder is not empty. Says which.
+    """
+    if to not in TARGETS:
+        raise ValueError(f"--to {to} is unknown; use one of {', '.join(TARGETS)}")
+    options = {option: value for option, value in options.items() if value is not None}
+    for option in options:
+        if option not in TARGETS[to].options:
+            raise ValueError(f"--to {to} has no --{option}; leave it out")
+    if options.get("max_positions", 1) < 1:
+        raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
+    empty_folder(output_dir)
+    model, tokenizer = load_for_export(name)
+    with folder_written_whole(output_dir) as folder:
+        TARGETS[to].write(model, tokenizer, folder, **options)
+        model.generation_config.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    return Path(output_dir)
+
+
+def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | None]:
+    """Return a model of ours in float32, and its tokenizer if its folder holds one.
+
+    Raises:
+        ValueError: They cannot be loaded whole (see `load_model`), or the model is of another kind.
+    """
+    model = load_model(name, dtype=torch.float32)
+    if (kind := model.config.model_type) != MODEL_TYPE:
+        raise ValueError(
+            f"model {name} cannot be exported: model_type is {kind!r}, not {MODEL_TYPE!r}; use tools of its own"
+        )
+    folder = Path(name)
+    has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
+    return model.eval(), load_tokenizer(name) if has_tokenizer else None
+
+
+__all__ = ["TARGETS", "Target", "export_model", "load_for_export"]

@@ -1,0 +1,343 @@
+"""Configuration of the encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017)."""
+
+import copy
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, ClassVar, get_args, get_origin
+
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from .hub_code_vanilla_transformer import MODEL_TYPE, CodeSharingMixin
+
+NORM_POSITIONS = ("post", "pre", "none")
+POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
+
+# Similarity (0..1) above which an unknown keyword is taken for a misspelt field.
+MISSPELLING_SIMILARITY = 0.85
+
+# Fields that each side has, after "encoder_" or "decoder_".
+SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
+
+# `AutoTokenizer.from_pretrained` hands its arguments to the configuration too; these resemble our `..._token_id`.
+TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
+
+
+class DerivedField:
+    """A field that follows other fields while it is None: None is stored and saved, the value in use is read."""
+
+    def __init__(self, derive: Callable[[Any], Any]):
+        self.derive = derive
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember the field's name."""
+        self.name = name
+
+    def __get__(self, config: Any, owner: type | None = None) -> Any:
+        """Return the value in use; None of the class, which is the default, and where nothing can be derived."""
+        if config is None:
+            return None
+        if (stored := vars(config).get(self.name)) is not None:
+            return stored
+        try:
+            return self.derive(config)
+        except (TypeError, ZeroDivisionError):
+            # `validate` names the field at fault; until then a configuration can be shown.
+            return None
+
+    def __set__(self, config: Any, value: Any) -> None:
+        """Store a value, or None to derive it."""
+        vars(config)[self.name] = value
+
+
+def derived(derive: Callable[[Any], Any]) -> Any:
+    """Return a `DerivedField`, as what a type checker takes for any field's default."""
+    return DerivedField(derive)
+
+
+class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
+    """All sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
+
+    Names follow `MarianConfig` wherever they mean the same. The paper's symbol stands in brackets.
+
+    A field that may be `None` with a meaning is derived: it reads as the value in use, follows the fields that it
+    depends on when they change, and is saved as `None`. Every field is checked when a configuration is built or
+    loaded, when a model is built from it, and when either is saved.
+
+    Args:
+        vocab_size: Number of source tokens.
+        decoder_vocab_size: Number of target tokens; `None` means `vocab_size`, as does the same number where both
+            sides share their embeddings.
+        d_model: Width of embeddings and layers [d_model].
+        encoder_layers: Number of encoder layers [N].
+        decoder_layers: Number of decoder layers [N].
+        encoder_attention_heads: Heads of each encoder attention [h].
+        decoder_attention_heads: Heads of each decoder attention [h].
+        encoder_ffn_dim: Inner width of the encoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
+        decoder_ffn_dim: Inner width of the decoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
+        head_dim: Width of one head's queries and keys [d_k]; `None` means `d_model / heads`. Where the sides have
+            different numbers of heads, this reads as the encoder's, like `num_attention_heads`; see
+            `get_text_config` for the decoder's, and `attention_dims`.
+        value_head_dim: Width of one head's values [d_v]; `None` as for `head_dim`.
+        activation_function: Any key of `transformers.activations.ACT2FN`, "linear" included.
+        dropout: Probability of dropping an embedding or a sub-layer output [P_drop].
+        attention_dropout: Probability of dropping an attention weight.
+        activation_dropout: Probability of dropping an inner feed-forward activation.
+        norm_position: Layer normalization after each residual sum ("post", the paper), before each
+            sub-layer ("pre", the Annotated Transformer), or absent ("none").
+        final_layer_norm: Whether each stack ends in one more layer normalization; `None` means only
+            with `norm_position="pre"`.
+        layer_norm_eps: Epsilon of every layer normalization.
+        attention_bias: Whether the attention projections have biases (the paper's have none).
+        lm_head_bias: Whether the projection to the vocabulary has a bias.
+        position_embedding_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
+        sinusoidal_layout: "interleaved" sines and cosines (the paper), or "concatenated": all sines,
+            then all cosines (Marian, tensor2tensor).
+        max_position_embeddings: Longest sequence with learned positions; with sinusoids only the
+            number of cached positions, no limit.
+        scale_embedding: Whether embeddings are multiplied by `sqrt(d_model)` (section 3.4).
+        share_encoder_decoder_embeddings: Whether both sides read one embedding matrix (section 3.4).
+        tie_word_embeddings: Whether the output projection is the decoder's embedding matrix (section 3.4).
+        use_cache: Whether decoding keeps keys and values by default.
+        pad_token_id: Id of the padding token, equal on both sides.
+        bos_token_id: Id of the beginning-of-sequence token.
+        eos_token_id: Id, or ids, of the end-of-sequence token.
+        decoder_start_token_id: Id of the token that decoding starts with.
+        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`.
+            Matrices start Xavier-uniform, biases at zero.
+
+    Raises:
+        ValueError: For an impossible value or combination, naming the field, its value and what would do,
+            and for an unknown keyword that looks like a misspelt field.
+
+    Example:
+        ```python
+        config = VanillaTransformerConfig(vocab_size=8000, d_model=256, encoder_layers=3, decoder_layers=3)
+        model = VanillaTransformerForConditionalGeneration(config)
+        ```
+    """
+
+    model_type = MODEL_TYPE
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    # Heads and inner feed-forward units are dealt out to the processes; see `from_pretrained(..., tp_plan="auto")`.
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        f"{side}.layers.*.{part}": style
+        for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn")))
+        for part, style in (
+            *((f"{attention}.{name}_proj", "colwise") for attention in attentions for name in ("q", "k", "v")),
+            *((f"{attention}.out_proj", "rowwise") for attention in attentions),
+            ("fc1", "colwise"),
+            ("fc2", "rowwise"),
+        )
+    }
+    # Fully sharded, a layer is gathered when it runs; embeddings, which several parts may share, stay with the whole.
+    base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
+        f"{side}.layers.*": "free_full_weight" for side in ("encoder", "decoder")
+    }
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 37000
+    decoder_vocab_size: int | None = derived(lambda config: config.vocab_size)
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    head_dim: int | None = derived(lambda config: config.d_model // config.encoder_attention_heads)
+    value_head_dim: int | None = derived(lambda config: config.d_model // config.encoder_attention_heads)
+    activation_function: str = "relu"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    norm_position: str = "post"
+    final_layer_norm: bool | None = derived(lambda config: config.norm_position == "pre")
+    layer_norm_eps: float | int = 1e-5
+    attention_bias: bool = False
+    lm_head_bias: bool = False
+    position_embedding_type: str = "sinusoidal"
+    sinusoidal_layout: str = "interleaved"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    init_std: float | int | None = derived(lambda config: config.d_model**-0.5)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check every field; leave to be derived what an earlier release stored of a shared vocabulary."""
+        if self._auto_class is None:
+            # This class is the installed one: a folder that it is saved in holds no code that could be named.
+            kwargs.pop("auto_map", None)
+        super().__post_init__(**kwargs)
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size == self.vocab_size:
+            self.decoder_vocab_size = None
+        self.validate()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Return the configuration of a dictionary, with keyword arguments on top; `from_pretrained` ends here.
+
+        Raises:
+            ValueError: As the constructor, also for the keyword arguments.
+        """
+        return_unused = kwargs.pop("return_unused_kwargs", False)
+        config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
+        config._reject_misspelt(unused.keys() - TOKENIZER_KEYWORDS)
+        config.validate()
+        return (config, unused) if return_unused else config
+
+    def validate(self) -> None:
+        """Check every field; `save_pretrained`, of a model as well, calls this too.
+
+        Raises:
+            ValueError: For an impossible value or combination, naming the field, its value and what would do.
+        """
+        self._reject_misspelt(vars(self))
+        self._check_choices()
+        self._check_types()
+        self._check_sizes()
+        self._check_probabilities()
+        self._check_special_tokens()
+        super().validate()  # type: ignore[misc]  # comes from the decorator `strict` of huggingface_hub
+
+    def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
+        """Save the configuration to a file, if it is valid; takes the arguments of the base class."""
+        self.validate()
+        super().to_json_file(json_file_path, use_diff)
+
+    def attention_dims(self, heads: int) -> tuple[int, int]:
+        """Return the width of one head's keys [d_k] and values [d_v] for an attention of `heads` heads."""
+        key, value = (vars(self)[name] for name in ("head_dim", "value_head_dim"))
+        return key or self.d_model // heads, value or self.d_model // heads
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
+        """Return this configuration, or that of one side, as seen by `generate()` and its caches.
+
+        That of one side gives the side's sizes under the names of either side, and so `num_hidden_layers`,
+        `num_attention_heads`, `head_dim` and `vocab_size`. Where nobody asks for the encoder, `vocab_size` is the
+        number of target tokens: beam search (before transformers 5.23), transition scores, prompt lookup and
+        watermarks lay out the scores by it.
+        """
+        if decoder == encoder and self.decoder_vocab_size == self.vocab_size:
+            return self
+        config = copy.copy(self)
+        if decoder == encoder or decoder:
+            config.vocab_size = self.decoder_vocab_size or self.vocab_size
+        if decoder != encoder:
+            config.decoder_vocab_size = None
+            for name in SIDE_FIELDS:
+                value = getattr(self, f"{'decoder' if decoder else 'encoder'}_{name}")
+                config.update({f"encoder_{name}": value, f"decoder_{name}": value})
+        return config
+
+    def _reject_misspelt(self, names: Iterable[str]) -> None:
+        """Raise for an unknown name close to a field; others pass, as everywhere in transformers."""
+        own = [field.name for field in fields(VanillaTransformerConfig)]
+        # `tie_encoder_decoder` stands in configurations that older releases of transformers wrote.
+        known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels", "tie_encoder_decoder"}
+        for name in names:
+            if name in known or name.startswith("_"):
+                continue
+            if close := difflib.get_close_matches(name, own, n=1, cutoff=MISSPELLING_SIMILARITY):
+                raise ValueError(f"unknown field `{name}`: did you mean `{close[0]}`?")
+
+    def _check_types(self) -> None:
+        """Raise for a value of another type, such as the text "8" from a configuration file."""
+        for name, annotation in VanillaTransformerConfig.__annotations__.items():
+            if get_origin(annotation) is ClassVar:
+                continue
+            types = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
+            value = vars(self)[name]
+            # Python takes True for the integer 1; here it would be a mistake.
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                wanted = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
+                raise ValueError(f"`{name}` is {value!r}; it must be {wanted}.")
+
+    def _check_sizes(self) -> None:
+        for name in (
+            "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
+            "encoder_attention_heads", "decoder_attention_heads", "head_dim", "value_head_dim",
+            "max_position_embeddings",
+        ):  # fmt: skip  # one name a line would hide the rule they share
+            value = vars(self)[name]
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` is {value}; it must be at least 1.")
+        for name in ("encoder_ffn_dim", "decoder_ffn_dim"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; use 0 for no feed-forward sub-layer, or more.")
+        if not self.layer_norm_eps > 0:
+            raise ValueError(f"`layer_norm_eps` is {self.layer_norm_eps}; it must be above 0.")
+        if not (self.init_std or 0) > 0:
+            raise ValueError(f"`init_std` is {self.init_std}; it must be above 0, or None for d_model ** -0.5.")
+        self._check_heads()
+        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"`d_model` is {self.d_model}, but sinusoidal positions need an even width: "
+                'use an even `d_model`, or `position_embedding_type="learned"`.'
+            )
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"`share_encoder_decoder_embeddings` is True, but `decoder_vocab_size` is {self.decoder_vocab_size} "
+                f"and `vocab_size` is {self.vocab_size}: make them equal, or set "
+                "`share_encoder_decoder_embeddings=False`."
+            )
+
+    def _check_heads(self) -> None:
+        if None not in (vars(self)["head_dim"], vars(self)["value_head_dim"]):
+            return
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            heads = getattr(self, name)
+            if self.d_model % heads:
+                raise ValueError(
+                    f"`d_model` is {self.d_model}, which `{name}`={heads} does not divide: "
+                    "use a multiple, or set both `head_dim` and `value_head_dim`."
+                )
+
+    def _check_choices(self) -> None:
+        choices = {
+            "norm_position": NORM_POSITIONS,
+            "position_embedding_type": POSITION_EMBEDDING_TYPES,
+            "sinusoidal_layout": SINUSOIDAL_LAYOUTS,
+            "activation_function": tuple(ACT2FN),
+            "is_encoder_decoder": (True,),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                near = difflib.get_close_matches(str(value).lower(), map(str, allowed), n=1)
+                hint = f"did you mean {near[0]!r}? Use" if near else "use"
+                raise ValueError(f"`{name}` is {value!r}; {hint} one of {', '.join(map(repr, allowed))}.")
+
+    def _check_probabilities(self) -> None:
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and below 1.")
+
+    def _check_special_tokens(self) -> None:
+        """Special ids are shared by both sides, so each must lie in the smaller vocabulary."""
+        vocabulary = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not (isinstance(token_id, int) and 0 <= token_id < vocabulary):
+                    raise ValueError(
+                        f"`{name}` is {token_id!r}; use an id of both vocabularies, 0 to {vocabulary - 1}."
+                    )
+
+
+__all__ = ["VanillaTransformerConfig"]

@@ -1,0 +1,1 @@
+"""Training: arguments, trainer, checkpoints, metrics, and the experiment that puts them together."""

@@ -1,0 +1,214 @@
+"""scripts/translate.py: files, pipes, JSON lines, and what it says of mistakes."""
+
+import gzip
+import io
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTokenizer,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.inference.translation import translate
+from paths import SCRIPTS
+from translators import build
+
+SCRIPT = SCRIPTS / "translate.py"
+main = runpy.run_path(str(SCRIPT))["main"]
+
+SENTENCES = ["two dogs run over the grass", "", "a cat", "the\u0085cat\u2028sat", "grün ist das Gras", " ", "a dog"]
+LINE_END = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved model with a vocabulary a side; its special tokens are unlikely, and line ends are not."""
+    torch.manual_seed(0)
+    target = train_tokenizer(["\n\rab é"], algorithm="character")
+    assert target.convert_ids_to_tokens(LINE_END) == "\n"
+    tokenizer = VanillaTransformerTokenizer.from_pair(train_tokenizer(SENTENCES, vocab_size=300), target)
+    config = VanillaTransformerConfig(
+        vocab_size=len(tokenizer), decoder_vocab_size=tokenizer.target_vocab_size, d_model=16, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        share_encoder_decoder_embeddings=False, tie_word_embeddings=False, lm_head_bias=True,
+    )  # fmt: skip  # one field a line would fill the screen
+    model = VanillaTransformerForConditionalGeneration(config)
+    model.lm_head.bias.data[:] = torch.tensor([-9.0, -9.0, 1.5, -9.0, *[1.0] * (tokenizer.target_vocab_size - 4)])
+    model.generation_config.update(num_beams=2, min_new_tokens=4)
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def expected(folder):
+    """Translations by the library, two a sentence."""
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
+    results = translate(model, tokenizer, SENTENCES, num_hypotheses=2, with_scores=True)
+    assert any("\n" in hypotheses[0].text for hypotheses in results), "or line ends would not be tested"
+    return results
+
+
+def lines_of(results):
+    return [hypotheses[0].text.replace("\n", " ").replace("\r", " ") for hypotheses in results]
+
+
+def write(path, lines):
+    data = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def fail(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert printed.err.count("\n") == 1, "one line, no traceback"
+    return printed.err
+
+
+def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
+    files = [write(tmp_path / "first.txt", SENTENCES[:3]), write(tmp_path / "second.txt.gz", SENTENCES[3:])]
+    output = tmp_path / "out.txt"
+    output.write_text("from before")
+    capsys.readouterr()
+    main(["--model", folder, "--input", *files, "--output", str(output), "--chunk_size", "4", "--max_tokens", "20"])
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err == ""
+    assert output.read_text(encoding="utf-8").split("\n") == [*lines_of(expected), ""]
+    assert {path.name for path in tmp_path.iterdir()} == {"first.txt", "second.txt.gz", "out.txt"}
+
+
+def test_standard_input_to_standard_output(capsysbinary, monkeypatch, folder, expected):
+    data = b"\xef\xbb\xbf" + "".join(f"{line}\r\n" for line in SENTENCES).encode().removesuffix(b"\r\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="ascii"))
+    main(["--model", folder])
+    assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(expected), ""]
+
+
+def test_json_lines(tmp_path, capsysbinary, folder, expected):
+    source = write(tmp_path / "source.txt", SENTENCES)
+    main(["--model", folder, "--input", source, "--format", "json", "--num_hypotheses", "2"])
+    rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+    assert [row["source"] for row in rows] == SENTENCES
+    for row, hypotheses in zip(rows, expected, strict=True):
+        assert [hypothesis["text"] for hypothesis in row["hypotheses"]] == [one.text for one in hypotheses]
+        scores = [hypothesis["score"] for hypothesis in row["hypotheses"]]
+        assert scores == pytest.approx([one.score for one in hypotheses], rel=1e-4)
+
+
+def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
+    source = write(tmp_path / "source.txt", SENTENCES)
+
+    def scores(*options):
+        main(["--model", folder, "--input", source, "--format", "json", *options])
+        rows = map(json.loads, capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n"))
+        return [row["hypotheses"][0]["score"] for row in rows]
+
+    plain = scores()
+    assert scores("--num_beams", "2", "--device", "cpu", "--max_tokens", "9999") == pytest.approx(plain, rel=1e-4)
+    unlike = [("--num_beams", "1"), ("--length_penalty", "0"), ("--bf16",), ("--max_source_length", "3")]
+    assert caplog.text == ""
+    for options in unlike:
+        assert scores(*options) != pytest.approx(plain, rel=1e-6), options
+    assert "3 of 7 sentences had more than 3 tokens and were cut" in caplog.text
+
+
+def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, folder):
+    source, output = tmp_path / "source.txt", tmp_path / "out.txt"
+    source.write_bytes(b"a cat\na dog\n\xff\n")
+    output.write_text("from before")
+    message = fail(capsys, "--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
+    assert f"{source}, line 3" in message and "UTF-8" in message
+    assert output.read_text() == "from before"
+    assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "out.txt"}
+    # Enough lines before it to fill a block of the decoder.
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\n" * 9000 + b"caf\xe9\n"))))
+    expected = "standard input, line 9001: byte 0xe9 at position 4 is not UTF-8"
+    assert expected in fail(capsys, "--model", folder, "--output", str(output))
+    assert output.read_text() == "from before"
+
+
+def test_what_cannot_be_used(tmp_path, capsys, folder):
+    source, missing = write(tmp_path / "source.txt", ["a cat"]), str(tmp_path / "missing")
+    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
+    assert f"{missing}: cannot be read" in fail(capsys, "--model", folder, "--input", missing)
+    given = ("--model", folder, "--input", source)
+    assert "no folder" in fail(capsys, *given, "--output", str(tmp_path / "no folder" / "out.txt")).replace("_", " ")
+    assert "directory" in fail(capsys, *given, "--output", str(tmp_path))
+    assert "--num_hypotheses needs --format json" in fail(capsys, *given, "--num_hypotheses", "2")
+    assert "raise it" in fail(capsys, *given, "--num_hypotheses", "3", "--format", "json")
+    shutil.copytree(folder, missing)
+    Path(missing, "model.safetensors").write_bytes(b"cut short")
+    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
+    assert "device warp cannot be used" in fail(capsys, *given, "--device", "warp")
+
+
+def test_the_other_backend_is_suggested(tmp_path, capsys):
+    pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+    folder = str(tmp_path / "model")
+    for part in build("shared"):
+        part.save_pretrained(folder)
+    exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
+    capsys.readouterr()
+    assert "translate by --backend ctranslate2" in fail(capsys, "--model", exported)
+    assert "leave --backend ctranslate2 out" in fail(capsys, "--model", folder, "--backend", "ctranslate2")
+
+
+def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    module = f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise OSError('the code has run')\n"
+    (tmp_path / "model" / "remote.py").write_text(module)
+    names = {"AutoConfig": "remote.Config", "AutoModelForSeq2SeqLM": "remote.Model"}
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "remote-thing", "auto_map": names}))
+    given = ("--model", str(tmp_path / "model"), "--input", write(tmp_path / "source.txt", ["a cat"]))
+    assert "trust_remote_code" in fail(capsys, *given)
+    assert not (tmp_path / "ran").exists()
+    assert "the code has run" in fail(capsys, *given, "--trust_remote_code")
+
+
+def test_output_to_a_device_is_written_to_it(tmp_path, folder):
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    main(["--model", folder, "--input", write(tmp_path / "source.txt", ["a cat"]), "--output", str(link)])
+    assert link.is_symlink() and link.is_char_device()
+
+
+def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
+    command = [sys.executable, str(SCRIPT), "--model", folder, "--chunk_size", "1", "--device", "cpu"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        for line in ("a cat", "", "a dog"):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer, process.stderr.read().decode()
+            assert answer.endswith(b"\n") and (answer == b"\n") == (line == "")
+        process.stdout.close()
+        process.stdin.write(b"a cat\n" * 3)
+        process.stdin.close()
+        errors = process.stderr.read()
+        assert process.wait() == 0 and errors == b""
+
+
+def test_help_shows_the_options_and_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "\n    python scripts/translate.py --model my-model --input test.en" in printed
+    for option in ("--num_hypotheses", "--trust_remote_code", "--max_source_length", "--bf16", "--device"):
+        assert option in printed

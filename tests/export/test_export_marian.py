@@ -1,0 +1,77 @@
+"""Our models as Marian's: the same logits and translations by `MarianMTModel`, and back again."""
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, MarianMTModel
+
+from hf_vanilla_transformer.conversion.convert import convert_checkpoint
+from hf_vanilla_transformer.export.marian import write_marian
+from tiny import PEERS_DECODE_SOUNDLY, VOCABULARIES, close, tiny_model
+
+CASES = {
+    "paper": {},
+    "Marian's own": {
+        "sinusoidal_layout": "concatenated", "attention_bias": True, "lm_head_bias": True,
+        "activation_function": "swish",
+    },
+    "interleaved with biases": {"attention_bias": True, "lm_head_bias": True},
+    "unscaled": {"scale_embedding": False, "pad_token_id": 3, "decoder_start_token_id": 3, "bos_token_id": None},
+    **{f"vocabularies {name}": changes for name, changes in VOCABULARIES.items() if name != "shared"},
+}  # fmt: skip  # one field after the other
+
+
+def shaken_model(**changes):
+    """Random biases and norms too, so that none of them is 0 or 1."""
+    model = tiny_model(**changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    model.generation_config.update(max_length=12, num_beams=3, length_penalty=0.6)
+    return model
+
+
+def batch(padding):
+    source = torch.randint(4, 40, (4, 7))
+    mask = (torch.arange(7)[None] < torch.tensor([[7], [4], [2], [5]])).long()
+    return {"input_ids": source.masked_fill(mask == 0, padding), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
+    model = shaken_model(**changes)
+    source, target = batch(model.config.pad_token_id), torch.randint(4, 40, (4, 5))
+    write_marian(model, tmp_path / "marian")
+    convert_checkpoint(tmp_path / "marian", tmp_path / "back")
+    marian = MarianMTModel.from_pretrained(tmp_path / "marian")
+    back = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back")
+    with torch.no_grad():
+        expected = model(**source, decoder_input_ids=target).logits
+        for other in (marian, back):
+            close(other(**source, decoder_input_ids=target).logits, expected)
+    for options in ({}, {"num_beams": 1}):
+        tokens = model.generate(**source, **options)
+        one_size = model.config.vocab_size == model.config.decoder_vocab_size
+        if one_size or PEERS_DECODE_SOUNDLY or options:
+            assert torch.equal(marian.generate(**source, **options), tokens)
+        assert torch.equal(back.generate(**source, **options), tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm_position": "pre"}, "`norm_position` is 'pre', but Marian knows only 'post'"),
+        ({"norm_position": "none"}, "`norm_position` is 'none'"),
+        ({"final_layer_norm": True}, "`final_layer_norm` is True"),
+        ({"position_embedding_type": "learned"}, "`position_embedding_type` is 'learned'"),
+        ({"layer_norm_eps": 1e-6}, "`layer_norm_eps` is 1e-06"),
+        ({"head_dim": 8}, "`head_dim` is 8, but Marian's is `d_model` / `encoder_attention_heads` = 4"),
+        ({"value_head_dim": 4}, "`value_head_dim` is 4, but Marian's is `d_model` / `decoder_attention_heads` = 8"),
+        ({"decoder_ffn_dim": 0}, "`decoder_ffn_dim` is 0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_marian_cannot_express_is_named(tmp_path, changes, message):
+    with pytest.raises(ValueError) as caught:
+        write_marian(tiny_model(**changes), tmp_path / "marian")
+    assert message in str(caught.value)
+    assert not (tmp_path / "marian").exists()

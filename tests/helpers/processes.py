@@ -1,0 +1,54 @@
+"""Programs that tests start in two processes, as a user with two devices would."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from paths import ROOT
+
+# Its name for several processes is that of the machines it mostly runs on; without a GPU they talk by gloo.
+ACCELERATE_LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+ACCELERATE_LAUNCH += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+# Port 0 is any that is free.
+ACCELERATE_LAUNCH += ["--main_process_port", "0"]
+
+
+def surroundings() -> dict[str, str]:
+    """Return the environment of such a process: no proxy, no GPU, one thread, this package, the loopback device."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests" / "helpers"), kept.get("PYTHONPATH"))))
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    own = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback, "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, **own}
+
+
+def run_in_two(program: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in two processes to the end; where it fails, the test does, and shows its output."""
+    command = [*ACCELERATE_LAUNCH, str(program), *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=surroundings(), start_new_session=True, **pipes) as launcher:
+        try:
+            out, err = launcher.communicate()
+        except BaseException:
+            # The launcher alone would leave its processes behind.
+            os.killpg(launcher.pid, signal.SIGKILL)
+            raise
+    assert launcher.returncode == 0, f"{program.name} ended with {launcher.returncode}\n{out}\n{err}"
+    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
+
+
+def leave() -> None:
+    """End this process once all have come here, without tearing anything down.
+
+    The end of a process group holds Python's lock and waits for gloo's thread, which may want that lock to drop the
+    tensors of the last exchange (torch 2.13): both would wait for ever.
+    """
+    dist.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

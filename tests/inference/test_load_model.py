@@ -1,0 +1,209 @@
+"""`load_model` and `load_tokenizer`: whole, or refused in one line that names the fault, at once."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+
+from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
+from hf_vanilla_transformer.inference.translation import load
+from hf_vanilla_transformer.training.trainer import average_checkpoints
+from tiny import tiny_model
+from translators import build
+
+WEIGHT = "model.decoder.layers.1.fc1.weight"
+
+
+def save(folder, kind="shared"):
+    model, tokenizer = build(kind)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def damage(folder, change):
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def with_value(value):
+    def change(weights):
+        weights[WEIGHT][3, 5] = value
+
+    return change
+
+
+def renamed(weights):
+    for name in list(weights):
+        weights[name.replace("model.decoder.", "transformer.decoder.")] = weights.pop(name)
+
+
+FAULTS = {
+    "NaN": (with_value(float("nan")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
+    "infinite": (with_value(float("-inf")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
+    "missing": (lambda weights: weights.pop(WEIGHT), f"no weights of {WEIGHT}; save or fetch it again"),
+    "renamed": (renamed, "(but of transformer.decoder."),
+    "of another shape": (
+        lambda weights: weights.update({WEIGHT: torch.zeros(3, 3)}),
+        f"{WEIGHT} (3, 3), not (32, 16)",
+    ),
+    "unused": (
+        lambda weights: weights.update({"model.decoder.layers.2.fc1.weight": torch.zeros(32, 16)}),
+        "weights that its configuration has no place for: model.decoder.layers.2.fc1.weight",
+    ),
+}
+EVERY_FAULT = pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+
+
+@EVERY_FAULT
+def test_a_damaged_model_is_refused_wherever_it_is_loaded(change, message, tmp_path, capsys, caplog):
+    save(tmp_path / "model")
+    save(tmp_path / "whole")
+    damage(tmp_path / "model", change)
+    capsys.readouterr()
+    uses = {
+        "translate": lambda: load(str(tmp_path / "model")),
+        "export": lambda: export_model(tmp_path / "model", "marian", tmp_path / "exported"),
+        "average": lambda: average_checkpoints([tmp_path / "whole", tmp_path / "model"]),
+        "average, the last": lambda: average_checkpoints([tmp_path / "model", tmp_path / "whole"]),
+    }
+    for name, use in uses.items():
+        with pytest.raises(ValueError, match=f"^model {tmp_path / 'model'}") as caught:
+            use()
+        assert message in str(caught.value) and "\n" not in str(caught.value), name
+    assert caplog.text == "" and "REPORT" not in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_nothing_is_translated_by_a_damaged_model(tmp_path, capsys, monkeypatch, load_script):
+    save(tmp_path / "model")
+    damage(tmp_path / "model", with_value(float("nan")))
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a cat\n"))))
+    with pytest.raises(SystemExit) as stop:
+        load_script("translate").main(["--model", str(tmp_path / "model")])
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert f"numbers in {WEIGHT} are NaN or infinite" in printed.err
+
+
+@pytest.mark.parametrize("kind", ["shared", "pair", "learned", "marian", "bart"])
+def test_a_whole_model_is_loaded_without_a_word(kind, tmp_path, caplog):
+    model = save(tmp_path, kind)
+    loaded = load_model(tmp_path)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(loaded.get_parameter(name), weight, rtol=0, atol=0)
+    assert caplog.text == ""
+
+
+def test_a_model_of_others_with_more_weights_is_loaded_and_says_so(tmp_path, caplog):
+    save(tmp_path, "bart")
+    damage(tmp_path, lambda weights: weights.update({"classification_head.weight": torch.zeros(2, 2)}))
+    load_model(tmp_path)
+    assert "BartForConditionalGeneration does not use: classification_head.weight" in caplog.text
+
+
+def test_a_new_head_may_be_missing_and_nothing_else(tmp_path):
+    config = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=2
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    damage(tmp_path, lambda weights: (weights.pop("classifier.weight"), weights.pop("classifier.bias")))
+    options = {"auto_class": AutoModelForSequenceClassification, "new": ("classifier.",)}
+    assert load_model(tmp_path, **options).classifier.weight.isfinite().all()
+    with pytest.raises(ValueError, match="no weights of classifier.bias, classifier.weight"):
+        load_model(tmp_path, AutoModelForSequenceClassification)
+    damage(tmp_path, lambda weights: weights.pop("bert.encoder.layer.0.output.dense.weight"))
+    with pytest.raises(ValueError, match="no weights of bert.encoder.layer.0.output.dense.weight;"):
+        load_model(tmp_path, **options)
+
+
+@pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
+def test_what_is_no_folder(use, tmp_path, monkeypatch):
+    save(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="demo/config.json cannot be loaded: it is a file; name the folder"):
+        use("demo/config.json")
+    for name in ("./nope", "../nope", "/nope", "a/b/c", str(tmp_path / "nope"), "~/nope"):
+        with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder; check the path"):
+            use(name)
+
+
+@pytest.fixture
+def tries(monkeypatch):
+    """A Hub that cannot be reached, and the seconds to wait before each further try."""
+    waits = []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
+    monkeypatch.setattr(_http.time, "sleep", waits.append)
+    return waits
+
+
+@pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
+@pytest.mark.parametrize("name", ["nope", "runs/x"])
+def test_a_hub_that_cannot_be_reached_is_asked_once(use, name, tries):
+    with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder, and the Hub cannot be"):
+        use(name)
+    assert tries == []
+
+
+def test_a_cached_model_is_loaded_at_once_where_the_hub_cannot_be_reached(tries, tmp_path, monkeypatch, caplog):
+    repository = tmp_path / "models--owner--demo"
+    save(repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    load("owner/demo")
+    assert tries == []
+    assert caplog.text.count("owner/demo: the Hub cannot be asked, so what its cache holds is used") == 1
+
+
+def test_generation_settings_that_cannot_be_read(tmp_path):
+    """By `from_pretrained` the model would search by the settings of none."""
+    save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 4')
+    with pytest.raises(ValueError, match=f"^model {tmp_path} cannot be loaded: .*generation_config.json"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"), [("model.bin", "--backend ctranslate2"), ("encoder.onnx", r"scripts/onnx_translate\.py")]
+)
+def test_an_exported_model_names_what_translates_by_it(file, remedy, tmp_path):
+    save(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / file)
+    with pytest.raises(ValueError, match=f"it was exported to .*{remedy}"):
+        load_model(tmp_path)
+
+
+def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
+    save(tmp_path, "bart")
+    (tmp_path / "tokenizer_config.json").unlink()
+    whole = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").unlink()
+    # By its model it would be an empty one of RoBERTa's.
+    with pytest.raises(ValueError, match="its files are missing"):
+        load_tokenizer(tmp_path)
+    for text in (whole[:300], json.dumps({**json.loads(whole), "model": {"type": "Nothing"}})):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(ValueError, match=f"^tokenizer {tmp_path} cannot be loaded: .") as caught:
+            load_tokenizer(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_configuration(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    assert load_config(tmp_path).to_dict() == AutoConfig.from_pretrained(tmp_path).to_dict()
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"^model {tmp_path} cannot be loaded: .*config.json"):
+        load_model(tmp_path)

@@ -1,0 +1,407 @@
+"""The fast routines compute what the plain ones do, gradients included, and step aside where they do not apply."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as kernels
+from hf_vanilla_transformer.model import modeling_vanilla_transformer
+from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
+from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from tiny import close, close_gradients, gradients, tiny_model, tokens
+
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+needs_fast_bfloat16 = pytest.mark.skipif(
+    not kernels.FAST_BFLOAT16, reason="oneDNN has no bfloat16 products for this processor"
+)
+
+
+@pytest.fixture
+def fast_products(monkeypatch):
+    """Take oneDNN's products on every processor, not only where they are faster."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(kernels, "FAST_PRODUCTS", True)
+
+
+def taken(layer: nn.Module, x: Tensor) -> bool:
+    """Return whether `linear` goes by oneDNN."""
+    return type(kernels.linear(layer, x).grad_fn).__name__ == "_LinearBackward"
+
+
+@pytest.mark.usefixtures("fast_products")
+class TestLinear:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize(("inputs", "outputs"), [(48, 16), (16, 48), (32, 32), (1, 7), (7, 1)])
+    @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (1, 1)], ids=str)
+    def test_equals_the_layer(self, shape, inputs, outputs, bias):
+        layer = nn.Linear(inputs, outputs, bias)
+        x = torch.randn(*shape, inputs, requires_grad=True)
+        fast, plain = kernels.linear(layer, x), layer(x)
+        assert taken(layer, x)
+        close(fast, plain)
+        grad = torch.randn_like(plain)
+        found = [torch.autograd.grad(y, [x, *layer.parameters()], grad) for y in (fast, plain)]
+        for mine, other in zip(*found, strict=True):
+            assert mine.shape == other.shape
+            close(mine, other)
+
+    @pytest.mark.parametrize(
+        "change",
+        [lambda x: x.transpose(0, 1), lambda x: x[:, ::2], lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., 8:]],
+        ids=["transposed", "every other", "expanded", "columns"],
+    )
+    def test_inputs_that_do_not_lie_in_one_piece(self, change):
+        x = torch.randn(4, 6, 24)
+        layer = nn.Linear(change(x).shape[-1], 12)
+        fast, plain = kernels.linear(layer, change(x)), layer(change(x))
+        close(fast, plain)
+        # The gradient of a sum is one number, seen as many.
+        close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, plain)))
+
+    def test_a_weight_that_is_a_part_of_another(self):
+        layer = nn.Linear(8, 12)
+        layer.weight = nn.Parameter(torch.randn(12, 20)[:, 4:12])
+        assert not (layer.weight.is_contiguous() or layer.weight.T.is_contiguous())
+        x = torch.randn(3, 8)
+        close(kernels.linear(layer, x), layer(x))
+
+    def test_only_the_gradients_that_are_wanted(self):
+        layer = nn.Linear(4, 6).requires_grad_(False)
+        x = torch.randn(3, 4, requires_grad=True)
+        kernels.linear(layer, x).sum().backward()
+        assert layer.weight.grad is None and layer.bias.grad is None
+        close(x.grad, layer.weight.sum(0).expand(3, -1))
+
+    def test_second_derivatives(self):
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4, requires_grad=True)
+
+        def penalty(y: Tensor) -> Tensor:
+            (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+            return torch.autograd.grad(grad.square().sum(), layer.weight)[0]
+
+        close(penalty(kernels.linear(layer, x)), penalty(layer(x)), 1e-4)
+
+    def test_no_rows(self):
+        assert kernels.linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+    def test_other_types_go_the_plain_way(self, dtype):
+        layer = nn.Linear(4, 6, dtype=dtype)
+        assert not taken(layer, torch.randn(3, 4, dtype=dtype))
+
+    def test_a_hook_is_called(self):
+        layer, seen = nn.Linear(4, 6), []
+        layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        assert not taken(layer, torch.randn(3, 4)) and seen
+
+    def test_another_forward_is_called(self):
+        class Doubled(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return 2 * super().forward(x)
+
+        x = torch.randn(3, 4)
+        doubled, replaced = Doubled(4, 6), nn.Linear(4, 6)
+        close(kernels.linear(doubled, x), doubled(x))
+        # As accelerate wraps a layer whose weights are elsewhere.
+        replaced.forward = partial(F.linear, weight=torch.ones(6, 4))
+        close(kernels.linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
+
+    def test_whoever_watches_operations_sees_the_plain_ones(self):
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+        with FlopCounterMode(display=False) as counter:
+            kernels.linear(layer, x)
+        assert counter.get_total_flops() == 2 * 3 * 4 * 6
+        close(torch.func.vmap(lambda row: kernels.linear(layer, row))(x), layer(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert kernels.linear(layer, x).dtype == torch.bfloat16
+
+    # PyTorch's own rules of such derivatives are made by what it has deprecated.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    def test_derivatives_forward_and_sparse_weights_go_the_plain_way(self):
+        layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
+        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+            dual = kernels.linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
+            close(torch.autograd.forward_ad.unpack_dual(dual).tangent, tangent @ layer.weight.T)
+        assert not kernels.is_plain(torch.eye(4).to_sparse())
+
+    def test_onednn_can_be_switched_off(self, monkeypatch):
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        assert not taken(nn.Linear(4, 6), torch.randn(3, 4))
+
+    @pytest.mark.parametrize("skip_logits", [True, False], ids=["skip_logits", "logits"])
+    def test_the_model_learns_the_same(self, monkeypatch, skip_logits):
+        model = tiny_model(activation_function="gelu").train()
+        batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
+        found = {}
+        for fast in (True, False):
+            monkeypatch.setattr(kernels, "FAST_PRODUCTS", fast)
+            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
+            loss.backward()
+            found[fast] = (loss.detach(), gradients(model))
+        close(found[True][0], found[False][0])
+        close_gradients(found[True][1], found[False][1])
+
+
+class TestDropOut:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+    @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+    def test_zeroes_a_share_and_keeps_the_mean(self, p, dtype):
+        torch.manual_seed(0)
+        x = torch.full((1000, 999), 3.0, dtype=dtype, requires_grad=True)
+        y = kernels.drop_out(x, p, training=True)
+        kept = y != 0
+        # Four standard deviations of the share of a million coins.
+        assert abs(kept.double().mean() - (1 - p)) < 4 * (p * (1 - p) / x.numel()) ** 0.5
+        torch.testing.assert_close(y[kept].double(), (x[kept] / (1 - p)).double(), rtol=1e-2, atol=0)
+        if dtype == torch.float64:
+            assert abs(y.mean() / 3 - 1) < 4 * (p / (1 - p) / x.numel()) ** 0.5
+        y.backward(torch.ones_like(y))
+        torch.testing.assert_close(x.grad != 0, kept)
+        torch.testing.assert_close(x.grad, y.detach() / 3, rtol=1e-2, atol=0)
+
+    def test_elements_are_independent(self):
+        torch.manual_seed(0)
+        kept = (kernels.drop_out(torch.ones(4000, 500), 0.5, training=True) != 0).double() - 0.5
+        for distance in (1, 2, 3, 4, 8, 500):
+            flat = kept.flatten()
+            assert abs((flat[:-distance] * flat[distance:]).mean() * 4) < 5 / flat.numel() ** 0.5
+
+    def test_a_seed_gives_a_mask(self):
+        x = torch.randn(7, 11)
+        masks = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            masks.append(kernels.drop_out(x, 0.3, training=True))
+        assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
+
+    @pytest.mark.parametrize(("p", "training"), [(0.0, True), (0.4, False), (0.0, False)])
+    def test_nothing_to_drop(self, p, training):
+        x = torch.randn(5)
+        assert kernels.drop_out(x, p, training) is x
+
+    def test_everything_dropped(self):
+        assert not kernels.drop_out(torch.ones(9), 1.0, training=True).any()
+
+    def test_second_derivatives(self):
+        x = torch.randn(50, requires_grad=True)
+        y = kernels.drop_out(x, 0.5, training=True)
+        scale = (y / x).detach()
+        (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        close(torch.autograd.grad(grad.sum(), x)[0], 2 * scale.square())
+
+    # Its successor is not in all versions that are supported.
+    @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
+    def test_a_layer_computed_again_drops_the_same(self):
+        model = tiny_model(dropout=0.4).train()
+        batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
+        found = []
+        for checkpointing in (False, True):
+            if checkpointing:
+                model.gradient_checkpointing_enable({"use_reentrant": False})
+            torch.manual_seed(3)
+            model(**batch).loss.backward()
+            found.append(gradients(model))
+        close_gradients(*found)
+
+
+MASKS = {
+    "none": lambda: None,
+    "padding": lambda: torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1, 1]], dtype=torch.bool)[:, None, None],
+    "numbers": lambda: torch.randn(2, 1, 5, 7),
+}
+
+
+class TestShortAttention:
+    @pytest.mark.parametrize("mask", MASKS)
+    def test_equals_the_plain_way(self, mask):
+        q, k, v = (torch.randn(2, 3, length, width, requires_grad=True) for length, width in ((5, 8), (7, 8), (7, 6)))
+        attention_mask, module = MASKS[mask](), nn.Module()
+        module.is_causal = False
+        additive = attention_mask
+        if mask == "padding":
+            additive = torch.zeros(2, 1, 1, 7).masked_fill(~attention_mask, -torch.inf)
+        fast, _ = kernels.short_attention(module, q, k, v, attention_mask, 0.3)
+        plain, _ = eager_attention(module, q, k, v, additive, 0.3)
+        close(fast, plain)
+        grad = torch.randn_like(plain)
+        for mine, other in zip(*(torch.autograd.grad(y, (q, k, v), grad) for y in (fast, plain)), strict=True):
+            close(mine, other)
+
+    @pytest.mark.parametrize("queries", [1, 4, 7])
+    def test_later_positions_are_hidden(self, queries):
+        q, k, v = torch.randn(2, 3, queries, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+        module = nn.Module()
+        module.is_causal = True
+        hidden = torch.ones(queries, 7).triu(8 - queries) * -1e9
+        close(
+            kernels.short_attention(module, q, k, v, None, 0.3)[0],
+            eager_attention(module, q, k, v, hidden, 0.3)[0],
+        )
+
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+    def test_a_query_that_may_look_nowhere_gets_nothing_as_from_sdpa(self, dtype):
+        module = nn.Module()
+        module.is_causal = False
+        q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+        seen = torch.ones(2, 1, 1, 7, dtype=torch.bool)
+        seen[1] = False
+        mask = seen if dtype == torch.bool else torch.zeros(2, 1, 1, 7).masked_fill(~seen, -torch.inf)
+        expected = F.scaled_dot_product_attention(q, k, v, mask.expand(2, 1, 5, 7), scale=0.3).transpose(1, 2)
+        close(kernels.short_attention(module, q, k, v, mask, 0.3)[0], expected)
+        assert not expected[1].any()
+
+    def test_weights_are_dropped(self):
+        torch.manual_seed(0)
+        module = nn.Module()
+        module.is_causal = False
+        q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 700, 8), torch.ones(2, 3, 700, 8)
+        out, _ = kernels.short_attention(module, q, k, v, None, 0.3, dropout=0.5)
+        assert out.std() > 0 and abs(out.mean() - 1) < 0.1
+
+    def test_where_it_is_taken(self):
+        def state(rows: int, length: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(rows, 8, length, 4, dtype=dtype)
+
+        bf16, fp32 = torch.bfloat16, torch.float32
+        assert kernels.attends_by_products(state(32, 20, bf16), state(32, 20, bf16))
+        assert not kernels.attends_by_products(state(32, 20, bf16), state(32, 2000, bf16))
+        assert kernels.attends_by_products(state(32, 1, bf16), state(32, 2000, bf16))
+        assert not kernels.attends_by_products(state(1, 1, bf16), state(1, 20, bf16))
+        assert not kernels.attends_by_products(state(32, 1, fp32), state(32, 20, fp32))
+        with torch.no_grad():
+            assert kernels.attends_by_products(state(32, 1, fp32), state(32, 20, fp32))
+            assert not kernels.attends_by_products(state(32, 20, fp32), state(32, 20, fp32))
+
+    def test_bfloat16_errs_no_more_than_the_plain_way(self):
+        torch.manual_seed(0)
+        model = tiny_model(encoder_attention_heads=4, decoder_attention_heads=4).train()
+        batch = {"input_ids": tokens(20, 9), "labels": tokens(20, 8)}
+        batch["attention_mask"] = torch.arange(9)[None] < torch.randint(3, 10, (20, 1))
+        model(**batch).loss.backward()
+        exact, errors = gradients(model), {}
+        for name in ("sdpa", "eager"):
+            model.set_attn_implementation(name)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(**batch).loss
+            loss.backward()
+            errors[name] = sum(
+                float((grad - exact[weight]).norm() / exact[weight].norm())
+                for weight, grad in gradients(model).items()
+            )
+        assert 0 < errors["sdpa"] < 1.5 * errors["eager"]
+
+
+@needs_onednn
+@needs_fast_bfloat16
+class TestPacking:
+    def test_a_weight_is_packed_after_some_uses(self):
+        layer, x = nn.Linear(32, 64).to(torch.bfloat16), torch.randn(3, 2, 32).to(torch.bfloat16)
+        with torch.no_grad(), kernels.packing():
+            outputs = [kernels.linear(layer, x) for _ in range(kernels.USES_BEFORE_PACKING + 3)]
+            packed = kernels._packed_weights.get()
+            assert isinstance(packed[layer], Tensor)
+            # One rounding of a bfloat16 number.
+            for output in outputs:
+                torch.testing.assert_close(output, layer(x), rtol=2**-7, atol=1e-2)
+            many = x.repeat(kernels.FEW_ROWS, 1, 1)
+            torch.testing.assert_close(kernels.linear(layer, many), layer(many))
+        assert kernels._packed_weights.get() is None
+
+    def test_weights_changed_between_calls_are_seen(self):
+        model = tiny_model().to(torch.bfloat16)
+        options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
+        source = tokens(2, 5)
+        before = model.generate(source, **options).logits[-1]
+        with torch.no_grad():
+            model.lm_head.weight.mul_(-1)
+        after = model.generate(source, **options).logits
+        fresh = model(source, decoder_input_ids=torch.full((2, 1), model.config.decoder_start_token_id)).logits[:, 0]
+        torch.testing.assert_close(after[0], fresh.float(), rtol=2e-2, atol=2e-2)
+        assert not torch.equal(after[-1], before)
+
+
+class TestBeams:
+    """The beams of a sentence share its encoder side; the plain way is a copy for each."""
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
+    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
+    def test_equal_those_of_copied_sources(self, monkeypatch, changes, options, implementation):
+        model = tiny_model(attn_implementation=implementation, **changes)
+        source = tokens(4, 6)
+        mask = (torch.arange(6)[None] < torch.tensor([[6], [3], [5], [2]])).long()
+        options = {
+            "num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True,
+            "output_attentions": implementation == "eager", **options,
+        }  # fmt: skip  # one option after the other
+
+        def decode():
+            torch.manual_seed(5)
+            return model.generate(source, attention_mask=mask, **options)
+
+        shared = decode()
+        # Without ours, those of transformers.
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_reorder_cache")
+        copied = decode()
+        assert torch.equal(shared.sequences, copied.sequences)
+        close(shared.sequences_scores, copied.sequences_scores)
+        assert len(shared.past_key_values.cross_attention_cache.layers[0].keys) == 4
+        assert len(copied.past_key_values.cross_attention_cache.layers[0].keys) == 12
+        for mine, other in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
+            for one, another in zip(mine, other, strict=True):
+                close(one, another)
+
+    @pytest.mark.parametrize("num_beams", [1, 3])
+    def test_several_samples_share_too(self, num_beams):
+        model, source = tiny_model(), tokens(2, 5)
+        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
+        assert len(model.generate(source, **options)) == 6
+
+    def test_rows_for_one_source(self):
+        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+        encoded = model.model.encoder(source)
+        folded = model(encoder_outputs=encoded, decoder_input_ids=target).logits
+        copied = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
+        close(folded, copied)
+
+    @pytest.mark.parametrize("repeated", [False, True], ids=["one copy", "copies"])
+    def test_going_on_from_a_cache_with_several_rows(self, repeated):
+        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+        mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+        encoded = model.model.encoder(source, mask)
+        given = {"encoder_outputs": encoded, "attention_mask": mask}
+        start = torch.ones(2, 1, dtype=torch.long)
+        cache = model(**given, decoder_input_ids=start, use_cache=True).past_key_values
+        cache.self_attention_cache.batch_repeat_interleave(3)
+        if repeated:
+            cache.cross_attention_cache.batch_repeat_interleave(3)
+        stepped = model(**given, decoder_input_ids=target, past_key_values=cache).logits
+        whole = torch.cat([start.repeat_interleave(3, 0), target], 1)
+        copied = model(source.repeat_interleave(3, 0), mask.repeat_interleave(3, 0), decoder_input_ids=whole).logits
+        close(stepped, copied[:, 1:])
+
+    def test_flash_attention_gets_a_copy_of_the_source_for_each_row(self, monkeypatch):
+        """It would take the source's mask for one of the queries; a stand-in sees what it would be given."""
+        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+        expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
+        monkeypatch.setattr(modeling_vanilla_transformer, "is_flash_attention_requested", lambda config: True)
+        seen = []
+        layer = model.model.decoder.layers[0]
+        mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+        encoded = model.model.encoder(source)
+        close(model(encoder_outputs=encoded, decoder_input_ids=target).logits, expected)
+        layer.register_forward_pre_hook(lambda module, args: seen.append((args[2].shape[0], args[3].shape[0])))
+        model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target)
+        assert seen == [(6, 6)]
+
+    def test_rows_that_do_not_share_out(self):
+        model = tiny_model()
+        encoded = model.model.encoder(tokens(2, 5))
+        with pytest.raises(ValueError, match="5 rows for 2 encoded sources"):
+            model(encoder_outputs=encoded, decoder_input_ids=tokens(5, 4))

@@ -1,0 +1,151 @@
+import gzip
+
+import evaluate
+import numpy as np
+import pytest
+import sacrebleu
+
+from hf_vanilla_transformer.training.metrics import Accuracy, TranslationMetric, translation_scores
+
+PREDICTION, REFERENCE = "the cat sat on the mat", "the cat sat on a mat"
+
+
+def test_bleu_by_hand():
+    # 5 of 6 words, 3 of 5 bigrams, 2 of 4 trigrams and 1 of 3 four-grams match; the lengths are equal.
+    expected = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
+    assert translation_scores([PREDICTION], [REFERENCE])["bleu"] == pytest.approx(expected)
+
+
+def test_brevity_penalty_by_hand():
+    # Every n-gram of "a b c d" matches, and 4 words stand for 6.
+    assert translation_scores(["a b c d"], ["a b c d e f"])["bleu"] == pytest.approx(100 * np.exp(1 - 6 / 4))
+
+
+def test_chrf_is_that_of_sacrebleu_and_bleu_is_of_the_corpus():
+    predictions, references = [PREDICTION, "a dog barks at night"], [REFERENCE, "a dog barks loudly at night"]
+    scores = translation_scores(predictions, references)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(predictions, [references]).score)
+    sentence_mean = np.mean(
+        [translation_scores([p], [r])["bleu"] for p, r in zip(predictions, references, strict=True)]
+    )
+    assert scores["bleu"] != pytest.approx(sentence_mean)
+
+
+def test_signatures_tell_the_options():
+    cased = translation_scores([PREDICTION], [REFERENCE])
+    lowercased = translation_scores([PREDICTION], [[REFERENCE, PREDICTION]], lowercase=True, tokenize="char")
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in cased["bleu_signature"]
+    assert "nrefs:2|case:lc|eff:no|tok:char|smooth:exp" in lowercased["bleu_signature"]
+    assert "nc:6|nw:0" in cased["chrf_signature"]
+
+
+def test_lowercase():
+    predictions, references = ["THE Cat Sat On The Mat ."], ["the cat sat on the mat ."]
+    cased = translation_scores(predictions, references)
+    lowercased = translation_scores(predictions, references, lowercase=True)
+    assert cased["bleu"] < 30 and cased["exact_match"] == 0
+    assert [lowercased[key] for key in ("bleu", "chrf", "exact_match")] == pytest.approx([100, 100, 100])
+
+
+def test_exact_match_is_a_percentage_that_leaves_out_outer_white_space():
+    assert translation_scores(["CCO ", "C C", "N", "O"], ["CCO", "CC", "N", "N"])["exact_match"] == 50
+
+
+def test_references_may_differ_in_number():
+    scores = TranslationMetric().compute(
+        predictions=[PREDICTION, "so be it now"], references=[[REFERENCE, PREDICTION], ["so be it now"]]
+    )
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["exact_match"] == 100
+    assert "nrefs:var" in scores["bleu_signature"]
+
+
+def test_metric_equals_function_however_the_rows_arrive():
+    metric = TranslationMetric()
+    predictions, references = [PREDICTION, "hello there"], [REFERENCE, "hello you there"]
+    expected = translation_scores(predictions, references, lowercase=True)
+    metric.add(prediction=predictions[0], reference=references[0])
+    metric.add_batch(predictions=predictions[1:], references=[references[1:]])
+    assert metric.compute(lowercase=True) == expected
+    assert metric.compute(predictions=predictions, references=references, lowercase=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        (["a"], ["a", "b"], "1 predictions but 2 references"),
+        ([], [], "are empty"),
+        (["a", 3], ["a", "b"], r"predictions\[1\] must be a string, not 3"),
+        (["a", "b"], ["a", None], r"references\[1\] must be a string"),
+        (["a", "b"], ["a", []], r"references\[1\] must be a string or a non-empty list"),
+        (["a"], [["a", 1]], r"references\[0\]"),
+        ("a", ["a"], "predictions must be a list"),
+        (["a"], None, "references must be a list"),
+    ],
+)
+def test_bad_translations(predictions, references, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        translation_scores(predictions, references)
+    assert "\n" not in str(caught.value)
+    metric = TranslationMetric()
+    with pytest.raises(ValueError, match=message):
+        metric.compute(predictions=predictions, references=references)
+    assert metric.compute(predictions=["x"], references=["x"])["exact_match"] == 100
+
+
+def test_unknown_tokenizer():
+    with pytest.raises(ValueError, match="tokenize='13b' is unknown; use one of .*13a"):
+        translation_scores(["a"], ["a"], tokenize="13b")
+
+
+@pytest.mark.parametrize("metric", [TranslationMetric(), Accuracy()])
+def test_nothing_to_score(metric):
+    with pytest.raises(ValueError, match="nothing to score"):
+        metric.compute()
+
+
+def test_accuracy():
+    metric = Accuracy()
+    assert metric.compute(predictions=np.array([1, 0, 2, 2]), references=[1, 0, 2, 1]) == {"accuracy": 0.75}
+    assert evaluate.combine([metric]).compute(predictions=[0], references=[1]) == {"accuracy": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        ([0.2, 0.8], [0, 1], r"predictions must be class ids.*float64 of shape \(2,\).*argmax"),
+        ([[0, 1], [1, 0]], [0, 1], r"predictions must be class ids.*shape \(2, 2\)"),
+        ([0, 1], ["a", "b"], "references must be class ids"),
+        ([0, 1], [0], "2 predictions but 1 references"),
+        ([], [], "are empty"),
+    ],
+)
+def test_bad_classes(predictions, references, message):
+    with pytest.raises(ValueError, match=message):
+        Accuracy().compute(predictions=predictions, references=references)
+
+
+def test_nothing_is_left_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", str(tmp_path))
+    TranslationMetric().compute(predictions=["a"], references=["a"])
+    Accuracy().compute(predictions=[1], references=[1])
+    assert list(tmp_path.iterdir()) == []
+    Accuracy(keep_in_memory=False)
+    assert list(tmp_path.iterdir()) != [], "this is not the folder that evaluate uses"
+
+
+def test_file_cache_is_emptied(tmp_path):
+    metric = Accuracy(keep_in_memory=False, cache_dir=str(tmp_path))
+    assert metric.compute(predictions=[1], references=[1]) == {"accuracy": 1.0}
+    assert list(tmp_path.rglob("*.arrow")) == []
+
+
+def test_real_corpus(shared_data):
+    with gzip.open(shared_data / "multi30k" / "test_2016_flickr.de.gz", "rt", encoding="utf-8", newline="\n") as file:
+        references = [line.rstrip("\n") for line in file]
+    predictions = [" ".join(line.split()[:-1]) for line in references]
+    scores = translation_scores(predictions, references)
+    assert len(references) == 1000
+    assert scores["bleu"] == sacrebleu.corpus_bleu(predictions, [references]).score
+    assert translation_scores(references, references)["exact_match"] == 100

@@ -1,0 +1,392 @@
+"""What users expect of `Seq2SeqTrainer`, of the plain one and of ours: accumulation, grouping, resuming, adapters."""
+
+import copy
+import json
+
+import numpy as np
+import peft
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
+
+from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from processes import run_in_two
+from tiny import VOCABULARIES, tiny_model
+from translators import ENGLISH, SHARED, SPANISH, build
+
+ROWS = [
+    {"input_ids": source, "labels": target}
+    for source, target in zip(
+        SHARED(ENGLISH * 7)["input_ids"], SHARED(text_target=(SPANISH * 8)[3:38])["input_ids"], strict=True
+    )
+][:32]
+KINDS = {
+    "plain": (Seq2SeqTrainer, Seq2SeqTrainingArguments, {}),
+    "ours": (VanillaTransformerTrainer, VanillaTransformerTrainingArguments, {"warmup_steps": 2}),
+}
+EVERY_TRAINER = pytest.mark.parametrize("kind", KINDS)
+SPLITS = ((16, 1), (8, 2), (4, 4), (1, 16))
+# The same for both kinds, and without an optimizer that would blow up differences next to nothing.
+GRADIENT_DESCENT = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+
+
+def trainer_of(folder, kind, model=None, callbacks=None, **options):
+    """A trainer of batches of so many pairs, not of tokens, so that both kinds see the same."""
+    trainer, arguments, own = KINDS[kind]
+    if kind == "ours":
+        own = {**own, "max_tokens": None}
+    defaults = {
+        "eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "learning_rate": 1e-2, "max_steps": 4,
+        "per_device_train_batch_size": 4, "report_to": [], "disable_tqdm": True, "use_cpu": True, "seed": 3,
+    }  # fmt: skip  # a list of settings
+    model = model or build("shared")[0]
+    return trainer(
+        model,
+        arguments(str(folder), **{**defaults, **own, **options}),
+        train_dataset=ROWS,
+        eval_dataset=ROWS[:8],
+        data_collator=DataCollatorForSeq2Seq(SHARED, model=model),
+        processing_class=SHARED,
+        callbacks=callbacks,
+    )
+
+
+def losses(trainer):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def weights(model):
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def close(actual, expected, tolerance=1e-5):
+    assert actual.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(actual[name], weight, rtol=tolerance, atol=tolerance, msg=name)
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients that the first step is taken with."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def first_step(folder, kind, model, split, smoothing):
+    """The gradients of 16 pairs, dealt out in so many batches, the weights after them, and the loss."""
+    keeper, (rows, steps) = Gradients(), split
+    options = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps, "max_steps": 1}
+    options |= {**GRADIENT_DESCENT, "label_smoothing_factor": smoothing}
+    trainer = trainer_of(folder, kind, copy.deepcopy(model), callbacks=[keeper], **options)
+    trainer.train()
+    return keeper.kept, weights(trainer.model), losses(trainer)[0]
+
+
+def show_gradients(title, gradients):
+    """Print, for each split, the gradient's length and its largest difference from that of the whole batch."""
+    print(f"\n{title:<28}" + "".join(f"{f'{rows}x{steps}':>12}" for rows, steps in gradients))
+    whole = next(iter(gradients.values()))
+    norms = [torch.cat([grad.flatten() for grad in each.values()]).norm().item() for each in gradients.values()]
+    largest = [max((each[name] - whole[name]).abs().max().item() for name in whole) for each in gradients.values()]
+    print(f"{'length of the gradient':<28}" + "".join(f"{norm:>12.6f}" for norm in norms))
+    print(f"{'largest difference':<28}" + "".join(f"{each:>12.1e}" for each in largest))
+    return norms, largest
+
+
+class TestAccumulation:
+    """`pytest -s -k TestAccumulation` shows the tables."""
+
+    def test_the_batches_have_unequal_numbers_of_labels(self):
+        counts = [len(row["labels"]) for row in ROWS[:16]]
+        assert len({sum(counts[i : i + 4]) for i in range(0, 16, 4)}) > 1
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @EVERY_TRAINER
+    def test_every_split_of_a_batch_has_the_same_gradient(self, kind, smoothing, tmp_path):
+        model = tiny_model()
+        steps = {split: first_step(tmp_path, kind, model, split, smoothing) for split in SPLITS}
+        gradients, after, found = ({split: step[i] for split, step in steps.items()} for i in range(3))
+        _, largest = show_gradients(f"{kind}, smoothing {smoothing}", gradients)
+        assert max(largest) < 1e-6
+        assert max((after[16, 1][name] - weight).abs().max() for name, weight in weights(model).items()) > 1e-3
+        for split in SPLITS:
+            close(after[split], after[16, 1], 1e-6)
+            assert found[split] == pytest.approx(found[16, 1], abs=1e-5)
+
+    def test_what_marian_makes_of_it(self, tmp_path):
+        """Why that is worth a test: with the plain trainer, Marian's gradient grows with the number of batches."""
+        model, _ = build("marian")
+        for module in model.modules():
+            if hasattr(module, "dropout"):
+                module.dropout = 0.0
+        gradients = {split: first_step(tmp_path, "plain", model, split, 0.0)[0] for split in SPLITS}
+        norms, _ = show_gradients("Marian, plain", gradients)
+        for norm, (_, steps) in zip(norms, SPLITS, strict=True):
+            assert norm == pytest.approx(steps * norms[0], rel=0.3)
+
+
+class TestPaddingOnTheLeft:
+    """Tokenizers of decoders pad on the left, and collators the labels with them."""
+
+    # The plain trainer smooths by itself, and takes the labels from the model to do so.
+    @pytest.mark.parametrize(
+        ("collator_has_model", "smoothing"),
+        [(True, 0.0), (False, 0.0), (True, 0.1)],
+        ids=["decoder input", "labels alone", "smoothed"],
+    )
+    @EVERY_TRAINER
+    def test_is_learned_from_as_padding_on_the_right(self, kind, collator_has_model, smoothing, tmp_path):
+        base, found = tiny_model(), []
+        for side in ("right", "left"):
+            tokenizer, model = copy.deepcopy(SHARED), copy.deepcopy(base)
+            tokenizer.padding_side = side
+            trainer = trainer_of(tmp_path, kind, model, label_smoothing_factor=smoothing, **GRADIENT_DESCENT)
+            trainer.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model if collator_has_model else None)
+            trainer.train()
+            found.append((losses(trainer), trainer.evaluate()["eval_loss"], weights(model)))
+        (curve, loss, expected), (other_curve, other_loss, actual) = found
+        assert other_curve == pytest.approx(curve, abs=1e-5) and other_loss == pytest.approx(loss, abs=1e-5)
+        close(actual, expected)
+
+
+@EVERY_TRAINER
+def test_grouping_by_length(kind, tmp_path):
+    trainer = trainer_of(tmp_path, kind, train_sampling_strategy="group_by_length", max_steps=2)
+    sampler = trainer._get_train_sampler(trainer.train_dataset)
+    assert type(sampler).__name__ == "LengthGroupedSampler"
+    order = [len(ROWS[place]["input_ids"]) for place in sampler]
+    shuffled = np.random.default_rng(0).permutation(order)
+    assert np.abs(np.diff(order)).sum() < np.abs(np.diff(shuffled)).sum()
+    trainer.train()
+    assert len(losses(trainer)) == 2
+
+
+@EVERY_TRAINER
+def test_predictions_are_generated(kind, tmp_path):
+    model, _ = build("shared")
+    trainer = trainer_of(tmp_path, kind, model, predict_with_generate=True, generation_num_beams=2)
+    predictions = trainer.predict(ROWS[:4], max_new_tokens=6).predictions
+    source = SHARED.pad([{"input_ids": row["input_ids"]} for row in ROWS[:4]], return_tensors="pt")
+    source.pop("token_type_ids", None)
+    expected = model.generate(**source, num_beams=2, max_new_tokens=6)
+    width = expected.shape[1]
+    assert predictions[:, :width].tolist() == expected.tolist() and (predictions[:, width:] == 0).all()
+
+
+@EVERY_TRAINER
+def test_resuming_is_exact(kind, tmp_path):
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "lr_scheduler_type": "linear"}
+
+    def model():
+        made, _ = build("shared")
+        made.config.dropout = 0.2
+        return made
+
+    whole = trainer_of(tmp_path / "whole", kind, model(), **options)
+    whole.train()
+    resumed = trainer_of(tmp_path / "whole", kind, model(), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    close(weights(resumed.model), weights(whole.model), 0)
+    assert losses(resumed) == losses(whole)
+
+
+@EVERY_TRAINER
+def test_early_stopping(kind, tmp_path):
+    options = {
+        "max_steps": 12, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2,
+        "load_best_model_at_end": True, "metric_for_best_model": "loss",
+    }  # fmt: skip  # a list of settings
+    # No loss falls by so much.
+    callback = EarlyStoppingCallback(1, early_stopping_threshold=1e9)
+    trainer = trainer_of(tmp_path, kind, callbacks=[callback], **options)
+    trainer.train()
+    measured = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert trainer.state.global_step < 12 and trainer.state.best_metric == min(measured)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(min(measured), abs=1e-5)
+
+
+# PEFT asks models by a name that transformers has given a new one.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+class TestAdapters:
+    """LoRA by PEFT."""
+
+    @EVERY_TRAINER
+    @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], "all-linear"], ids=["some", "all"])
+    def test_train_save_load_merge(self, kind, targets, tmp_path):
+        base, _ = build("shared")
+        before = weights(base)
+        base.save_pretrained(tmp_path / "base")
+        config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8, target_modules=targets)
+        model = peft.get_peft_model(base, config)
+        trainer = trainer_of(tmp_path / "run", kind, model, learning_rate=0.05)
+        trainer.train()
+        changed = {name.replace(".base_layer", "").removeprefix("base_model.model."): weight
+                   for name, weight in weights(model).items() if "lora_" not in name}  # fmt: skip  # one mapping
+        close(changed, before, 0)
+        model.eval()
+        source = SHARED(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False)
+        labels = SHARED(text_target=SPANISH, padding=True, return_tensors="pt")["input_ids"]
+        logits = model(**source, labels=labels).logits
+        plain, _ = build("shared")
+        assert (logits - plain(**source, labels=labels).logits).abs().max() > 1e-2
+
+        trainer.save_model(tmp_path / "adapter")
+        assert not list((tmp_path / "adapter").glob("model*.safetensors"))
+        loaded = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(self.located(tmp_path))
+        torch.testing.assert_close(loaded(**source, labels=labels).logits, logits, rtol=1e-5, atol=1e-5)
+        ids = loaded.generate(**source, max_new_tokens=5)
+
+        merged = loaded.merge_and_unload()
+        torch.testing.assert_close(merged(**source, labels=labels).logits, logits, rtol=1e-4, atol=1e-4)
+        merged.save_pretrained(tmp_path / "merged")
+        again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged")
+        assert type(again) is type(plain)
+        torch.testing.assert_close(again(**source, labels=labels).logits, logits, rtol=1e-4, atol=1e-4)
+        assert torch.equal(again.generate(**source, max_new_tokens=5), ids)
+
+    @EVERY_TRAINER
+    def test_an_adapted_output_projection_is_trained(self, kind, tmp_path):
+        """Our loss stores no logits, and must not go past the adapter for that."""
+        curves = {}
+        for each in {kind, "plain"}:
+            config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=["lm_head"])
+            torch.manual_seed(1)
+            model = peft.get_peft_model(tiny_model(**VOCABULARIES["separate"]), config)
+            trainer = trainer_of(tmp_path, each, model, **GRADIENT_DESCENT, label_smoothing_factor=0.1)
+            start = weights(model)
+            trainer.train()
+            changed = {name for name, weight in weights(model).items() if not torch.equal(weight, start[name])}
+            assert changed == {f"base_model.model.lm_head.lora_{part}.default.weight" for part in "AB"}
+            curves[each] = losses(trainer)
+        assert curves[kind] == pytest.approx(curves["plain"], abs=1e-5)
+        assert curves[kind][-1] < curves[kind][0]
+
+    # Its `ensure_weight_tying` knows two tied weights, not three; BART and Marian fail with it too.
+    @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+    @EVERY_TRAINER
+    def test_whole_modules_beside_adapters(self, kind, tmp_path):
+        """Trained copies of tied weights: what is saved gives the same outputs when it is loaded."""
+        base = tiny_model()
+        base.save_pretrained(tmp_path / "base")
+        config = peft.LoraConfig(
+            task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"],
+        )  # fmt: skip  # a list of settings
+        model = peft.get_peft_model(base, config)
+        trainer = trainer_of(tmp_path / "run", kind, model, learning_rate=0.05)
+        trainer.train()
+        model.eval()
+        source = SHARED(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False)
+        labels = SHARED(text_target=SPANISH, padding=True, return_tensors="pt")["input_ids"]
+        logits = model(**source, labels=labels).logits
+        assert (logits - tiny_model()(**source, labels=labels).logits).abs().max() > 1e-2
+        trainer.save_model(tmp_path / "adapter")
+        loaded = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(self.located(tmp_path))
+        torch.testing.assert_close(loaded(**source, labels=labels).logits, logits, rtol=1e-5, atol=1e-5)
+
+    def located(self, tmp_path):
+        """Return the adapter's folder, which names the base model's."""
+        path = tmp_path / "adapter" / "adapter_config.json"
+        settings = json.loads(path.read_text()) | {"base_model_name_or_path": str(tmp_path / "base")}
+        path.write_text(json.dumps(settings))
+        return tmp_path / "adapter"
+
+
+DISTRIBUTED = {
+    **GRADIENT_DESCENT, "learning_rate": 0.1, "max_steps": 4, "label_smoothing_factor": 0.1,
+    "predict_with_generate": True, "generation_max_length": 8,
+}  # fmt: skip  # a list of settings
+TWO_PROCESSES = """
+import json, sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForSeq2SeqLM
+from processes import leave
+from test_trainer_contract import DISTRIBUTED, ROWS, losses, trainer_of
+folder, way, kinds = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+torch.set_num_threads(1)
+sharding = {}
+if way == "sharded":
+    from transformers.distributed import DistributedConfig
+    torch.distributed.init_process_group("gloo")
+    sharding = {"distributed_config": DistributedConfig(fsdp_size=2)}
+for kind in kinds:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "base", **sharding)
+    sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 3}
+    trainer = trainer_of(folder / "run", kind, model, **sizes, **DISTRIBUTED)
+    assert trainer.args.world_size == 2
+    trainer.train()
+    wrapped = type(trainer.model_wrapped).__name__
+    assert wrapped.startswith("FSDP") if sharding else wrapped == "DistributedDataParallel", wrapped
+    trainer.save_model(folder / kind)
+    found = {"losses": losses(trainer)}
+    # The plain trainer does not let a model that is already sharded gather its weights for decoding.
+    if kind == "ours" or not sharding:
+        loss = trainer.evaluate(ROWS[:6])["eval_loss"]
+        found |= {"loss": loss, "ids": trainer.predict(ROWS[:5]).predictions.tolist()}
+        found |= {"uneven": [trainer.evaluate(ROWS[:rows])["eval_loss"] for rows in (2, 5, 7)]}
+    if trainer.is_world_process_zero():
+        Path(folder, f"{kind}.json").write_text(json.dumps(found))
+leave()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        "data parallel",
+        # On CPUs accelerate leaves its own sharding out; this is that of transformers.
+        pytest.param(
+            "sharded",
+            marks=pytest.mark.skipif(
+                not hasattr(PreTrainedModel, "is_distributed_loading_by_transformers"),
+                reason="the Trainer of this transformers wraps models that are already sharded",
+            ),
+        ),
+    ],
+)
+def test_two_processes_train_and_predict_as_one(way, tmp_path):
+    script, model = tmp_path / "train.py", tiny_model()
+    script.write_text(TWO_PROCESSES)
+    model.save_pretrained(tmp_path / "base")
+    run_in_two(script, tmp_path, way.split()[0], *KINDS)
+    for kind in KINDS:
+        found = json.loads((tmp_path / f"{kind}.json").read_text())
+        # The same batches over all processes.
+        sizes = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 6}
+        one = trainer_of(tmp_path / "one", kind, copy.deepcopy(model), **sizes, **DISTRIBUTED)
+        one.train()
+        assert found["losses"] == pytest.approx(losses(one), abs=1e-5)
+        close(weights(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / kind)), weights(one.model))
+        if "ids" in found:
+            assert found["loss"] == pytest.approx(one.evaluate(ROWS[:6])["eval_loss"], abs=1e-5)
+            # The plain trainer counts the row twice that fills up the last batch.
+            assert found["ids"][:5] == one.predict(ROWS[:5]).predictions.tolist()
+            assert len(found["ids"]) == (5 if kind == "ours" else 6)
+        if kind == "ours":
+            expected = [one.evaluate(ROWS[:rows])["eval_loss"] for rows in (2, 5, 7)]
+            assert found["uneven"] == pytest.approx(expected, abs=1e-6)
+
+
+# torch itself looks at such attributes and makes such objects, where our loss ends a graph.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.slow
+@EVERY_TRAINER
+def test_compiled_training_is_training(kind, tmp_path):
+    curves = []
+    for compiled in (False, True):
+        settings = {"torch_compile": True, "torch_compile_backend": "aot_eager"} if compiled else {}
+        trainer = trainer_of(tmp_path, kind, tiny_model(), **GRADIENT_DESCENT, **settings)
+        trainer.train()
+        curves.append(losses(trainer))
+        torch.compiler.reset()
+    assert curves[0] == pytest.approx(curves[1], abs=1e-5) and curves[0][0] != curves[0][-1]

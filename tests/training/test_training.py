@@ -1,0 +1,615 @@
+"""The trainer: the paper's optimizer and loss, exact accumulation, exact resuming, several processes, averaging."""
+
+import json
+import random
+import shutil
+import sys
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    HfArgumentParser,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from hf_vanilla_transformer.data.reading import tokenize_pairs
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.inference.translation import EXTRA_OUTPUT_TOKENS
+from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer
+from hf_vanilla_transformer.training.trainer import (
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    average_checkpoints,
+    last_checkpoints,
+    peak_learning_rate,
+    position_limit,
+)
+from processes import leave, run_in_two
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WORDS = [f"w{i}" for i in range(16)]
+TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
+VOCABULARY = len(TOKENIZER)
+
+
+def text_pairs(rows=60, seed=0):
+    """Pairs of many lengths, the target being the source backwards."""
+    generator = random.Random(seed)
+    sources = [generator.choices(WORDS, k=generator.randint(1, 9)) for _ in range(rows)]
+    sides = {"source": sources, "target": [source[::-1] for source in sources]}
+    return datasets.Dataset.from_dict({name: list(map(" ".join, side)) for name, side in sides.items()})
+
+
+def id_pairs(rows=60, seed=0):
+    return tokenize_pairs(text_pairs(rows, seed), TOKENIZER)[0]
+
+
+def tiny_model(seed=0, **options):
+    torch.manual_seed(seed)
+    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
+    config = VanillaTransformerConfig(
+        **{"vocab_size": VOCABULARY, "d_model": 16, **layers, **heads, **widths, **options}
+    )
+    return VanillaTransformerForConditionalGeneration(config)
+
+
+def tiny_marian(seed=0):
+    torch.manual_seed(seed)
+    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
+    ids = {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+        "forced_eos_token_id": 2,
+    }
+    config = MarianConfig(
+        vocab_size=VOCABULARY, d_model=16, max_position_embeddings=64, dropout=0.0, **layers, **heads, **widths, **ids
+    )
+    return MarianMTModel(config)
+
+
+def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
+    defaults = {"max_tokens": 128, "warmup_steps": 4} if kind is VanillaTransformerTrainingArguments else {}
+    defaults |= {"eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "num_train_epochs": 2}
+    return kind(str(folder), use_cpu=True, disable_tqdm=True, **{**defaults, **options})
+
+
+def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, args=None, **options):
+    model = model or tiny_model()
+    keywords = {key: options.pop(key) for key in ("eval_dataset", "compute_metrics") if key in options}
+    return kind(
+        model=model,
+        args=args or train_args(folder, **options),
+        train_dataset=id_pairs() if train is None else train,
+        data_collator=DataCollatorForSeq2Seq(TOKENIZER, model=model),
+        processing_class=TOKENIZER,
+        **keywords,
+    )
+
+
+def losses(trainer, after=0):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry and entry["step"] > after]
+
+
+def assert_same_weights(one, other, tolerance=0.0):
+    state = other.state_dict()
+    for name, weight in one.state_dict().items():
+        torch.testing.assert_close(
+            weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
+        )
+
+
+def assert_changed(model, start):
+    assert max((model.state_dict()[name] - value).abs().max() for name, value in start.items()) > 1e-3
+
+
+class Indexed(torch.utils.data.Dataset):
+    """Rows that are looked up by number, and by nothing else."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index % len(self.rows)]
+
+
+class TestDefaults:
+    def test_optimizer_and_schedule_are_the_papers(self, tmp_path):
+        trainer = trainer_of(tmp_path, warmup_steps=1000)
+        trainer.create_optimizer_and_scheduler(num_training_steps=3000)
+        (group,) = {(*g["betas"], g["eps"], g["weight_decay"]) for g in trainer.optimizer.param_groups}
+        assert group == (0.9, 0.98, 1e-9, 0.0)
+        for step in range(1, 2001):
+            trainer.optimizer.step()
+            trainer.lr_scheduler.step()
+            # Section 5.3, eq. 3.
+            expected = 16**-0.5 * min(step**-0.5, step * 1000**-1.5)
+            assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(expected, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("d_model", "warmup_steps", "rate"),
+        [
+            # The paper's base and big models, and the small one of the README.
+            (512, 4000, 7e-4),
+            (1024, 4000, 4.9e-4),
+            (256, 1000, 1.98e-3),
+            # A short warm-up: no more than after 1000 steps, where 120 steps of the tiny model learn most.
+            (128, 20, 2.8e-3),
+            (128, 1, 2.8e-3),
+        ],
+    )
+    def test_the_peak_learning_rate(self, d_model, warmup_steps, rate):
+        assert peak_learning_rate(d_model, warmup_steps) == pytest.approx(rate, rel=0.01)
+
+    def test_a_short_warmup_does_not_raise_the_rate(self, tmp_path):
+        rates = [trainer_of(tmp_path, warmup_steps=steps).args.learning_rate for steps in (1, 20, 1000, 4000)]
+        assert rates == [16000**-0.5, 16000**-0.5, 16000**-0.5, 64000**-0.5]
+
+    def test_a_smoothing_that_is_given_is_told_from_the_default(self, tmp_path):
+        for given, smoothing, default in ((None, 0.1, True), (0.1, 0.1, False), (0.0, 0.0, False)):
+            args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+            assert (args.label_smoothing_factor, args.default_smoothing) == (smoothing, default)
+
+    def test_what_is_pickled_holds_no_token(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)
+        torch.save(args, tmp_path / "training_args.bin")
+        assert args.hub_token == "hf_secret" and b"hf_secret" not in (tmp_path / "training_args.bin").read_bytes()
+        copy = torch.load(tmp_path / "training_args.bin", weights_only=False)
+        assert copy.hub_token is None and copy.seed == 7
+
+    def test_other_defaults(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path))
+        assert (args.warmup_steps, args.label_smoothing_factor, args.max_grad_norm) == (4000, 0.1, 0)
+        assert (args.average_last_checkpoints, args.save_total_limit, args.load_best_model_at_end) == (5, 6, True)
+
+    @pytest.mark.parametrize(
+        ("fast", "fp16", "bf16"), [(True, False, True), (True, True, False), (False, False, False)]
+    )
+    def test_bf16_if_fast(self, tmp_path, monkeypatch, fast, fp16, bf16):
+        monkeypatch.setattr("hf_vanilla_transformer.training.trainer.bf16_is_fast", lambda: fast)
+        args = VanillaTransformerTrainingArguments(str(tmp_path), bf16_if_fast=True, fp16=fp16)
+        assert (args.bf16, args.fp16) == (bf16, fp16)
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).bf16
+
+    def test_a_given_learning_rate_stays(self, tmp_path):
+        assert trainer_of(tmp_path, learning_rate=0.5).args.learning_rate == 0.5
+
+    @pytest.mark.parametrize(
+        ("options", "strategy", "steps"),
+        [
+            ({"eval_strategy": "epoch"}, "epoch", 500),
+            ({"eval_strategy": "steps", "eval_steps": 7}, "steps", 7),
+            ({"eval_strategy": "steps", "eval_steps": 7, "save_steps": 14}, "steps", 14),
+            ({"eval_strategy": "no"}, "epoch", 500),
+            ({"eval_strategy": "no", "save_strategy": "steps"}, "steps", 500),
+            ({"eval_strategy": "epoch", "save_strategy": "no"}, "no", 500),
+        ],
+    )
+    def test_saving_follows_evaluation(self, tmp_path, options, strategy, steps):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), **options)
+        assert (args.save_strategy, args.save_steps) == (strategy, steps)
+        assert args.load_best_model_at_end == (options["eval_strategy"] != "no" != strategy)
+
+    def test_no_learning_rate_follows(self, tmp_path):
+        with pytest.raises(ValueError, match="--warmup_steps is 0.1, from which no learning rate follows"):
+            VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
+
+    @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
+    def test_an_optimizer_that_is_not_installed(self, tmp_path):
+        with pytest.raises(ValueError, match="--optim adamw_8bit cannot be used: .*bitsandbytes"):
+            VanillaTransformerTrainingArguments(str(tmp_path), optim="adamw_8bit")
+
+    def test_nothing_is_hidden_in_the_log(self, tmp_path):
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).logging_nan_inf_filter
+
+    def test_on_the_command_line(self, tmp_path):
+        parser = HfArgumentParser(VanillaTransformerTrainingArguments)
+        (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--max_tokens", "100"])
+        assert args.max_tokens == 100
+        assert "--average_last_checkpoints" in parser.format_help()
+
+
+class TestLoss:
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_training_smooths_and_evaluation_does_not(self, tmp_path, smoothing):
+        data, model = id_pairs(rows=20), tiny_model(dropout=0.0)
+        trainer = trainer_of(
+            tmp_path, model, data, max_tokens=10_000, max_steps=1, label_smoothing_factor=smoothing, eval_dataset=data
+        )
+        batch = trainer.data_collator([data[i] for i in range(20)])
+        with torch.no_grad():
+            logits = model.eval()(**batch).logits.flatten(0, 1)
+        smoothed, plain = (
+            F.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=epsilon) for epsilon in (smoothing, 0)
+        )
+        for generate in (True, False):
+            trainer.args.predict_with_generate = generate
+            assert trainer.evaluate()["eval_loss"] == pytest.approx(plain.item(), abs=1e-5)
+        trainer.train()
+        assert losses(trainer) == [pytest.approx(smoothed.item(), abs=1e-5)]
+
+    def test_training_stores_no_logits(self, tmp_path, monkeypatch):
+        model = tiny_model()
+        trainer = trainer_of(tmp_path, model, max_steps=1)
+        for module in (loss_vanilla_transformer, modeling_vanilla_transformer):
+            monkeypatch.setattr(module, "summed_loss", lambda *arguments: pytest.fail("logits of a whole batch"))
+        trainer.train()
+
+    def test_accumulation_equals_one_large_batch(self, tmp_path):
+        data = id_pairs()
+        small = TokenBudgetBatchSampler(
+            [len(row) for row in data["input_ids"]], [len(row) for row in data["labels"]], 100, seed=42
+        )
+        labels = {sum(len(data[i]["labels"]) for i in batch) for batch in small}
+        assert len(small) > 4 and len(labels) > 1, "batches of equal counts would show nothing"
+        options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
+        one, many = (
+            trainer_of(
+                tmp_path,
+                tiny_model(dropout=0.0),
+                data,
+                max_tokens=tokens,
+                gradient_accumulation_steps=steps,
+                **options,
+            )
+            for tokens, steps in ((100_000, 1), (100, len(small)))
+        )
+        start = {name: value.clone() for name, value in one.model.state_dict().items()}
+        for trainer in (one, many):
+            assert trainer.train().global_step == 1
+        assert_changed(one.model, start)
+        assert_same_weights(one.model, many.model, 1e-6)
+        assert losses(one) == pytest.approx(losses(many), abs=1e-5)
+
+
+class TestAgainstSeq2SeqTrainer:
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("accumulation", [1, 2])
+    def test_the_same_loss_and_weights(self, tmp_path, smoothing, accumulation):
+        options = {"label_smoothing_factor": smoothing, "gradient_accumulation_steps": accumulation}
+        options |= {"optim": "sgd", "learning_rate": 0.2, "lr_scheduler_type": "constant", "max_steps": 8}
+        ours = trainer_of(tmp_path, tiny_model(dropout=0.0), max_tokens=0, **options)
+        plain = trainer_of(
+            tmp_path,
+            tiny_model(dropout=0.0),
+            kind=Seq2SeqTrainer,
+            args=train_args(tmp_path, Seq2SeqTrainingArguments, max_grad_norm=0.0, **options),
+        )
+        start = {name: value.clone() for name, value in plain.model.state_dict().items()}
+        for trainer in (ours, plain):
+            trainer.train()
+        assert_changed(plain.model, start)
+        assert losses(plain)[-1] < losses(plain)[0]
+        assert losses(ours) == pytest.approx(losses(plain), abs=1e-5)
+        assert_same_weights(ours.model, plain.model, 1e-6)
+
+    @pytest.mark.parametrize("generate", [False, True])
+    def test_evaluation_loss(self, tmp_path, generate):
+        data, model = id_pairs(20), tiny_model(dropout=0.0)
+        args = train_args(tmp_path, Seq2SeqTrainingArguments, predict_with_generate=generate)
+        args.per_device_eval_batch_size = len(data)
+        trainer = trainer_of(tmp_path, model, kind=Seq2SeqTrainer, args=args, eval_dataset=data)
+        with torch.no_grad():
+            expected = model.eval()(**trainer.data_collator([data[i] for i in range(20)])).loss
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), abs=1e-5)
+
+    def test_without_a_collator(self, tmp_path):
+        args = train_args(tmp_path, max_steps=2)
+        trainer = VanillaTransformerTrainer(tiny_model(), args, train_dataset=id_pairs(), processing_class=TOKENIZER)
+        trainer.train()
+        assert len(losses(trainer)) == 2
+
+    @pytest.mark.parametrize("kind", ["list", "stream", "transform", "torch"])
+    def test_data_with_more_columns(self, tmp_path, kind):
+        rows = id_pairs().add_column("text", ["a text"] * 60)
+        data = {
+            "list": list,
+            "stream": lambda rows: rows.to_iterable_dataset(),
+            "transform": lambda rows: rows.with_transform(
+                lambda batch: {name: [ids[-4:] for ids in batch[name]] for name in ("input_ids", "labels")}
+            ),
+            "torch": Indexed,
+        }[kind](rows)
+        plain = train_args(tmp_path, Seq2SeqTrainingArguments, max_steps=2)
+        ours = train_args(tmp_path, max_steps=2, max_tokens=32)
+        for trainer, args in ((Seq2SeqTrainer, plain), (VanillaTransformerTrainer, ours)):
+            made = trainer_of(tmp_path, train=data, kind=trainer, args=args)
+            made.train()
+            assert len(losses(made)) == 2
+        batches = islice(made.get_train_dataloader(), 9)
+        sizes = [batch["input_ids"].numel() + batch["labels"].numel() for batch in batches]
+        # As long as what the transform makes, not as what is stored.
+        assert max(sizes) <= 32 and (kind != "transform" or min(sizes) > 16)
+
+    def test_marian(self, tmp_path):
+        trainer = trainer_of(
+            tmp_path, tiny_marian(), eval_dataset=id_pairs(20), num_train_epochs=6, learning_rate=0.01
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        assert not trainer.model_smooths_labels
+        assert trainer.evaluate()["eval_loss"] < before - 0.2
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_marian_accumulates_means(self, tmp_path, smoothing):
+        # Pairs of one length, so that the mean of means is the mean.
+        data = datasets.Dataset.from_list([{"input_ids": [i, 5, 2], "labels": [5, i, 2]} for i in range(4, 12)])
+        options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
+        options["label_smoothing_factor"] = smoothing
+        one, two = (
+            trainer_of(tmp_path, tiny_marian(), data, max_tokens=48 // n, gradient_accumulation_steps=n, **options)
+            for n in (1, 2)
+        )
+        for trainer in (one, two):
+            assert trainer.train().global_step == 1
+        assert losses(one) == pytest.approx(losses(two), abs=1e-5)
+        assert_same_weights(one.model, two.model, 1e-6)
+
+
+class TestReproducibility:
+    def test_the_seed_decides(self, tmp_path):
+        curves = []
+        for seed in (1, 1, 2):
+            trainer = trainer_of(tmp_path, seed=seed)
+            trainer.train()
+            curves.append(losses(trainer))
+        assert curves[0] == curves[1] != curves[2]
+
+    @pytest.mark.parametrize(
+        ("step", "options"),
+        [
+            pytest.param("mid-epoch", {}, id="mid-epoch"),
+            pytest.param("epoch", {}, id="epoch"),
+            pytest.param("mid-epoch", {"gradient_accumulation_steps": 2}, id="accumulation"),
+            pytest.param("stream", {"max_steps": 12}, id="stream"),
+        ],
+    )
+    def test_resuming_is_exact(self, tmp_path, step, options):
+        if step == "stream":
+            data, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
+            stopped = 8
+        else:
+            data = id_pairs()
+            source, target = ([len(ids) for ids in data[side][:]] for side in ("input_ids", "labels"))
+            batches = len(TokenBudgetBatchSampler(source, target, 128))
+            updates = -(-batches // options.get("gradient_accumulation_steps", 1))
+            stopped = updates if step == "epoch" else updates + updates // 2
+            assert updates > 2
+        options = {**options, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": stopped}
+        whole = trainer_of(tmp_path, train=data, **options)
+        whole.train()
+        resumed = trainer_of(tmp_path, tiny_model(seed=7), data, **options)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stopped}"))
+        assert whole.state.global_step == resumed.state.global_step > stopped
+        assert losses(resumed, stopped) == losses(whole, stopped) != []
+        assert_same_weights(whole.model, resumed.model)
+
+    def test_data_seed_and_epoch_decide_the_order(self, tmp_path):
+        loaders = [trainer_of(tmp_path, data_seed=seed).get_train_dataloader() for seed in (1, 1, 2)]
+        first, same, other = ([batch["input_ids"].tolist() for batch in loader] for loader in loaders)
+        assert first == same != other
+        # A pass over the batches begins the next epoch.
+        assert [batch["input_ids"].tolist() for batch in loaders[0]] != first
+
+    def test_more_workers_than_shards_of_a_stream(self, tmp_path):
+        stream, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
+        curves = []
+        for workers in (1, 2):
+            trainer = trainer_of(tmp_path, train=stream, max_steps=3, dataloader_num_workers=workers)
+            trainer.train()
+            curves.append(losses(trainer))
+        assert curves[0] == curves[1]
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("generate", [False, True])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("kind", [tiny_model, tiny_marian])
+    def test_the_loss_does_not_depend_on_the_batch_size(self, tmp_path, kind, smoothing, generate):
+        data, model = id_pairs(20), kind()
+        for parameter in model.parameters():
+            # So that pairs differ in their loss.
+            parameter.data *= 2
+        options = {"predict_with_generate": generate, "label_smoothing_factor": smoothing, "generation_max_length": 5}
+        scored = {"compute_metrics": lambda prediction: {"rows": len(prediction.predictions)}} if generate else {}
+        found, predicted = [], []
+        for size in (1, 3, 7, 20, 64):
+            trainer = trainer_of(
+                tmp_path, model, per_device_eval_batch_size=size, eval_dataset=data, **options, **scored
+            )
+            metrics = trainer.evaluate()
+            found.append(metrics["eval_loss"])
+            predicted.append(trainer.predict(data).metrics["test_loss"])
+            assert metrics.get("eval_rows", 20) == 20
+        # One batch is the mean over its labels by itself.
+        assert found == pytest.approx([found[3]] * 5, abs=1e-6) and predicted == pytest.approx(found, abs=1e-6)
+        mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
+        assert abs(mean_of_means - found[3]) > 1e-3, "pairs of equal losses would show nothing"
+
+    def test_the_loss_of_a_batch_without_labels(self, tmp_path):
+        data = [*id_pairs(3), {"input_ids": [4, 2], "labels": [-100]}]
+        losses = [
+            trainer_of(tmp_path, tiny_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
+            for size in (1, 4)
+        ]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"rouge": 1.0}], ids=["none", "another metric"])
+    def test_the_loss_decides_where_nothing_computes_the_default(self, tmp_path, caplog, scorer):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
+        trainer = trainer_of(tmp_path, args=args, eval_dataset=id_pairs(8), compute_metrics=scorer)
+        trainer.train()
+        measured = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        assert len(measured) == 2 and trainer.state.best_metric == min(measured)
+        assert caplog.text.count("evaluation computes no eval_bleu: eval_loss decides which model is best") == 1
+
+    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"bleu": 5.0}], ids=["none", "bleu"])
+    def test_the_first_of_several_evaluation_sets_decides(self, tmp_path, caplog, scorer):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
+        sets = {"near": id_pairs(8), "far": id_pairs(8, seed=1)}
+        trainer = trainer_of(tmp_path, args=args, eval_dataset=sets, compute_metrics=scorer)
+        trainer.train()
+        decides = "eval_near_bleu" if scorer else "eval_near_loss"
+        measured = [entry[decides] for entry in trainer.state.log_history if decides in entry]
+        assert len(measured) == 2 and trainer.state.best_metric == (max if scorer else min)(measured)
+        assert caplog.text.count(f"evaluation computes no eval_bleu: {decides} decides which model is best") == 1
+
+    @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
+    def test_decoding_without_an_end_is_bounded(self, tmp_path, options):
+        model, data = tiny_model(**options), id_pairs(10)
+        model.generation_config.suppress_tokens = [2]
+        trainer = trainer_of(tmp_path, model, per_device_eval_batch_size=10)
+        output = trainer.predict(data).predictions
+        longest = max(map(len, data["input_ids"]))
+        assert (output != 0).sum(1).max() == (20 if options else longest + EXTRA_OUTPUT_TOKENS)
+        # What is asked for has priority.
+        assert (trainer.predict(data, max_length=7).predictions != 0).sum(1).max() == 7
+
+    def test_position_limit(self):
+        assert position_limit(tiny_model().config) is None
+        assert position_limit(tiny_model(position_embedding_type="learned").config) == 1024
+        assert position_limit(tiny_marian().config) == 64
+
+    def test_ends_with_the_best_model(self, tmp_path):
+        # The targets of the validation pairs are unlike those of training, so that training on makes them worse.
+        data = id_pairs()
+        other = data.map(lambda row: {"labels": [4 + row["labels"][0] % 2] * (len(row["labels"]) - 1) + [2]})
+        options = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
+        trainer = trainer_of(
+            tmp_path,
+            tiny_model(dropout=0.0),
+            data,
+            eval_dataset=other,
+            learning_rate=0.02,
+            num_train_epochs=6,
+            average_last_checkpoints=2,
+            **options,
+        )
+        trainer.train()
+        history = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        assert min(history) < history[-1] - 1e-3
+        assert trainer.evaluate()["eval_loss"] == pytest.approx(min(history), abs=1e-6)
+        # The best one and the two that an average needs.
+        assert len(list(tmp_path.glob("checkpoint-*"))) == 3
+
+
+class TestAveraging:
+    def save(self, folder, step, **options):
+        tiny_model(seed=step, **options).save_pretrained(folder / f"checkpoint-{step}")
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}]
+    )
+    def test_the_mean_of_the_last_ones(self, tmp_path, options):
+        for step in (9, 100, 20):
+            self.save(tmp_path, step, **options)
+        (tmp_path / "checkpoint-best").mkdir()
+        folders = last_checkpoints(tmp_path, 2)
+        assert [folder.name for folder in folders] == ["checkpoint-20", "checkpoint-100"]
+        averaged = average_checkpoints(folders).state_dict()
+        states = [AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict() for folder in folders]
+        for name, weight in averaged.items():
+            torch.testing.assert_close(weight, (states[0][name] + states[1][name]) / 2, rtol=1e-6, atol=1e-7)
+        assert len(last_checkpoints(tmp_path, 5)) == 3
+
+    def test_faults(self, tmp_path):
+        with pytest.raises(ValueError, match=r"holds no checkpoint-<step> folders"):
+            last_checkpoints(tmp_path, 2)
+        with pytest.raises(ValueError, match="no checkpoints to average"):
+            average_checkpoints([])
+        broken = tiny_model()
+        broken.lm_head.weight.data[0, 0] = torch.nan
+        broken.save_pretrained(tmp_path / "checkpoint-3")
+        with pytest.raises(ValueError, match="checkpoint-3: .* are NaN or infinite"):
+            average_checkpoints(last_checkpoints(tmp_path, 2))
+        shutil.rmtree(tmp_path / "checkpoint-3")
+        self.save(tmp_path, 1, d_model=32)
+        self.save(tmp_path, 2)
+        with pytest.raises(ValueError, match=r"checkpoint-1 has no weight .* of shape .*not of the same model"):
+            average_checkpoints(last_checkpoints(tmp_path, 2))
+
+
+class TestFaults:
+    def test_a_pair_longer_than_the_budget(self, tmp_path):
+        with pytest.raises(DataError, match=r"exceed max_tokens 6; raise --max_tokens"):
+            trainer_of(tmp_path, max_tokens=6).train()
+
+    def test_no_training_pairs(self, tmp_path):
+        trainer = VanillaTransformerTrainer(model=tiny_model(), args=train_args(tmp_path), processing_class=TOKENIZER)
+        with pytest.raises(ValueError, match="needs a `train_dataset`"):
+            trainer.train()
+
+    def test_a_stream_without_pairs(self, tmp_path):
+        empty = datasets.Dataset.from_dict({"source": [" "], "target": ["w"]}).to_iterable_dataset()
+        trainer = trainer_of(tmp_path, train=tokenize_pairs(empty, TOKENIZER)[0], max_steps=2)
+        with pytest.raises(DataError, match="the stream has no pairs that the filters keep"):
+            trainer.train()
+
+
+def run_as_process(folder, resume):
+    """Train in one of the processes that `run_in_two` starts, and write what came out."""
+    options = {"save_strategy": "steps", "save_steps": 10, "num_train_epochs": 2, "max_tokens": 64}
+    trainer = trainer_of(folder, tiny_model(dropout=0.0), **options)
+    trainer.train(resume_from_checkpoint=str(Path(folder, "checkpoint-10")) if resume else None)
+    rare = trainer_of(folder, tiny_model(dropout=0.0), **{**options, "save_strategy": "no"}, logging_steps=7)
+    found = {"losses": losses(trainer), "mean": rare.train().training_loss}
+    if trainer.is_world_process_zero():
+        trainer.model.save_pretrained(Path(folder, "resumed" if resume else "whole"))
+        Path(folder, "found.json").write_text(json.dumps(found))
+    leave()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
+    both = {}
+    for resume in ("", "resume"):
+        run_in_two(Path(__file__), tmp_path, resume)
+        both[resume] = json.loads((tmp_path / "found.json").read_text())
+
+    def same_batches(self):
+        lengths = [[len(ids) for ids in self.train_dataset[side][:]] for side in ("input_ids", "labels")]
+        sampler = TokenBudgetBatchSampler(*lengths, 64, seed=42, num_replicas=2)
+        loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+    monkeypatch.setattr(VanillaTransformerTrainer, "get_train_dataloader", same_batches)
+    one = trainer_of(tmp_path / "one", tiny_model(dropout=0.0), gradient_accumulation_steps=2, max_tokens=64)
+    one.train()
+    whole, resumed = (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed"))
+    assert losses(one) == pytest.approx(both[""]["losses"], abs=1e-4)
+    # Whatever the interval of logging.
+    assert both[""]["mean"] == pytest.approx(sum(losses(one)) / len(losses(one)), abs=1e-4)
+    assert_same_weights(one.model, whole, 1e-4)
+    # In mid-epoch, where accelerate loses sight of the epoch.
+    assert both["resume"] == both[""]
+    assert_same_weights(resumed, whole)
+
+
+if __name__ == "__main__":
+    run_as_process(sys.argv[1], bool(sys.argv[2]))
