@@ -10,7 +10,7 @@ ARGS ?=
 TEST_ENV := HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark test test-all lint format clean
+.PHONY: help install demo benchmark test test-all coverage lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,14 @@ test: lint ## Linters, type checks and the fast tests
 test-all: lint ## The same with the slow tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS)
 
-lint: $(STAMP) ## ruff and mypy; changes nothing
+coverage: $(STAMP) ## Lines and branches of the library that the fast tests reach; below 95 % it fails
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" --cov --cov-report=term:skip-covered
+
+lint: $(STAMP) ## ruff, mypy and the layers of imports; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(STAMP) ## Sort imports, apply safe fixes, lay out the code
 	$(BIN)/ruff check --fix .

@@ -126,7 +126,7 @@ def _file_status(file: str | os.PathLike[str] | TextIO) -> os.stat_result | None
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file for writing bytes that appears, or changes, when all of it is written, and not before.
 
     Standard output ("-"), a pipe or a device is written to directly: only a file can take the place of another.
@@ -166,7 +166,7 @@ def empty_folder(name: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(name: str | os.PathLike[str]) -> Iterator[Path]:
     """Hand out a folder to write to, which takes the name of the new or empty one when all of it is written.
 
     Raises:
@@ -193,9 +193,9 @@ def folder_written_whole(name: str | os.PathLike[str]) -> Iterator[Path]:
 __all__ = [
     "check_output",
     "empty_folder",
-    "folder_written_whole",
+    "atomic_folder",
     "json_rows",
     "opened",
     "read_lines",
-    "written_whole",
+    "atomic_write",
 ]

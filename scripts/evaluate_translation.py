@@ -13,7 +13,7 @@ from _imports import importing
 
 with importing():
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.files import atomic_write, check_output, read_lines
     from hf_vanilla_transformer.training.metrics import translation_scores
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
             check_output(arguments.json, [arguments.predictions, *arguments.references], "--json")
         scores = _score(arguments)
         if arguments.json is not None:
-            with written_whole(arguments.json) as file:
+            with atomic_write(arguments.json) as file:
                 file.write(f"{json.dumps(scores, indent=2)}\n".encode())
     print(f"BLEU         {scores['bleu']:6.2f}  {scores['bleu_signature']}")
     print(f"chrF2        {scores['chrf']:6.2f}  {scores['chrf_signature']}")

@@ -26,7 +26,7 @@ with importing():
     from transformers.utils.logging import disable_progress_bar
 
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.files import check_output, read_lines, written_whole
+    from hf_vanilla_transformer.files import atomic_write, check_output, read_lines
     from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
     from hf_vanilla_transformer.inference.translation import CHUNK_SIZE, load, translate_lines
 
@@ -113,7 +113,7 @@ def _translate(arguments: Arguments) -> None:
     translations = translate_lines(
         model, tokenizer, lines, with_scores=as_json, show_progress=sys.stderr.isatty(), **given
     )
-    with written_whole(arguments.output) as file:
+    with atomic_write(arguments.output) as file:
         for hypotheses, source in zip(translations, sources, strict=True):
             line = hypotheses[0].text.translate(LINE_ENDS_TO_BLANKS)
             if as_json:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..files import empty_folder, folder_written_whole
+from ..files import atomic_folder, empty_folder
 from ..model.configuration_vanilla_transformer import (
     NORM_POSITIONS,
     SINUSOIDAL_LAYOUTS,
@@ -139,7 +139,7 @@ class Conversion:
         Raises:
             ValueError: The folder is not empty, or cannot be made.
         """
-        with folder_written_whole(output_dir) as folder:
+        with atomic_folder(output_dir) as folder:
             self.model().save_pretrained(folder)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..files import empty_folder, folder_written_whole
+from ..files import atomic_folder, empty_folder
 from ..inference.ctranslate2 import check_settings
 from ..inference.loading import load_model, load_tokenizer
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
@@ -74,7 +74,7 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
         raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
     empty_folder(output_dir)
     model, tokenizer = load_for_export(name)
-    with folder_written_whole(output_dir) as folder:
+    with atomic_folder(output_dir) as folder:
         TARGETS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
         if tokenizer is not None:

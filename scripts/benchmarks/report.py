@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_vanilla_transformer.files import written_whole
+from hf_vanilla_transformer.files import atomic_write
 
 from .roofline import Limits, fitted_exponent
 
@@ -200,7 +200,7 @@ class Report:
             "table.md": table(self.measurements, self.limits),
         }
         for name, text in files.items():
-            with written_whole(self.folder / name) as file:
+            with atomic_write(self.folder / name) as file:
                 file.write(f"{text}\n".encode())
 
     def draw(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.files import check_output, written_whole
+from hf_vanilla_transformer.files import atomic_write, check_output
 from paths import SCRIPTS
 
 NAMES = sorted(path.stem for path in SCRIPTS.glob("[a-z]*.py"))
@@ -158,8 +158,8 @@ def test_ctrl_c_later_ends_in_one_line(load_script, monkeypatch, capsys):
 def test_what_follows_in_a_file_is_kept(tmp_path):
     """As after `>> file`."""
     program = """
-from hf_vanilla_transformer.files import written_whole
-with written_whole("/dev/stdout") as file:
+from hf_vanilla_transformer.files import atomic_write
+with atomic_write("/dev/stdout") as file:
     file.write(b"second")
 """
     with (tmp_path / "log").open("ab") as log:
@@ -237,7 +237,7 @@ def test_a_file_that_cannot_be_written_is_named(kept):
     Path("loop").symlink_to("loop")
     check_output("loop", ["k", "loop"], "--output")
     name = "x" * 250
-    with pytest.raises(DataError, match=f"^{name}: cannot be written .File name too long"), written_whole(name):
+    with pytest.raises(DataError, match=f"^{name}: cannot be written .File name too long"), atomic_write(name):
         pytest.fail("there is nothing to write to")
 
 
