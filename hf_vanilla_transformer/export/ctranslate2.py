@@ -125,7 +125,7 @@ def vocabularies(
     Raises:
         ValueError: There are more tokens than rows.
     """
-    sizes = (config.vocab_size, config.decoder_vocab_size or config.vocab_size)
+    sizes = (config.vocab_size, config.decoder_vocab_size)
     source, target = (getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in SIDES)
     if sizes[0] != sizes[1] and target is tokenizer:
         # A tokenizer of another family tells the tokens of its source only; any names serve.

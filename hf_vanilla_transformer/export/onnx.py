@@ -196,7 +196,7 @@ def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
     model = getattr(program, "model", program)
     heads = config.decoder_attention_heads
     sizes = dict(zip(("d_k", "d_v"), config.attention_dims(heads), strict=True))
-    sizes |= {"N": config.decoder_layers, "h": heads, "V": config.decoder_vocab_size or config.vocab_size}
+    sizes |= {"N": config.decoder_layers, "h": heads, "V": config.decoder_vocab_size}
     inputs, outputs = GRAPHS[file.stem]
     for values, names in ((model.graph.inputs, inputs), (model.graph.outputs, outputs)):
         for value, name in zip(values, names, strict=True):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .checks_vanilla_transformer import IGNORE_INDEX
-from .cpu_ops_vanilla_transformer import multiply
-from .loss_vanilla_transformer import sum_dtype
+from .cpu_ops_vanilla_transformer import accumulation_dtype, multiply
 
 # Logits stored at a time: 16 MiB in float32, which fit a processor's cache.
 CHUNK_ELEMENTS = 2**22
@@ -51,7 +50,7 @@ def chunked_cross_entropy(
     """
     kept = labels != IGNORE_INDEX
     counted, labels, (vocab_size, width) = states[kept], labels[kept], weight.shape
-    dtype = sum_dtype(weight.dtype)
+    dtype = accumulation_dtype(weight.dtype)
     # Transposed: oneDNN is faster where a product has fewer rows than columns.
     d_counted, d_weight = torch.empty_like(counted), weight.new_zeros(width, vocab_size, dtype=dtype)
     d_bias, total = weight.new_zeros(vocab_size, dtype=dtype), weight.new_zeros((), dtype=dtype)
@@ -90,7 +89,8 @@ def chunked_cross_entropy(
 @chunked_cross_entropy.register_fake
 def _(states: Tensor, weight: Tensor, bias: Any, labels: Tensor, eps: float, differentiate: bool) -> Any:
     total, d_weight, d_bias = (
-        weight.new_empty(shape, dtype=sum_dtype(weight.dtype)) for shape in ((), weight.shape, weight.shape[:1])
+        weight.new_empty(shape, dtype=accumulation_dtype(weight.dtype))
+        for shape in ((), weight.shape, weight.shape[:1])
     )
     return total, torch.empty_like(states), d_weight, d_bias
 

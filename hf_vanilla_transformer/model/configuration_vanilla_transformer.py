@@ -4,13 +4,14 @@ import copy
 import difflib
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import fields
-from typing import Any, ClassVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional, TypeVar, get_args, get_origin
 
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .hub_code_vanilla_transformer import MODEL_TYPE, CodeSharingMixin
+from .hub_code_vanilla_transformer import MODEL_TYPE, HubCodeMixin
 
 NORM_POSITIONS = ("post", "pre", "none")
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
@@ -26,39 +27,43 @@ SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
 TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
 
 
-class DerivedField:
-    """A field that follows other fields while it is None: None is stored and saved, the value in use is read."""
+T = TypeVar("T")
+
+
+class DerivedField(Generic[T]):
+    """Descriptor of a field that follows other fields while it is None: stores and saves None, reads as the value."""
 
     def __init__(self, derive: Callable[[Any], Any]):
         self.derive = derive
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember the field's name."""
         self.name = name
 
-    def __get__(self, config: Any, owner: type | None = None) -> Any:
-        """Return the value in use; None of the class, which is the default, and where nothing can be derived."""
-        if config is None:
-            return None
-        if (stored := vars(config).get(self.name)) is not None:
-            return stored
-        try:
-            return self.derive(config)
-        except (TypeError, ZeroDivisionError):
-            # `validate` names the field at fault; until then a configuration can be shown.
-            return None
+    def __get__(self, config: Any, owner: type | None = None) -> T:
+        value: Any = None
+        # Read from the class, a field gives its default.
+        if config is not None and (value := vars(config).get(self.name)) is None:
+            # `validate` names an impossible field; until then the configuration can still be printed.
+            with suppress(TypeError, ZeroDivisionError):
+                value = self.derive(config)
+        return value
 
-    def __set__(self, config: Any, value: Any) -> None:
-        """Store a value, or None to derive it."""
+    def __set__(self, config: Any, value: T | None) -> None:
         vars(config)[self.name] = value
 
 
+if TYPE_CHECKING:
+    Derived = DerivedField
+else:
+    Derived = Optional
+
+
 def derived(derive: Callable[[Any], Any]) -> Any:
-    """Return a `DerivedField`, as what a type checker takes for any field's default."""
+    """Return a `DerivedField` that type checkers accept as the default of any field."""
     return DerivedField(derive)
 
 
-class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
+class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     """All sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
 
     Names follow `MarianConfig` wherever they mean the same. The paper's symbol stands in brackets.
@@ -145,7 +150,7 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
     }
 
     vocab_size: int = 37000
-    decoder_vocab_size: int | None = derived(lambda config: config.vocab_size)
+    decoder_vocab_size: Derived[int] = derived(lambda config: config.vocab_size)
     d_model: int = 512
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -153,14 +158,14 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
     decoder_attention_heads: int = 8
     encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
-    head_dim: int | None = derived(lambda config: config.d_model // config.encoder_attention_heads)
-    value_head_dim: int | None = derived(lambda config: config.d_model // config.encoder_attention_heads)
+    head_dim: Derived[int] = derived(lambda config: config.d_model // config.encoder_attention_heads)
+    value_head_dim: Derived[int] = derived(lambda config: config.d_model // config.encoder_attention_heads)
     activation_function: str = "relu"
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     norm_position: str = "post"
-    final_layer_norm: bool | None = derived(lambda config: config.norm_position == "pre")
+    final_layer_norm: Derived[bool] = derived(lambda config: config.norm_position == "pre")
     layer_norm_eps: float | int = 1e-5
     attention_bias: bool = False
     lm_head_bias: bool = False
@@ -176,7 +181,7 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
-    init_std: float | int | None = derived(lambda config: config.d_model**-0.5)
+    init_std: Derived[float | int] = derived(lambda config: config.d_model**-0.5)
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check every field; leave to be derived what an earlier release stored of a shared vocabulary."""
@@ -237,7 +242,7 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
             return self
         config = copy.copy(self)
         if decoder == encoder or decoder:
-            config.vocab_size = self.decoder_vocab_size or self.vocab_size
+            config.vocab_size = self.decoder_vocab_size
         if decoder != encoder:
             config.decoder_vocab_size = None
             for name in SIDE_FIELDS:
@@ -330,7 +335,7 @@ class VanillaTransformerConfig(CodeSharingMixin, PreTrainedConfig):
 
     def _check_special_tokens(self) -> None:
         """Special ids are shared by both sides, so each must lie in the smaller vocabulary."""
-        vocabulary = min(self.vocab_size, self.decoder_vocab_size or self.vocab_size)
+        vocabulary = min(self.vocab_size, self.decoder_vocab_size)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)
             for token_id in value if isinstance(value, list) else [value]:

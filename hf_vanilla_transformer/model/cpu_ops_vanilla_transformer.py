@@ -56,6 +56,11 @@ def is_autocast(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of sums over tensors of `dtype`: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 # Linear layers
 
 

@@ -56,7 +56,7 @@ def add_code(folder: str | os.PathLike[str]) -> None:
             path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-class CodeSharingMixin:
+class HubCodeMixin:
     """Makes `push_to_hub` of a configuration, a model or a tokenizer take the code along."""
 
     def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
@@ -66,4 +66,4 @@ class CodeSharingMixin:
         return parent._upload_modified_files(working_dir, *args, **kwargs)
 
 
-__all__ = ["MODEL_TYPE", "CodeSharingMixin", "add_code", "code_files", "with_auto_map"]
+__all__ = ["MODEL_TYPE", "HubCodeMixin", "add_code", "code_files", "with_auto_map"]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from .checks_vanilla_transformer import IGNORE_INDEX, as_ids, check_ids
-from .cpu_ops_vanilla_transformer import is_autocast, is_only_its_weights, is_plain, is_transformed
+from .cpu_ops_vanilla_transformer import accumulation_dtype, is_autocast, is_only_its_weights, is_plain, is_transformed
 from .positions_vanilla_transformer import first_place
 
 
@@ -100,7 +100,7 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         ValueError: If the shapes differ, or `smoothing` is not at least 0 and below 1.
     """
     _check_arguments(logits, labels, smoothing)
-    logits, labels = logits.to(sum_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
+    logits, labels = logits.to(accumulation_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
@@ -153,7 +153,7 @@ def classification_loss(
             f"`num_labels`={config.num_labels} needs {'integers' if single else 'numbers'} of shape {tuple(shape)}: "
             "change them, or set `problem_type` in the configuration."
         )
-    logits, labels = logits.to(sum_dtype(logits.dtype)), labels.view(shape)
+    logits, labels = logits.to(accumulation_dtype(logits.dtype)), labels.view(shape)
     if single:
         labels = check_labels(labels, config.num_labels, "set `num_labels` in the configuration")
         summed = F.cross_entropy(logits, labels, reduction="sum")
@@ -182,8 +182,3 @@ def _check_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
             f"`labels` have the shape {tuple(labels.shape)}, but the decoder's input has {tuple(states.shape[:2])}: "
             "give one label for each decoder token, or leave out the decoder's input."
         )
-
-
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type that sums over logits of type `dtype` are taken in: at least float32."""
-    return torch.promote_types(dtype, torch.float32)

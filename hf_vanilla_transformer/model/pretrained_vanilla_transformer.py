@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .hub_code_vanilla_transformer import CodeSharingMixin
+from .hub_code_vanilla_transformer import HubCodeMixin
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 
 
-class VanillaTransformerPreTrainedModel(CodeSharingMixin, PreTrainedModel):
+class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
     """What every model of this package has in common: loading, saving and initial weights."""
 
     config_class = VanillaTransformerConfig

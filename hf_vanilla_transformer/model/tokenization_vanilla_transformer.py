@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
-from .hub_code_vanilla_transformer import CodeSharingMixin
+from .hub_code_vanilla_transformer import HubCodeMixin
 
 # The tokenizer.json of two vocabularies. Every loader reads this file, so that one which does not know the class fails
 # with this "version" in its error, instead of taking the source's vocabulary for both.
@@ -238,7 +238,7 @@ def _at_least(minimum: int, value: int, field: str) -> None:
         raise ValueError(f"{field} is {value}; it must be at least {minimum}")
 
 
-class VanillaTransformerTokenizer(CodeSharingMixin, PreTrainedTokenizerFast):
+class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     """One vocabulary for the source and another for the target, as one tokenizer.
 
     Texts go in as source, or as target when named `text_target`. Ids and tokens come out as target, since those are

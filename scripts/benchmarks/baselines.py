@@ -199,7 +199,7 @@ class TutorialTransformer(nn.Module):
         """Make a model of a configuration's sizes for sentences padded to `length`."""
         super().__init__()
         self.config, self.length = config, length
-        d, vocabulary = config.d_model, config.decoder_vocab_size or config.vocab_size
+        d, vocabulary = config.d_model, config.decoder_vocab_size
         self.source_embedding = nn.Embedding(config.vocab_size, d)
         self.target_embedding = nn.Embedding(vocabulary, d)
         self.transformer = nn.Transformer(

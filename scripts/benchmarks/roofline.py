@@ -213,7 +213,7 @@ class Sizes:
             (encoder[0] * encoder[2], decoder[0] * decoder[2]),
             (config.encoder_ffn_dim, config.decoder_ffn_dim),
             (config.encoder_layers, config.decoder_layers),
-            config.decoder_vocab_size or config.vocab_size,
+            config.decoder_vocab_size,
         )
 
 

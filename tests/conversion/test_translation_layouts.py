@@ -24,7 +24,7 @@ from hf_vanilla_transformer.conversion.convert import convert_checkpoint
 from hf_vanilla_transformer.conversion.layouts.translation import fairseq_sinusoids
 from hf_vanilla_transformer.export.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
-from tiny import PEERS_DECODE_SOUNDLY, close
+from tiny import BASELINES_DECODE_CORRECTLY, close
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,9 +81,9 @@ def same_function(original, converted, padding):
             logits = converted(alone, decoder_input_ids=target[row : row + 1]).logits
             close(logits[0], theirs[row])
     ways = [{"num_beams": 1}, {}, {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True}]
-    if not PEERS_DECODE_SOUNDLY and isinstance(original, FSMTForConditionalGeneration):
+    if not BASELINES_DECODE_CORRECTLY and isinstance(original, FSMTForConditionalGeneration):
         ways = []
-    elif not PEERS_DECODE_SOUNDLY and converted.config.vocab_size != converted.config.decoder_vocab_size:
+    elif not BASELINES_DECODE_CORRECTLY and converted.config.vocab_size != converted.config.decoder_vocab_size:
         ways = ways[:1]
     for options in ways:
         ours, expected = converted.generate(**source, **options), original.generate(**source, **options)

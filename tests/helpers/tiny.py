@@ -11,7 +11,7 @@ from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerF
 
 # Before 5.23, FSMT decodes by a cache that contradicts its own logits, and beams of Marian fail where the two
 # vocabularies have different sizes.
-PEERS_DECODE_SOUNDLY = Version(transformers.__version__) >= Version("5.23")
+BASELINES_DECODE_CORRECTLY = Version(transformers.__version__) >= Version("5.23")
 
 VOCABULARY = 40
 TINY: dict[str, Any] = {

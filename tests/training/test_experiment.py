@@ -718,7 +718,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--preset", "smal"], "unknown preset 'smal'; use one of small"),
+            (["--preset", "smal"], "unknown preset 'smal'; did you mean small?"),
             (["--config_overrides", "d_model"], "'d_model' sets no field of the configuration; write field=value"),
             (["--config_overrides", "d_modle=8"], "did you mean d_model=...?"),
             (["--config_overrides", "from_pretrained=8"], "'from_pretrained=8' sets no field"),
