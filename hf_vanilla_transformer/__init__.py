@@ -1,43 +1,87 @@
 """The Transformer of *Attention Is All You Need* as a Hugging Face model plugin.
 
 Importing this package registers configuration, models and tokenizer with the Auto classes, and the translation
-pipeline.
+pipeline. Only this package's own commands put that off until they start to work, so that their help appears at once.
 """
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTextEncoding,
-    AutoTokenizer,
-)
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .inference.pipeline import TranslationPipeline
-from .inference.pipeline import register as _register_pipeline
-from .inference.scoring import Score, score
-from .model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .model.modeling_vanilla_transformer import (
-    VanillaTransformerDecoder,
-    VanillaTransformerEncoder,
-    VanillaTransformerEncoderModel,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerModel,
-    VanillaTransformerPreTrainedModel,
-)
-from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from .presets import PRESETS, preset_config
+if TYPE_CHECKING:
+    from .inference.pipeline import TranslationPipeline
+    from .inference.scoring import Score, score
+    from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerDecoder,
+        VanillaTransformerEncoder,
+        VanillaTransformerEncoderModel,
+        VanillaTransformerForConditionalGeneration,
+        VanillaTransformerForSequenceClassification,
+        VanillaTransformerModel,
+        VanillaTransformerPreTrainedModel,
+    )
+    from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+    from .presets import PRESETS, preset_config
 
 __version__ = "0.1.0"
 
-AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig)
-AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
-AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
-AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
-AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
-AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
-_register_pipeline()
+# Imported on first access; the imports above tell type checkers the same.
+_MODULES = {
+    "PRESETS": "presets",
+    "Score": "inference.scoring",
+    "TranslationPipeline": "inference.pipeline",
+    "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
+    "VanillaTransformerDecoder": "model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoder": "model.modeling_vanilla_transformer",
+    "VanillaTransformerEncoderModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
+    "VanillaTransformerForSequenceClassification": "model.modeling_vanilla_transformer",
+    "VanillaTransformerModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
+    "preset_config": "presets",
+    "score": "inference.scoring",
+    "train_tokenizer": "model.tokenization_vanilla_transformer",
+}
+
+
+def _register() -> None:
+    from .registration import register
+
+    register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _register()
+    value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _is_command() -> bool:
+    """Whether this process runs a command of this package; if in doubt, not: that only costs a command time."""
+    program = (getattr(sys, "argv", None) or [""])[0]
+    if program == "-m":
+        # Python is looking for the module to run; its own options come first.
+        words = sys.orig_argv
+        return words[words.index("-m") + 1 :][:1] == [__name__] if "-m" in words else False
+    if os.path.basename(program) in ("vanilla-transformer", "vanilla-transformer.exe"):
+        # The one that pip has put beside Python, not a program of the same name.
+        folders = (os.path.dirname(path) for path in (os.path.realpath(program), os.path.abspath(sys.executable)))
+        return len({os.path.realpath(folder) for folder in folders}) == 1
+    # The programs of scripts/ say so.
+    return getattr(sys.modules.get("__main__"), "IS_VANILLA_TRANSFORMER_COMMAND", False)
+
+
+if not _is_command():
+    _register()
 
 __all__ = [
     "PRESETS",

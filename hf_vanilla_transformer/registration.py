@@ -1,0 +1,37 @@
+"""Registration with transformers' Auto classes and pipelines."""
+
+from functools import cache
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+)
+
+from .inference.pipeline import register as register_pipeline
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.modeling_vanilla_transformer import (
+    VanillaTransformerEncoderModel,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerModel,
+)
+from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+
+
+@cache
+def register() -> None:
+    """Register configuration, models, tokenizer and the translation pipeline; later calls do nothing."""
+    AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig)
+    AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
+    AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
+    AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
+    AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
+    AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
+    register_pipeline()
+
+
+__all__ = ["register"]
