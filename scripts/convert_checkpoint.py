@@ -16,7 +16,7 @@ with importing():
     from transformers.utils.logging import disable_progress_bar
 
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.conversion.convert import LAYOUTS, Conversion, convert_checkpoint
+    from hf_vanilla_transformer.conversion import LAYOUTS, Conversion, convert_checkpoint
 
 EXAMPLES = "One example a layout:\n\n" + "\n".join(
     f"    {layout.name}: {layout.description}\n"
@@ -63,8 +63,12 @@ class Arguments:
             "help": "Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false); asked for likewise."
         },
     )
-    repaired: bool = field(
-        default=False, metadata={"help": "The code behind the weights is free of the defects that would be refused."}
+    patched: bool = field(
+        default=False,
+        metadata={
+            "help": "The code that trained the weights has none of the layout's known defects.",
+            "aliases": ["--repaired"],
+        },
     )
     encoder_only: bool = field(default=False, metadata={"help": "Convert the encoder alone."})
     dry_run: bool = field(default=False, metadata={"help": "Print the mapping and write nothing."})
@@ -86,12 +90,12 @@ def main(argv: list[str] | None = None) -> None:
             rename=arguments.rename,
             first_position=arguments.first_position,
             unbiased_norms=arguments.unbiased_norms,
-            repaired=arguments.repaired,
+            patched=arguments.patched,
             encoder_only=arguments.encoder_only,
             dry_run=arguments.dry_run,
             **_fields(arguments.config),
         )
-        print(conversion.table() if arguments.dry_run else _summary(conversion, arguments))
+        print(conversion.describe() if arguments.dry_run else _summary(conversion, arguments))
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:

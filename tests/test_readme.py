@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreign_models import TorchNN
 from paths import ROOT
 from reviewers import save_bert, save_reviews
+from source_models import TorchNN
 from translators import build
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,11 +57,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "small-bert").mkdir()
     save_bert(path / "small-bert")
     save_reviews(path / "reviews")
-    save_foreign_models(path)
+    save_source_models(path)
     return path
 
 
-def save_foreign_models(path: Path) -> None:
+def save_source_models(path: Path) -> None:
     """Save what the README converts: a folder under a name of the Hub, and a tutorial's file with its vocabularies."""
     for each in build("marian"):
         each.save_pretrained(path / "Helsinki-NLP" / "opus-mt-en-de")

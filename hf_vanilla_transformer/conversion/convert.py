@@ -109,7 +109,7 @@ class Conversion:
     encoder_only: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
 
-    def table(self) -> str:
+    def describe(self) -> str:
         """Return the mapping, the fields of the configuration and the notes as text, for `--dry_run`."""
         lines = [
             f"{row.theirs} {_shape(row.their_shape)}".removesuffix(" ()")
@@ -156,7 +156,7 @@ def convert_checkpoint(
     rename: Iterable[str] = (),
     first_position: int | None = None,
     unbiased_norms: bool | None = None,
-    repaired: bool = False,
+    patched: bool = False,
     encoder_only: bool = False,
     dry_run: bool = False,
     **config_fields: Any,
@@ -176,7 +176,7 @@ def convert_checkpoint(
         first_position: Row of a stored table of positions for the first token; by default as in the layout's code.
         unbiased_norms: Whether norms divide by the unbiased standard deviation, as `torch.std` does, or by the biased
             one, as `torch.nn.LayerNorm` does; by default as in the layout's code.
-        repaired: Whether the code that the weights come from is free of the layout's known defects, each of which is
+        patched: Whether the code that the weights come from is free of the layout's known defects, each of which is
             otherwise refused.
         encoder_only: Whether to convert the encoder alone, for `VanillaTransformerEncoderModel` and classifiers.
         dry_run: Whether to leave everything unwritten.
@@ -184,7 +184,7 @@ def convert_checkpoint(
             differ from the original code's.
 
     Returns:
-        The conversion: `model()` is the model, `table()` the mapping.
+        The conversion: `model()` is the model, `describe()` the mapping.
 
     Raises:
         ValueError: The source cannot be read, is of no known layout, lacks weights, has others or of other shapes, or
@@ -199,7 +199,7 @@ def convert_checkpoint(
     rename = list(rename)
     checkpoint = read_checkpoint(source)
     weights, chosen = recognise(checkpoint._replace(weights=renamed(checkpoint.weights, rename)), layout)
-    _refuse_defects(chosen, repaired, encoder_only)
+    _refuse_defects(chosen, patched, encoder_only)
     # Names that are only cut are the layout's own.
     said = _Said(config_fields, first_position, unbiased_norms, adapted=not all(text.endswith("=") for text in rename))
     if chosen.complete is not None:
@@ -307,16 +307,16 @@ def _settle_decoding(conversion: Conversion, folder: Path | None, said: _Said) -
     conversion.generation = settings
 
 
-def _refuse_defects(layout: Layout, repaired: bool, encoder_only: bool) -> None:
+def _refuse_defects(layout: Layout, patched: bool, encoder_only: bool) -> None:
     parts = ("encoder",) if encoder_only else SIDES
-    defects = [] if repaired else [defect for defect in layout.defects if set(defect.parts) & set(parts)]
+    defects = [] if patched else [defect for defect in layout.defects if set(defect.parts) & set(parts)]
     if not defects:
         return
     sound = not encoder_only and not any("encoder" in defect.parts for defect in layout.defects)
     raise ValueError(
         f"the weights are of {layout.name}, whose code cannot be expressed as a Transformer: "
         + "; ".join(f"its {defect.what} (repair: {defect.repair})" for defect in defects)
-        + ". If the code that trained these weights was repaired so, use --repaired"
+        + ". If the code that trained these weights was patched so, use --patched"
         + ("; its encoder is sound and converts with --encoder_only" if sound else "")
     )
 

@@ -137,7 +137,7 @@ class Layout:
         compute_positions: Gives the tables of positions, by keys of `rules`, that the original computes and does not
             store; takes the same.
         after_padding: Whether a table of positions begins with those up to the id of padding, which no token has.
-        defects: What cannot be converted unless it was repaired.
+        defects: What cannot be converted unless it was patched.
         model_types: What the config.json beside the weights may call the model, where the keys alone would not tell it
             from others; empty for any or none.
         decoding: Settings of `generate()` by which it decodes as the original code does; takes our configuration.

@@ -1,6 +1,6 @@
 """Conversion of foreign checkpoints: the same logits, masks and translations as the original classes; what is refused.
 
-The reference models are those of `foreign_models`; where ../shared/seeds lies beside the checkout, the notebooks'
+The reference models are those of `source_models`; where ../shared/seeds lies beside the checkout, the notebooks'
 own classes are executed too.
 """
 
@@ -27,9 +27,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import foreign_models
+import source_models
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
-from hf_vanilla_transformer.conversion.convert import LAYOUTS, convert_checkpoint
+from hf_vanilla_transformer.conversion import LAYOUTS, convert_checkpoint
 from hf_vanilla_transformer.conversion.layouts.tutorials import TUTORIAL_LAYOUTS
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
 from paths import SCRIPTS, SHARED
@@ -48,27 +48,27 @@ pytestmark = [
 
 # What a case is called: the layout, how to build the original, and what the user has to say.
 CASES = {
-    "annotated": ("annotated-transformer", foreign_models.Annotated, HEADS),
+    "annotated": ("annotated-transformer", source_models.Annotated, HEADS),
     "gamma-beta": (
         "simple-transformers",
-        partial(foreign_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")),
+        partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")),
         HEADS,
     ),
-    "torch-post": ("torch-nn-transformer", foreign_models.TorchNN, HEADS),
+    "torch-post": ("torch-nn-transformer", source_models.TorchNN, HEADS),
     "torch-pre-batch-first": (
         "torch-nn-transformer",
-        partial(foreign_models.TorchNN, norm_first=True, batch_first=True),
+        partial(source_models.TorchNN, norm_first=True, batch_first=True),
         {**HEADS, "norm_position": "pre"},
     ),
     "torch-gelu-no-bias": (
         "torch-nn-transformer",
-        partial(foreign_models.TorchNN, bias=False, activation="gelu", batch_first=True, layer_norm_eps=1e-3),
+        partial(source_models.TorchNN, bias=False, activation="gelu", batch_first=True, layer_norm_eps=1e-3),
         {**HEADS, "activation_function": "gelu", "layer_norm_eps": 1e-3},
     ),
-    "scalar-norm": ("scalar-norm", foreign_models.ScalarNorms, HEADS),
-    "statquest": ("statquest", foreign_models.StatQuest, {}),
-    "phrases": ("lightning-phrases", foreign_models.Phrases, {"repaired": True}),
-    "shared-heads": ("shared-heads", foreign_models.SharedHeads, {"repaired": True}),
+    "scalar-norm": ("scalar-norm", source_models.ScalarNorms, HEADS),
+    "statquest": ("statquest", source_models.StatQuest, {}),
+    "phrases": ("lightning-phrases", source_models.Phrases, {"patched": True}),
+    "shared-heads": ("shared-heads", source_models.SharedHeads, {"patched": True}),
 }
 
 
@@ -152,7 +152,7 @@ class TestSameFunction:
         """Without what cannot be equal, an epsilon elsewhere and the rounding of sinusoids, nothing differs."""
         _, model, options = build(name)
         if "layer_norm_eps" not in options and "torch" not in name and name not in {"phrases", "shared-heads"}:
-            monkeypatch.setattr(foreign_models.DeviationNorm, "eps", 1e-15)
+            monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
             options = {**options, "layer_norm_eps": 1e-30}
         source, target, *_ = batch(model)
         model = model.double()
@@ -310,13 +310,13 @@ class TestNotebooks:
             return model(source, target).log_softmax(-1)
 
         if repaired:
-            same_by(original, model, {"repaired": True}, (12, 16))
+            same_by(original, model, {"patched": True}, (12, 16))
             return
         with pytest.raises(ValueError, match="residual around self-attention skips the position encoding"):
             convert(model.state_dict())
         # The refusal is no caution: taken for repaired, the weights compute something else.
         with pytest.raises(AssertionError, match="not close"):
-            same_by(original, model, {"repaired": True}, (12, 16))
+            same_by(original, model, {"patched": True}, (12, 16))
 
     @pytest.mark.parametrize("repaired", [True, False])
     # What PyTorch says of softmax without an axis, one of the notebook's defects.
@@ -328,7 +328,7 @@ class TestNotebooks:
         def original(source, target):
             return model(source[None], target[None])[0].log()
 
-        conversion = convert(model.state_dict(), repaired=True)
+        conversion = convert(model.state_dict(), patched=True)
         assert conversion.config.encoder_attention_heads == conversion.config.decoder_attention_heads == 8
         source = torch.randint(0, 13, (2, 6))
         encoder = convert(model.state_dict(), encoder_only=True).model()
@@ -337,15 +337,15 @@ class TestNotebooks:
             encoded = encoder(input_ids=source).last_hidden_state
             torch.testing.assert_close(encoded, model.encoder(source), atol=TOLERANCE, rtol=0)
         if repaired:
-            same_by(original, model, {"repaired": True}, (13, 17))
+            same_by(original, model, {"patched": True}, (13, 17))
             return
         with pytest.raises(ValueError, match="masked self-attention reads the encoder's output.*--encoder_only"):
             convert(model.state_dict())
         with pytest.raises(AssertionError, match="not close"):
-            same_by(original, model, {"repaired": True}, (13, 17))
+            same_by(original, model, {"patched": True}, (13, 17))
 
 
-@pytest.mark.parametrize("make", [foreign_models.Annotated, foreign_models.TorchNN, foreign_models.ScalarNorms])
+@pytest.mark.parametrize("make", [source_models.Annotated, source_models.TorchNN, source_models.ScalarNorms])
 def test_the_size_of_the_paper(make):
     """Six layers of width 512 add up more rounding, and stay as close."""
     model = make(500, 600, width=512, heads=8, inner=2048, layers=6).eval()
@@ -403,13 +403,13 @@ class TestRenamed:
 
     @pytest.fixture
     def scalar(self):
-        model = foreign_models.ScalarNorms(pre=True).eval()
+        model = source_models.ScalarNorms(pre=True).eval()
         state = {key.replace(".linear", ".linear_"): tensor for key, tensor in model.state_dict().items()}
         return model, state, as_pairs(state, SCALAR_PRE)
 
     @pytest.fixture
     def learned(self):
-        model = foreign_models.LearnedPositions().eval()
+        model = source_models.LearnedPositions().eval()
         return model, as_pairs(model.state_dict(), LEARNED)
 
     def test_all_that_weights_do_not_tell_is_asked_for_at_once(self, scalar):
@@ -472,8 +472,8 @@ class TestRenamed:
             variance = x.var(-1, keepdim=True, unbiased=unbiased)
             return weight * (x - x.mean(-1, keepdim=True)) / (variance + self.eps).sqrt() + bias
 
-        monkeypatch.setattr(foreign_models.DeviationNorm, "forward", forward)
-        model = foreign_models.Annotated().eval()
+        monkeypatch.setattr(source_models.DeviationNorm, "forward", forward)
+        model = source_models.Annotated().eval()
         state = {key.replace("generator.", "head."): tensor for key, tensor in model.state_dict().items()}
         said = {**SAID, **IDS, **HEADS, "norm_position": "pre", "layer_norm_eps": 1e-6, "rename": ["head.=generator."]}
         same_logits(model, convert(state, **{**said, "unbiased_norms": unbiased}).model())
@@ -483,10 +483,10 @@ class TestRenamed:
     def test_what_is_asked_for_is_all_and_as_offered(self):
         """A user copies the message and takes the first of each choice."""
         for model, options in (
-            (foreign_models.Annotated(), {}), (foreign_models.TorchNN(), {}), (foreign_models.ScalarNorms(), {}),
-            (foreign_models.StatQuest(), {}), (foreign_models.Phrases(), {"repaired": True}),
-            (foreign_models.SharedHeads(), {"repaired": True}),
-            (foreign_models.Annotated(embedding="embedding", norm_names=("gamma", "beta")), {}),
+            (source_models.Annotated(), {}), (source_models.TorchNN(), {}), (source_models.ScalarNorms(), {}),
+            (source_models.StatQuest(), {}), (source_models.Phrases(), {"patched": True}),
+            (source_models.SharedHeads(), {"patched": True}),
+            (source_models.Annotated(embedding="embedding", norm_names=("gamma", "beta")), {}),
         ):  # fmt: skip  # as above
             state = model.state_dict()
             computed = {key: tensor for key, tensor in state.items() if not re.search(r"\.(pe|pos_embedding)$", key)}
@@ -499,7 +499,7 @@ class TestRenamed:
                 asked = re.sub(r"--(?!config)(\w+) ", r"\1=", str(caught.value).partition("code: ")[2])
                 pairs = dict(text.split("=") for text in asked.replace("--config ", "").split())
                 said = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
-                assert ("norm_position" in said) == (type(model) is not foreign_models.StatQuest)
+                assert ("norm_position" in said) == (type(model) is not source_models.StatQuest)
                 assert ("first_position" in said) == (weights is state) == ("sinusoidal_layout" not in said)
                 convert(changed, **given, **{**said, "encoder_attention_heads": 1, "decoder_attention_heads": 1})
 
@@ -509,7 +509,7 @@ class TestRenamed:
         assert conversion.layout.name == "fairseq" and conversion.generation == {"max_length": 20}
 
     def test_cutting_a_prefix_is_no_renaming(self):
-        state = {f"ema.{key}": tensor for key, tensor in foreign_models.Annotated().state_dict().items()}
+        state = {f"ema.{key}": tensor for key, tensor in source_models.Annotated().state_dict().items()}
         assert convert(state, rename=["ema.="], **HEADS).layout.name == "annotated-transformer"
 
     def test_no_weight_is_renamed_away(self, learned):
@@ -522,7 +522,7 @@ class TestRenamed:
         _, state, pairs = scalar
         with pytest.raises(ValueError, match="1 missing: .*1 unexpected: .*; if only names differ, use --rename"):
             convert(state, rename=pairs[1:], **SAID, **IDS, **HEADS)
-        wide = foreign_models.Annotated().state_dict()
+        wide = source_models.Annotated().state_dict()
         names = {"src_embed.0.lut": "src_embed.embedding", "norm.a_2": "norm.alpha", "norm.b_2": "norm.bias"}
         for old, new in names.items():
             wide = {key.replace(old, new): tensor for key, tensor in wide.items()}
@@ -541,7 +541,7 @@ class TestSettingsBesideTheWeights:
 
     @pytest.mark.parametrize("key", ["hyper_parameters", "args", "config", "cfg"])
     def test_arguments_of_torch_nn(self, key, tmp_path):
-        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        model = source_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
         settings = {"cfg": {"seed": 1, "model": self.SETTINGS}, "args": Namespace(**self.SETTINGS)}
         torch.save({"state_dict": model.state_dict(), key: settings.get(key, self.SETTINGS)}, tmp_path / "last.ckpt")
         for source in (tmp_path, tmp_path / "last.ckpt"):
@@ -550,13 +550,13 @@ class TestSettingsBesideTheWeights:
             assert any("were not read, see that --config says the same: lr=0.1" in note for note in conversion.notes)
 
     def test_a_file_beside_its_config(self, tmp_path):
-        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        model = source_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
         torch.save(model.state_dict(), tmp_path / "last.pt")
         (tmp_path / "config.json").write_text(json.dumps(self.SETTINGS))
         same_logits(model, convert(tmp_path / "last.pt").model())
 
     def test_single_values_and_numbers_of_numpy(self):
-        model = foreign_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        model = source_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
         content = {
             "state_dict": model.state_dict(),
             **self.SETTINGS,
@@ -571,11 +571,11 @@ class TestSettingsBesideTheWeights:
 
     def test_an_option_that_was_not_used_contradicts_nothing(self):
         both = {"args": {"nhead": None, "list": [np.ones(2)]}, "hparams": {"nhead": 2, "list": [np.ones(2)]}}
-        state = foreign_models.TorchNN().state_dict()
+        state = source_models.TorchNN().state_dict()
         assert convert({"state_dict": state, **both}).config.encoder_attention_heads == 2
 
     def test_two_places_that_contradict_each_other(self, tmp_path):
-        state = foreign_models.TorchNN().state_dict()
+        state = source_models.TorchNN().state_dict()
         torch.save({"state_dict": state, "args": Namespace(**self.SETTINGS)}, tmp_path / "last.ckpt")
         (tmp_path / "config.json").write_text(json.dumps({**self.SETTINGS, "norm_first": False}))
         with pytest.raises(ValueError, match="last.ckpt says norm_first=True, but what stands beside it False"):
@@ -585,10 +585,10 @@ class TestSettingsBesideTheWeights:
             convert(both)
 
     def test_heads_that_shapes_tell(self):
-        state = foreign_models.SharedHeads().state_dict()
+        state = source_models.SharedHeads().state_dict()
         for source in (state, {"state_dict": state, "config": {"lr": 1}}):
             with pytest.raises(ValueError, match="encoder_attention_heads=4, but the weights say 2"):
-                convert(source, repaired=True, encoder_attention_heads=4)
+                convert(source, patched=True, encoder_attention_heads=4)
 
 
 class TestReading:
@@ -596,7 +596,7 @@ class TestReading:
 
     @pytest.fixture
     def state(self):
-        return foreign_models.Annotated(layers=1).state_dict()
+        return source_models.Annotated(layers=1).state_dict()
 
     def test_every_kind_of_file_gives_the_same(self, state, tmp_path):
         names = list(state)
@@ -702,7 +702,7 @@ class TestReading:
 
     def test_a_weight_in_no_shard(self, tmp_path):
         """Without its bias, a projection is none that lacks something."""
-        parts, save = self.shards(foreign_models.TorchNN().state_dict(), tmp_path / "shards")
+        parts, save = self.shards(source_models.TorchNN().state_dict(), tmp_path / "shards")
         assert convert(save(), **HEADS).config.lm_head_bias
         for part in parts:
             part.pop("generator.bias", None)
@@ -760,7 +760,7 @@ class TestReading:
 class TestWhatIsRefused:
     @pytest.fixture
     def state(self):
-        return foreign_models.Annotated().state_dict()
+        return source_models.Annotated().state_dict()
 
     def test_weights_of_something_else(self, state):
         with pytest.raises(ValueError, match="no known layout: its keys are weight, bias.*shapes are of another"):
@@ -809,11 +809,11 @@ class TestWhatIsRefused:
             convert({**state, "src_embed.1.pe": torch.zeros(1, 40, 4)}, **HEADS)
 
     def test_a_shared_projection_of_any_shape(self):
-        state = foreign_models.SharedHeads().state_dict()
+        state = source_models.SharedHeads().state_dict()
         key = "encoder.layers.1.attention.query_matrix.weight"
         for wrong in (torch.zeros(3, 3), torch.zeros(0, 4), torch.zeros(())):
             with pytest.raises(ValueError, match=f"of another shape: {key}"):
-                convert({**state, key: wrong}, repaired=True)
+                convert({**state, key: wrong}, patched=True)
 
     @pytest.mark.parametrize(
         ("rows", "message"),
@@ -821,7 +821,7 @@ class TestWhatIsRefused:
     )
     def test_a_stacked_projection_of_any_height(self, rows, message):
         key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
-        state = foreign_models.TorchNN().state_dict()
+        state = source_models.TorchNN().state_dict()
         with pytest.raises(ValueError, match=f"of another shape: {key}.*{message}"):
             convert({**state, key: torch.randn(rows, 8)}, **HEADS)
 
@@ -834,7 +834,7 @@ class TestWhatIsRefused:
         cut = {**LAYOUTS, layout.name: replace(layout, rules=tuple(rules))}
         monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", cut)
         with pytest.raises(ValueError, match="6 of another shape: .*in_proj_weight 24x8 does not give 2 weights"):
-            convert(foreign_models.TorchNN().state_dict(), **HEADS)
+            convert(source_models.TorchNN().state_dict(), **HEADS)
 
     def test_weights_that_nobody_knows_beside_an_encoder_alone(self, state):
         state["encoder.layers.0.gate.weight"] = torch.ones(8)
@@ -842,7 +842,7 @@ class TestWhatIsRefused:
             convert(state, encoder_only=True, **HEADS)
 
     def test_one_bias_less_than_the_others(self):
-        state = foreign_models.TorchNN().state_dict()
+        state = source_models.TorchNN().state_dict()
         del state["transformer.encoder.layers.1.linear1.bias"]
         with pytest.raises(ValueError, match=r"1 missing: transformer.encoder.layers.1.linear1.bias"):
             convert(state, **HEADS)
@@ -884,7 +884,7 @@ class TestWhatIsRefused:
 class TestDetails:
     def test_renamed_wrappings_of_torch_nn(self):
         """Other names of the same: a shared embedding is two of theirs."""
-        state = foreign_models.TorchNN(source_vocabulary=17).state_dict()
+        state = source_models.TorchNN(source_vocabulary=17).state_dict()
         state["tgt_tok_emb.embedding.weight"] = state["src_tok_emb.embedding.weight"]
         expected = convert(state, **HEADS)
         assert expected.config.share_encoder_decoder_embeddings and not expected.config.tie_word_embeddings
@@ -908,7 +908,7 @@ class TestDetails:
             convert(state, rename=["src_tok_emb.embedding.=generator."], **HEADS)
 
     def test_tied_weights_stay_tied(self, tmp_path):
-        model = foreign_models.Annotated(source_vocabulary=17)
+        model = source_models.Annotated(source_vocabulary=17)
         model.src_embed[0].lut.weight = model.tgt_embed[0].lut.weight = model.generator.proj.weight
         convert_checkpoint(model.state_dict(), tmp_path / "tied", **HEADS)
         tied = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tied")
@@ -919,7 +919,7 @@ class TestDetails:
 
     def test_positions(self):
         """Sinusoids are computed however long, another table is kept as it is, and two lengths as the longer."""
-        state = foreign_models.Annotated(length=5000).state_dict()
+        state = source_models.Annotated(length=5000).state_dict()
         conversion = convert(state, **HEADS)
         assert conversion.config.position_embedding_type == "sinusoidal"
         assert not any("embed_positions" in name for name in conversion.weights)
@@ -944,7 +944,7 @@ class TestDetails:
             convert(state, position_embedding_type="sinusoidal", **HEADS)
         words = [["u", "<pad>", "<s>", "</s>", *map(str, range(count))] for count in (9, 13)]
         scalar = convert(
-            foreign_models.ScalarNorms().state_dict(), source_vocabulary=words[0], target_vocabulary=words[1], **HEADS
+            source_models.ScalarNorms().state_dict(), source_vocabulary=words[0], target_vocabulary=words[1], **HEADS
         )
         assert scalar.config.max_position_embeddings == 15, "12 and 15 rows of one function"
         assert scalar.tokenizer.model_max_length == 15
@@ -984,7 +984,7 @@ class TestDetails:
         monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {"special": special, **LAYOUTS})
         folder = tmp_path / "folder"
         folder.mkdir()
-        save_file(foreign_models.Annotated().state_dict(), folder / "model.safetensors")
+        save_file(source_models.Annotated().state_dict(), folder / "model.safetensors")
         assert convert(folder, **HEADS).layout.name == "annotated-transformer"
         (folder / "config.json").write_text('{"model_type": "special"}')
         conversion = convert(folder, **HEADS)
@@ -998,7 +998,7 @@ WORDS = ("a", "cat", "dog", "sleeps", "runs", "the", "small", "big", "and")
 class TestTokenizer:
     @pytest.fixture
     def annotated(self):
-        return foreign_models.Annotated().eval()
+        return source_models.Annotated().eval()
 
     source = ["<s>", "</s>", "<blank>", "<unk>", *WORDS]
     target = ["<s>", "</s>", "<blank>", "<unk>", *(word.upper() for word in WORDS), "!", "?", ",", "."]
@@ -1027,10 +1027,10 @@ class TestTokenizer:
     def test_special_tokens_at_other_ids_of_the_source(self):
         """The source's ids are renumbered, and its embeddings with them: texts are encoded to the same states."""
         torch.manual_seed(3)
-        model = foreign_models.Phrases().eval()
+        model = source_models.Phrases().eval()
         source = ["<SOS>", "i", "love", "you", "me", "see", "like", "pizza", "cake", "eat", "<EOS>", "<PAD>"]
         target = ["<SOS>", *(f"t{i}" for i in range(1, 14)), "<EOS>", "<PAD>"]
-        conversion = convert(model.state_dict(), source_vocabulary=source, target_vocabulary=target, repaired=True)
+        conversion = convert(model.state_dict(), source_vocabulary=source, target_vocabulary=target, patched=True)
         assert conversion.config.vocab_size == 16 and any("renumbered" in note for note in conversion.notes)
         tokenizer, converted = conversion.tokenizer, conversion.model()
         inputs = tokenizer(["i love you", "you eat"], padding=True, return_tensors="pt")
@@ -1045,7 +1045,7 @@ class TestTokenizer:
 
     def test_a_source_without_some_special_tokens(self):
         """StatQuest's source has no end: the token is added, and never read."""
-        model = foreign_models.StatQuest().eval()
+        model = source_models.StatQuest().eval()
         vocabularies = (["<SOS>", "lets", "to", "go"], {"<SOS>": 0, "ir": 1, "vamos": 2, "y": 3, "<EOS>": 4})
         conversion = convert_checkpoint(model.state_dict(), None, None, *vocabularies, dry_run=True)
         assert conversion.tokenizer("lets go")["input_ids"] == [0, 1, 3]
@@ -1053,12 +1053,12 @@ class TestTokenizer:
         assert len(conversion.tokenizer) == conversion.config.vocab_size == 5
 
     def test_one_vocabulary_without_prefix_is_a_plain_tokenizer(self):
-        model = foreign_models.Annotated(source_vocabulary=17)
+        model = source_models.Annotated(source_vocabulary=17)
         shared = convert(model.state_dict(), source_vocabulary=self.target, **HEADS).tokenizer
         assert shared("CAT")["input_ids"] == [0, 5, 1] and shared(text_target="CAT")["input_ids"] == [5, 1]
 
     def test_a_file_of_the_tokenizers_library(self, tmp_path):
-        model = foreign_models.ScalarNorms()
+        model = source_models.ScalarNorms()
         paths = []
         for side, count in (("en", 9), ("es", 13)):
             words = ["[UNK]", "[PAD]", "[SOS]", "[EOS]", *(f"{side}{i}" for i in range(count))]
@@ -1111,7 +1111,7 @@ class TestTokenizer:
 class TestScript:
     @pytest.fixture
     def checkpoint(self, tmp_path):
-        torch.save(foreign_models.TorchNN(norm_first=True).state_dict(), tmp_path / "weights.pt")
+        torch.save(source_models.TorchNN(norm_first=True).state_dict(), tmp_path / "weights.pt")
         return tmp_path / "weights.pt"
 
     def test_converts(self, checkpoint, tmp_path, capsys):
@@ -1158,7 +1158,7 @@ class TestScript:
         assert set(tmp_path.iterdir()) == before
 
     def test_dry_run_shows_what_is_filled_in(self):
-        lines = convert(foreign_models.StatQuest().state_dict()).table().splitlines()
+        lines = convert(source_models.StatQuest().state_dict()).describe().splitlines()
         assert "nothing -> model.encoder.layers.0.self_attn.out_proj.weight 4x4, identity" in lines
 
     @pytest.mark.parametrize(

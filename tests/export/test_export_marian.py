@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
-from hf_vanilla_transformer.conversion.convert import convert_checkpoint
+from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.export.marian import write_marian
 from tiny import BASELINES_DECODE_CORRECTLY, VOCABULARIES, close, tiny_model
 

@@ -302,7 +302,7 @@ TUTORIAL_LAYOUTS = (
             **dict.fromkeys(HEADS, 1),
             **special_ids(pad=15, bos=0, eos=14),
         },
-        example="phrases.ckpt --repaired",
+        example="phrases.ckpt --patched",
         asked=(),
         ignored=("decoder_block.decoder_attention.mask",),
         # One linear layer is two of which the second changes nothing.
@@ -328,7 +328,7 @@ TUTORIAL_LAYOUTS = (
             "layer_norm_eps": 1e-5,
             **special_ids(pad=1, bos=0, eos=1),
         },
-        example="from_scratch.pt --repaired",
+        example="from_scratch.pt --patched",
         fills={r"[qkv]_proj\.bias": torch.zeros},
         read_fields=_heads_of_shared,
         defects=(
