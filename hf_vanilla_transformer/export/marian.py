@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
+from ..marian_fields import MARIAN_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 # What Marian has one way of, and a configuration of ours may have otherwise.
@@ -19,13 +20,6 @@ ONLY = {
     "position_embedding_type": "sinusoidal",
     "layer_norm_eps": 1e-5,
 }
-SAME = (
-    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
-    "decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "activation_function", "dropout",
-    "attention_dropout", "activation_dropout", "max_position_embeddings", "scale_embedding",
-    "share_encoder_decoder_embeddings", "tie_word_embeddings", "use_cache", "pad_token_id", "bos_token_id",
-    "eos_token_id", "decoder_start_token_id",
-)  # fmt: skip  # fields that mean the same in both, one after the other
 # Endings of the weights that read the model's width from their columns; all others have it, if at all, in front.
 READ_WIDTH = ("embed_tokens.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "lm_head.weight")
 WRITE_WIDTH = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias", "norm.weight", "norm.bias")
@@ -81,7 +75,7 @@ def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
         name = "pad_token_id" if config.pad_token_id is None else "decoder_start_token_id"
         raise ValueError(f"`{name}` is None, but Marian needs one; set it in the configuration")
     # An end that is forced is a matter of the generation settings, which come along.
-    return MarianConfig(**{name: getattr(config, name) for name in SAME}, forced_eos_token_id=None)
+    return MarianConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS}, forced_eos_token_id=None)
 
 
 def marian_weights(model: Any) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
 
 from hf_vanilla_transformer.export.ctranslate2 import vocabularies, write_ctranslate2
+from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.presets import preset_config
@@ -29,27 +30,6 @@ from .benchmark import OURS, Disagreement
 AGREEMENT = {"float32": 5e-3, "bfloat16": 1e-1}
 # Least share of equal tokens in float32; sums in another order may turn a tie.
 EQUAL_TOKENS = 0.99
-
-SHARED_FIELDS = (
-    "vocab_size",
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "activation_function",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "max_position_embeddings",
-    "scale_embedding",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-)
 
 
 def our_model(preset: str, **fields: Any) -> Any:
@@ -69,7 +49,7 @@ def peer_fields(config: VanillaTransformerConfig) -> dict[str, Any]:
     sides = (config.encoder_attention_heads, config.decoder_attention_heads)
     if any(heads * width != config.d_model for heads in sides for width in config.attention_dims(heads)):
         raise ValueError("Marian's heads are d_model / heads wide; choose a preset without a head_dim")
-    return {**{name: getattr(config, name) for name in SHARED_FIELDS}, "forced_eos_token_id": None}
+    return {**{name: getattr(config, name) for name in MARIAN_FIELDS}, "forced_eos_token_id": None}
 
 
 def marian_like(model: Any) -> Any:
@@ -294,7 +274,7 @@ class TutorialTransformer(nn.Module):
 
 def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, TutorialTransformer]:
     """Return a model of ours in the shape of the tutorials, and theirs with the same weights."""
-    fields = {name: getattr(config, name) for name in SHARED_FIELDS}
+    fields = {name: getattr(config, name) for name in MARIAN_FIELDS}
     fields |= {"final_layer_norm": True, "attention_bias": True, "lm_head_bias": True}
     fields |= {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
     ours = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**fields))

@@ -27,12 +27,12 @@ from transformers import (
 from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, lengths_of
 from hf_vanilla_transformer.data.reading import DataArguments, load_parallel_text, tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 
 from .baselines import (
-    SHARED_FIELDS,
     TutorialTransformer,
     check_agreement,
     loss_and_gradients,
@@ -249,7 +249,7 @@ def sample_of(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
 
 def _as_ours(config: Any) -> VanillaTransformerConfig:
     """Return the configuration of ours that has Marian's sizes."""
-    return VanillaTransformerConfig(**{name: getattr(config, name) for name in SHARED_FIELDS})
+    return VanillaTransformerConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS})
 
 
 class TutorialTurns:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, FSMTConfig, GenerationConfig, MarianConfig, PreTrainedConfig
 
+from ...marian_fields import BEHAVIOR_FIELDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..rules import (
     EMBEDDINGS,
-    HEADS,
     PROJECTIONS,
     SIDES,
     Layout,
@@ -29,12 +29,6 @@ from ..rules import (
     sublayers,
     switch,
 )
-
-# Fields that mean the same under the same name.
-NAMED_ALIKE = (
-    *HEADS, "activation_function", "dropout", "attention_dropout", "activation_dropout", "scale_embedding",
-    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
-)  # fmt: skip  # one field a line would say no more
 
 # Where a table of positions goes that the original computes; no key of a checkpoint has this name.
 COMPUTED_POSITIONS = {side: f"computed positions of the {side}" for side in SIDES}
@@ -82,7 +76,7 @@ def _told_by(kind: type[PreTrainedConfig]) -> Callable[[Mapping[str, Tensor], Ma
                 f"weights of {kind.model_type} do not tell how they are used: give the folder with their config.json"
             )
         told = kind(**{name: value for name, value in config.items() if name not in ("model_type", "dtype")})
-        return {name: getattr(told, name) for name in NAMED_ALIKE}
+        return {name: getattr(told, name) for name in BEHAVIOR_FIELDS}
 
     return read
 
@@ -307,7 +301,9 @@ def _fairseq_fields(weights: Mapping[str, Tensor], config: Mapping[str, Any]) ->
             "the two sides of the model normalize at different places (encoder and decoder: norms before the "
             f"sub-layers {first}, a norm at the end {ends}), which cannot be expressed"
         )
-    told: dict[str, Any] = {name: config[name] for name in NAMED_ALIKE if name in config and "token_id" not in name}
+    told: dict[str, Any] = {
+        name: config[name] for name in BEHAVIOR_FIELDS if name in config and "token_id" not in name
+    }
     # All releases have this argument; the first had not the others, but what these now do by default.
     complete = "encoder_normalize_before" in config
     if first[0] or complete:
