@@ -1,0 +1,243 @@
+"""Private interfaces of other libraries that the package leans on.
+
+A new release that drops or changes one fails here, by its name, before it fails somewhere deep inside.
+"""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig, PreTrainedConfig
+
+import hf_vanilla_transformer
+from tiny import tiny_model
+
+PACKAGE = "hf_vanilla_transformer"
+LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "evaluate", "datasets", "tokenizers")
+
+# Functions and methods, called or overridden, with the parameters that are passed by position or name.
+CALLABLES = {
+    # The model
+    "torch._C._are_functorch_transforms_active": "",
+    "torch._C._len_torch_dispatch_stack": "",
+    "torch._safe_softmax": "self dim dtype",
+    "torch.nn.modules.module._has_any_global_hook": "",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "",
+    "torch.ops.mkldnn._linear_pointwise": "X W B attr scalars algorithm",
+    "torch.ops.mkldnn._reorder_linear_weight": "self batch_size",
+    "transformers.PreTrainedModel._get_resized_lm_head": "old_lm_head new_num_tokens",
+    "transformers.PreTrainedModel._init_weights": "module",
+    "transformers.PreTrainedModel._resize_token_embeddings": "new_num_tokens pad_to_multiple_of mean_resizing",
+    "transformers.masking_utils.create_bidirectional_mask": (
+        "config inputs_embeds attention_mask encoder_hidden_states"
+    ),
+    "transformers.masking_utils.create_causal_mask": "config inputs_embeds attention_mask past_key_values",
+    "transformers.masking_utils.create_masks_for_generate": "config inputs_embeds attention_mask past_key_values",
+    "transformers.utils.generic.is_flash_attention_requested": "config",
+    "transformers.utils.generic.merge_with_config_defaults": "func",
+    "transformers.utils.output_capturing.OutputRecorder": "target_class index layer_name",
+    "transformers.utils.output_capturing.capture_outputs": "func",
+    # Decoding
+    "transformers.GenerationMixin._beam_search": (
+        "input_ids logits_processor stopping_criteria generation_config synced_gpus"
+    ),
+    "transformers.GenerationMixin._expand_inputs_for_generation": "expand_size is_encoder_decoder input_ids",
+    "transformers.GenerationMixin._prefill": "input_ids generation_config model_kwargs is_first_iteration",
+    "transformers.GenerationMixin._update_model_kwargs_for_generation": "outputs model_kwargs is_encoder_decoder",
+    # The tokenizer
+    "transformers.PreTrainedTokenizerFast._add_tokens": "new_tokens special_tokens",
+    "transformers.PreTrainedTokenizerFast._convert_id_to_token": "index",
+    "transformers.PreTrainedTokenizerFast._decode": "token_ids",
+    "transformers.PreTrainedTokenizerFast._from_pretrained": "resolved_vocab_files",
+    "transformers.PreTrainedTokenizerFast._save_pretrained": "save_directory file_names legacy_format filename_prefix",
+    # The Hub
+    "transformers.PreTrainedModel._upload_modified_files": "working_dir",
+    "transformers.PreTrainedConfig._upload_modified_files": "working_dir",
+    "transformers.PreTrainedTokenizerFast._upload_modified_files": "working_dir",
+    # The trainer
+    "transformers.Trainer._finalize_training": "trial num_train_samples start_time",
+    "transformers.Trainer._get_collator_with_removed_columns": "data_collator description",
+    "transformers.Trainer._get_grad_norm": "model grad_norm",
+    "transformers.Trainer._issue_warnings_after_load": "load_result",
+    "transformers.Trainer._remove_unused_columns": "dataset description",
+    "transformers.Trainer._run_epoch": "model epoch train_dataloader",
+    "transformers.Trainer._save": "output_dir state_dict",
+    "transformers.Trainer._save_rng_state": "output_dir",
+    # Metrics
+    "evaluate.Metric._build_data_dir": "",
+    "evaluate.Metric._compute": "predictions references",
+    "evaluate.Metric._info": "",
+    # The pipeline
+    "transformers.Pipeline._forward": "input_tensors",
+    "transformers.Pipeline._sanitize_parameters": "",
+    # Caches of datasets
+    "datasets.fingerprint.Hasher.hash": "value",
+    # Export
+    "transformers.exporters.OnnxConfig": "dynamic",
+    "transformers.exporters.OnnxExporter": "",
+}
+
+# Everything else: classes, constants, attributes of classes and of modules.
+VALUES = (
+    "datasets.exceptions.DatasetGenerationError",
+    "datasets.exceptions.DatasetsError",
+    "huggingface_hub.errors.HFValidationError",
+    "huggingface_hub.errors.HTTPError",
+    "huggingface_hub.errors.HfHubHTTPError",
+    "huggingface_hub.errors.LocalEntryNotFoundError",
+    "huggingface_hub.errors.LocalTokenNotFoundError",
+    "torch.autograd.forward_ad._current_level",
+    "transformers.PreTrainedModel._can_compile_fullgraph",
+    "transformers.PreTrainedModel._can_record_outputs",
+    "transformers.PreTrainedModel._fsdp_plan",
+    "transformers.PreTrainedModel._keys_to_ignore_on_load_unexpected",
+    "transformers.PreTrainedModel._no_split_modules",
+    "transformers.PreTrainedModel._skip_keys_device_placement",
+    "transformers.PreTrainedModel._supports_flash_attn",
+    "transformers.PreTrainedModel._supports_flex_attn",
+    "transformers.PreTrainedModel._supports_sdpa",
+    "transformers.PreTrainedModel._tied_weights_keys",
+    "transformers.PreTrainedModel._tp_plan",
+    "transformers.activations.ACT2FN",
+    "transformers.generation.utils.GenerateBeamEncoderDecoderOutput",
+    "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface",
+    "transformers.models.nllb.tokenization_nllb.FAIRSEQ_LANGUAGE_CODES",
+    "transformers.models.whisper.tokenization_whisper.TO_LANGUAGE_CODE",
+    "transformers.Pipeline._load_feature_extractor",
+    "transformers.Pipeline._load_image_processor",
+    "transformers.Pipeline._load_processor",
+    "transformers.Pipeline._load_tokenizer",
+    "transformers.Pipeline._load_video_processor",
+    "transformers.pipelines.PIPELINE_REGISTRY.register_pipeline",
+    "transformers.trainer.TRAINER_STATE_NAME",
+    "transformers.trainer_callback.ExportableState",
+    "transformers.utils.GENERATION_CONFIG_NAME",
+)
+
+
+def resolve(dotted: str) -> object:
+    """Import the longest module of a dotted name and take the rest by attributes."""
+    names = dotted.split(".")
+    for end in range(len(names), 0, -1):
+        try:
+            module = importlib.import_module(".".join(names[:end]))
+        except ModuleNotFoundError:
+            continue
+        return reduce(getattr, names[end:], module)
+    raise AssertionError(dotted)
+
+
+def parameters(function: object) -> list[str]:
+    if inspect.isbuiltin(function):
+        # PyTorch's own have no signature, but the schema of an operator.
+        function = getattr(torch.ops.aten, function.__name__)
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        # Overloads, the first of which has all that is passed.
+        return [argument.name for argument in getattr(function, function.overloads()[0])._schema.arguments]
+    return list(inspect.signature(function).parameters)
+
+
+# Importing the exporters of transformers 5.17 compiles something by torch.jit.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_function_takes_what_it_is_given(name):
+    function = resolve(name)
+    wanted = CALLABLES[name].split()
+    if wanted:
+        assert [each for each in parameters(function) if each in wanted] == wanted, parameters(function)
+    else:
+        assert callable(function)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_name_exists(name):
+    resolve(name)
+
+
+def test_attributes_of_instances():
+    layer = nn.Linear(1, 1)
+    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        assert len(getattr(layer, name)) == 0
+    assert PreTrainedConfig()._attn_implementation is None
+    assert PreTrainedConfig._auto_class is None
+    assert "--help" in ArgumentParser()._option_string_actions
+    model, options = tiny_model(), GenerationConfig(pad_token_id=0, eos_token_id=2, decoder_start_token_id=1)
+    model._prepare_special_tokens(options)
+    assert options._pad_token_tensor == 0 and options._eos_token_tensor == 2
+
+
+# Listed above, or set by `register_pipeline` and by nothing that could be looked up before.
+KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
+    *("_C", "_registered_impl", "_auto_class", "_attn_implementation", "_option_string_actions"),
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_pad_token_tensor", "_eos_token_tensor"),
+}
+# Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
+DOCUMENTED_MODULES = (
+    "transformers.cache_utils transformers.exporters transformers.modeling_outputs transformers.pipelines "
+    "transformers.trainer_utils transformers.training_args transformers.utils torch.autograd torch.nn "
+    "torch.distributed.fsdp torch.nn.utils.rnn torch.utils.data"
+).split()
+# Attributes that metaclasses give to every class, and the methods of named tuples.
+NOT_OURS = {"_abc_impl", "_backward_cls", "_replace", "_asdict", "_fields"}
+
+
+def syntax_trees() -> Iterator[ast.Module]:
+    for file in Path(hf_vanilla_transformer.__file__).parent.rglob("*.py"):
+        yield ast.parse(file.read_text(encoding="utf-8"))
+
+
+def test_no_private_attribute_is_missing_from_the_list():
+    ours: set[str] = set()
+    used: set[str] = set()
+    for node in (node for tree in syntax_trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            ours.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            ours.add(node.id)
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            (ours if isinstance(node.ctx, ast.Store) else used).add(node.attr)
+    assert used - ours - KNOWN - NOT_OURS == set()
+    assert len(used & KNOWN) > 10
+
+
+def test_no_private_override_is_missing_from_the_list():
+    overrides = set()
+    for info in pkgutil.walk_packages(hf_vanilla_transformer.__path__, f"{PACKAGE}."):
+        if info.name.endswith("__main__"):
+            continue
+        for cls in vars(importlib.import_module(info.name)).values():
+            if inspect.isclass(cls) and cls.__module__ == info.name:
+                foreign = [base for base in cls.__mro__ if not base.__module__.startswith(PACKAGE)]
+                overrides |= {
+                    name
+                    for name in vars(cls)
+                    if name.startswith("_") and not name.startswith("__") and any(name in vars(b) for b in foreign)
+                }
+    assert overrides - KNOWN - NOT_OURS == set()
+    assert len(overrides) > 10
+
+
+def test_no_import_from_inside_is_missing_from_the_list():
+    deep = {
+        f"{node.module}.{alias.name}"
+        for tree in syntax_trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module
+        for alias in node.names
+        if "." in node.module
+        and node.module.split(".")[0] in LIBRARIES
+        and node.module not in DOCUMENTED_MODULES
+        and not hasattr(importlib.import_module(node.module.split(".")[0]), alias.name)
+    }
+    listed = set(CALLABLES) | set(VALUES)
+    assert {name for name in deep if not any(each == name or each.startswith(f"{name}.") for each in listed)} == set()
+    assert len(deep) > 10
