@@ -151,7 +151,7 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder} holds no README.md, the model's card; write one from model_cards/template.md")
+        raise ValueError(f"{folder} holds no README.md, the model's card; write one, e.g. like those in model_cards/")
     if (kind := _read_json(folder / "config.json").get("model_type")) != MODEL_TYPE:
         raise ValueError(
             f"{folder / 'config.json'}: model_type is {kind!r}, not {MODEL_TYPE!r}; push it by its own class"

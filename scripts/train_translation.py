@@ -29,11 +29,10 @@ with importing():
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
     from hf_vanilla_transformer.data.reading import DataArguments
     from hf_vanilla_transformer.errors import did_you_mean
+    from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
     from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
-    from hf_vanilla_transformer.training.experiment import ModelArguments, train_translation
-    from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainingArguments
+    from hf_vanilla_transformer.training.experiment import train_translation
 
-CARD_TEMPLATE = Path(__file__).resolve().parents[1] / "model_cards" / "template.md"
 USAGE = "%(prog)s [arguments.yaml] [--argument value ...] (--help lists the arguments)"
 
 
@@ -101,7 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(parser, going_on):
         model_args, data_args, args = parse_arguments(parser, sys.argv[1:] if argv is None else argv)
         check_training_is_wanted(args)
-        train_translation(model_args, data_args, args, CARD_TEMPLATE)
+        train_translation(model_args, data_args, args)
 
 
 if __name__ == "__main__":

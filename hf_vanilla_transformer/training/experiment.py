@@ -4,15 +4,13 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin
+from typing import Any, cast
 
 import datasets
 import numpy as np
@@ -35,36 +33,26 @@ from ..data.reading import (
     PairCounts,
     load_parallel_text,
     pairs_by_position,
-    refuse_empty,
     tokenize_pairs,
 )
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.translation import at_most, cross_attention, position_limit, translate
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from ..presets import get_preset, preset_config
-from .checkpoints import average_checkpoints, checkpoint_fault, complete_checkpoints, newest_checkpoint
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, peak_learning_rate
+from .callbacks import EarlyStopping, mean_training_loss
+from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import translation_scores
-from .model_card import check_template, write_model_card
-from .trainer import (
-    EarlyStopping,
-    VanillaTransformerTrainer,
-    VanillaTransformerTrainingArguments,
-    mean_training_loss,
-    peak_learning_rate,
-)
+from .model_card import TEMPLATE, check_template, write_model_card
+from .run_folder import find_checkpoint, make_folder
+from .trainer import VanillaTransformerTrainer
 
 logger = logging.get_logger(__name__)
 
 METRICS = ("bleu", "chrf", "exact_match")
 
 SAMPLE_TRANSLATIONS = 10
-
-# Options of a tokenizer that is to be trained.
-TOKENIZER_OPTIONS = (
-    "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
-)  # fmt: skip  # one line says it
 
 # Longest output of the saved model's `generate()`, which by itself would stop after 20 tokens.
 DEFAULT_MAX_LENGTH = 512
@@ -82,82 +70,11 @@ SHOWN_WIDTH = 40
 STREAM_EVALUATIONS = 20
 
 
-@dataclass
-class ModelArguments:
-    """Which model and tokenizer to train; for `transformers.HfArgumentParser`.
-
-    Raises:
-        ValueError: The arguments contradict each other, there is no such preset, or an override is malformed.
-    """
-
-    preset: str = field(  # type: ignore[assignment]  # None, here and below, until it is sure that none was given
-        default=None,
-        metadata={
-            "help": "Model shape: base (the default), big, small, tiny or a row of the paper's Table 3 (which may "
-            "bring its label smoothing, in place of the default)."
-        },
-    )
-    config_overrides: str | None = field(
-        default=None,
-        metadata={"help": "Fields over the preset's, e.g. 'encoder_layers=4,decoder_layers=4,dropout=0.3'."},
-    )
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Go on from this model and its tokenizer (folder or Hub name), not from scratch."},
-    )
-    attn_implementation: str | None = field(
-        default=None,
-        metadata={
-            "help": "Attention: sdpa (the default), eager (faster for short sentences on a CPU) or flex_attention."
-        },
-    )
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer (folder or Hub name); by default one is trained."}
-    )
-    tokenizer_algorithm: str = field(  # type: ignore[assignment]
-        default=None,
-        metadata={"help": "Tokens to learn: bpe (the default), unigram, word, whitespace or character."},
-    )
-    vocab_size: int = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Most tokens in the vocabulary to learn; by default 8000."}
-    )
-    min_frequency: int | None = field(
-        default=None, metadata={"help": "Least occurrences of a token to learn; by default 2, where it applies."}
-    )
-    separate_vocabularies: bool = field(
-        default=False, metadata={"help": "Learn a vocabulary for each side instead of a shared one."}
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Lower-case all text, in training and in use."})
-    normalization: str | None = field(
-        default=None, metadata={"help": "Unicode normalization: NFC, NFD, NFKC or NFKD."}
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be, before anything is read, and fill in the defaults."""
-        refuse_empty(self)
-        self._refuse_beside("tokenizer_name_or_path", TOKENIZER_OPTIONS)
-        self._refuse_beside(
-            "model_name_or_path", ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_OPTIONS)
-        )
-        self.preset = self.preset or "base"
-        self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
-        if self.vocab_size is None:
-            self.vocab_size = 8000
-        get_preset(self.preset)
-        parse_overrides(self.config_overrides)
-
-    def _refuse_beside(self, name: str, options: Iterable[str]) -> None:
-        given = [f"--{option}" for option in options if getattr(self, option) not in (None, False)]
-        if getattr(self, name) and given:
-            brings = "its own tokenizer and configuration" if name == "model_name_or_path" else "its own vocabulary"
-            raise ValueError(f"--{name} brings {brings}; leave {', '.join(given)} out")
-
-
 def train_translation(
     model_args: ModelArguments,
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
-    card_template: str | Path | None = None,
+    card_template: str | Path | None = TEMPLATE,
 ) -> dict[str, Any]:
     """Train a translation model and leave it in `args.output_dir` with all that belongs to it.
 
@@ -168,7 +85,7 @@ def train_translation(
         data_args: Parallel text.
         args: Training; `resume_from_checkpoint="last"` goes on with the newest checkpoint of the folder, and with
             its model and tokenizer, whatever `model_args` says.
-        card_template: Template of the model card; None writes no card.
+        card_template: Jinja template of the model card; by default the package's own. None writes no card.
 
     Returns:
         What `all_results.json` holds: counts, losses, scores and times.
@@ -212,65 +129,6 @@ def train_translation(
 # Before training
 
 
-def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
-    """Return the checkpoint to resume from, if any.
-
-    Raises:
-        ValueError: The folder holds a run that is not to be resumed, or there is no checkpoint to resume from.
-    """
-    folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
-    newest = newest_checkpoint(folder)
-    if wanted is None:
-        if newest:
-            raise ValueError(
-                f"--output_dir {folder} already holds a run: go on with it by --resume_from_checkpoint last, "
-                "or name another folder"
-            )
-        if (folder / "config.json").exists():
-            raise ValueError(f"--output_dir {folder} already holds a model; name another folder")
-        return None
-    checkpoint = newest if str(wanted) in ("last", "true", "True") else str(wanted)
-    if checkpoint is None:
-        raise ValueError(f"--resume_from_checkpoint: {folder} holds no complete checkpoint; leave the option out")
-    if fault := checkpoint_fault(checkpoint):
-        raise ValueError(f"--resume_from_checkpoint {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
-    if newest and not Path(newest).samefile(checkpoint):
-        # It would be averaged with those to come, and be resumed from instead of them.
-        raise ValueError(
-            f"--resume_from_checkpoint {checkpoint}: --output_dir {folder} already holds {Path(newest).name}; resume "
-            "from last, or name another --output_dir"
-        )
-    return checkpoint
-
-
-def make_folder(folder: Path) -> None:
-    """Make an output folder where there is none, or raise a ValueError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--output_dir {folder} cannot be made: {error.strerror}; name another") from error
-
-
-def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
-    """Note the arguments of a run in its folder, and refuse to go on there with others once it holds a model's folder.
-
-    Raises:
-        ValueError: The folder holds a run of other arguments, which it names, or it cannot be made.
-    """
-    file = folder / "arguments.json"
-    # As the file would give them back: lists instead of tuples.
-    arguments = json.loads(json.dumps(arguments))
-    make_folder(folder)
-    if not file.is_file() or not any(path.is_dir() for path in folder.iterdir()):
-        file.write_text(json.dumps(arguments, indent=2) + "\n", encoding="utf-8")
-        return
-    before = json.loads(file.read_text(encoding="utf-8"))
-    names = [name for name in {**before, **arguments} if before.get(name) != arguments.get(name)]
-    if names:
-        changes = ", ".join(f"--{name} was {before.get(name)}, is {arguments.get(name)}" for name in names)
-        raise ValueError(f"{folder} holds a run of other arguments ({changes}); give those, or name another folder")
-
-
 def check_arguments(
     model_args: ModelArguments,
     data_args: DataArguments,
@@ -294,7 +152,7 @@ def check_arguments(
     if card_template:
         check_template(card_template)
     if find_spec("matplotlib"):
-        import_module(".visualization", __package__)
+        import_module("..inference.visualization", __package__)
     make_folder(Path(args.output_dir))
     if not model_args.model_name_or_path and args.default_smoothing:
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
@@ -407,33 +265,6 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
                 f"--attn_implementation {model_args.attn_implementation} cannot be used: {error}"
             ) from error
     return model
-
-
-def parse_overrides(text: str | None) -> dict[str, Any]:
-    """Return `{"d_model": 256, "norm_position": "pre"}` for `"d_model=256,norm_position=pre"`.
-
-    Raises:
-        ValueError: A part is no `field=value`, the field is unknown, or the value is of another type.
-    """
-    own = VanillaTransformerConfig.__annotations__
-    types = {entry.name: entry.type for entry in fields(VanillaTransformerConfig) if entry.name in own}
-    overrides: dict[str, Any] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, literal = (piece.strip() for piece in part.partition("="))
-        if not equals or name not in types:
-            near = get_close_matches(name, types, n=1)
-            hint = f"did you mean {near[0]}=...?" if near and near[0] != name else "write field=value,field=value"
-            raise ValueError(f"--config_overrides: {part.strip()!r} sets no field of the configuration; {hint}")
-        try:
-            value = json.loads({"True": "true", "False": "false", "None": "null"}.get(literal, literal))
-        except json.JSONDecodeError:
-            value = literal
-        kinds = tuple(get_origin(kind) or kind for kind in get_args(types[name]) or (types[name],))
-        if not isinstance(value, kinds):
-            names = " or ".join(kind.__name__ for kind in kinds)
-            raise ValueError(f"--config_overrides: {name}={literal} is of the wrong type; {name} takes {names}")
-        overrides[name] = value
-    return overrides
 
 
 def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -774,4 +605,4 @@ def end_summary(
     return "\n".join(lines)
 
 
-__all__ = ["ModelArguments", "train_translation"]
+__all__ = ["train_translation"]

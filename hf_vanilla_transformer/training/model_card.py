@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from ..data.reading import DataArguments
 from ..errors import without_secrets
 
 SECONDS_PER_MINUTE = 60
+
+# Jinja template of the card, part of the package.
+TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
 # What the Hub takes for a language: ISO 639, perhaps with a region or a script.
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")

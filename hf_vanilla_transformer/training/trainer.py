@@ -1,10 +1,7 @@
 """The paper's training recipe as a Hugging Face `Trainer`."""
 
 import math
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
 from itertools import count
@@ -17,20 +14,12 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import (
     DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
-from transformers.training_args import OptimizerNames
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
@@ -39,178 +28,18 @@ from ..inference.loading import check_finite
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
-from ..presets import get_preset
+from .arguments import DEFAULT_METRIC, VanillaTransformerTrainingArguments, peak_learning_rate
+from .callbacks import EpochOfSampler, FindBestCheckpoint, RunRecord
 from .checkpoints import (
-    average_checkpoints,
     expire_incomplete_checkpoints,
-    last_checkpoints,
     newest_checkpoint,
-    weights_fault,
 )
 
 logger = logging.get_logger(__name__)
 
-DEFAULT_METRIC = "bleu"
-
 # Losses and gradient norms are checked at once where that is free; elsewhere reading them waits for the device.
 READ_AT_ONCE = ("cpu",)
 UNREAD_LIMIT = 64
-
-# Shorter warm-ups get the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128 learn
-# most at about that rate, and next to nothing at the formula's 0.02; those of width 256 and 512 still learn at theirs.
-LEAST_WARMUP = 1000
-
-
-@dataclass
-class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with the paper's defaults (section 5) and batches by tokens.
-
-    Adam with betas 0.9 and 0.98 and epsilon 1e-9, linear warm-up, then decay by the inverse square root of the step,
-    label smoothing 0.1, no weight decay, no gradient clipping. The peak learning rate follows from width and
-    warm-up, see `peak_learning_rate`, unless it is given. Checkpoints are saved when the model is evaluated,
-    unless `save_strategy` says otherwise.
-
-    Raises:
-        ValueError: No learning rate follows, two arguments contradict each other, or the optimizer is not installed.
-    """
-
-    output_dir: str = field(
-        default="trainer_output", metadata={"help": "Folder of the checkpoints and, at the end, of the model."}
-    )
-    learning_rate: float | None = field(  # type: ignore[assignment]  # None until the width of the model is known
-        default=None,
-        metadata={
-            "help": "Peak learning rate; by default the paper's (d_model * warmup_steps) ** -0.5, where fewer than "
-            f"{LEAST_WARMUP} steps count as {LEAST_WARMUP}."
-        },
-    )
-    warmup_steps: float = field(default=4000, metadata={"help": "Steps of linear warm-up (the paper: 4000)."})
-    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
-    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 (the paper): never."})
-    label_smoothing_factor: float | None = field(  # type: ignore[assignment]  # None until this is made
-        default=None, metadata={"help": "Label smoothing while training; by default that of the preset, or 0.1."}
-    )
-    max_tokens: int | None = field(
-        default=8192,
-        metadata={
-            "help": "Most tokens in a batch of one process, source and target and padding counted, instead of a "
-            "number of sentences (0: --per_device_train_batch_size sentences). The paper's batches have 50,000: "
-            "combine with --gradient_accumulation_steps."
-        },
-    )
-    num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in a batch of evaluation."})
-    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate by generate()."})
-    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of the evaluations in training."})
-    generation_max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest output of the evaluations in training; by default (section 6.1) "
-            f"{EXTRA_OUTPUT_TOKENS} tokens more than the longest source of the batch."
-        },
-    )
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
-    save_strategy: str | None = field(  # type: ignore[assignment]  # None until eval_strategy is known
-        default=None, metadata={"help": "When to save a checkpoint: no, steps or epoch; by default with evaluation."}
-    )
-    save_steps: float | None = field(  # type: ignore[assignment]  # None until eval_steps is known
-        default=None, metadata={"help": "Save every so many steps; by default --eval_steps, or 500 without it."}
-    )
-    logging_steps: float = field(default=50, metadata={"help": "Log the loss every so many steps."})
-    logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
-    logging_nan_inf_filter: bool = field(
-        default=False,
-        metadata={"help": "Hide losses that are not finite from the log; training stops at them anyway."},
-    )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "End with the best checkpoint, where there are evaluations and checkpoints."}
-    )
-    metric_for_best_model: str | None = field(
-        default=DEFAULT_METRIC,
-        metadata={"help": "What is best: bleu (loss where nothing computes it), chrf, exact_match or loss."},
-    )
-    dataloader_pin_memory: bool = field(
-        default_factory=torch.cuda.is_available, metadata={"help": "Whether batches are copied to pinned memory."}
-    )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False,
-        metadata={"help": "Whether to look for weights without a gradient; an encoder-decoder has none."},
-    )
-    average_last_checkpoints: int = field(
-        default=5,
-        metadata={
-            "help": "Average the last so many checkpoints at the end (section 6.1: 5) and keep the average if it is "
-            "better on the validation pairs, or if there are none; 0: never."
-        },
-    )
-    bf16_if_fast: bool = field(
-        default=False, metadata={"help": "Set --bf16 where the GPU or CPU has instructions for it."}
-    )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
-    )
-    final_num_beams: int = field(
-        default=4, metadata={"help": "Beams of the final evaluation, and of the saved model's generate()."}
-    )
-    final_length_penalty: float = field(
-        default=1.0, metadata={"help": "Length penalty of the same (scores are divided by length ** penalty)."}
-    )
-
-    def __post_init__(self) -> None:
-        """Fill in what follows from other fields."""
-        # A preset may bring another one, but only where none was given.
-        self.default_smoothing = self.label_smoothing_factor is None
-        if self.label_smoothing_factor is None:
-            self.label_smoothing_factor = get_preset("base").label_smoothing
-        if self.save_strategy is None:
-            self.save_strategy = "epoch" if self.eval_strategy == "no" else self.eval_strategy
-        if self.save_steps is None:
-            by_evaluations = self.eval_strategy == self.save_strategy == "steps"
-            self.save_steps = (self.eval_steps or self.logging_steps) if by_evaluations else 500
-        self.load_best_model_at_end = self.load_best_model_at_end and "no" not in (
-            self.eval_strategy,
-            self.save_strategy,
-        )
-        if self.save_total_limit is None:
-            # One more than the average needs: the best checkpoint is kept besides the last ones.
-            self.save_total_limit = max(0, self.average_last_checkpoints) + 1
-        if self.disable_tqdm is None:
-            # In a log file a progress bar is thousands of lines.
-            self.disable_tqdm = not sys.stderr.isatty()
-        self.bf16 = self.bf16 or (self.bf16_if_fast and not self.fp16 and bf16_is_fast())
-        # transformers refuses bf16 on a CPU, which computes it well, unless told that the CPU is meant.
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        super().__post_init__()
-        if self.learning_rate is None and self.warmup_steps < 1:
-            raise ValueError(
-                f"--warmup_steps is {self.warmup_steps:g}, from which no learning rate follows: make it at least 1, "
-                "or give --learning_rate"
-            )
-        try:
-            Seq2SeqTrainer.get_optimizer_cls_and_kwargs(self)
-        except ImportError as error:
-            raise ValueError(f"--optim {OptimizerNames(self.optim).value} cannot be used: {error}") from error
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the token out of what is pickled, such as the `training_args.bin` of a checkpoint."""
-        return {**self.__dict__, "hub_token": None}
-
-
-def bf16_is_fast() -> bool:
-    """Return whether the GPU, or else the CPU, multiplies bfloat16 matrices by instructions of its own."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(torch.cpu.get_capabilities().get("avx512_bf16") or torch.cpu.get_capabilities().get("amx_bf16"))
-
-
-def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
-    """Return the paper's peak, `(d_model * warmup_steps) ** -0.5` (section 5.3, eq. 3), capped for a short warm-up.
-
-    The formula alone diverges as the warm-up shrinks: fewer than `LEAST_WARMUP` steps count as `LEAST_WARMUP`.
-    """
-    return (d_model * max(warmup_steps, LEAST_WARMUP)) ** -0.5
 
 
 class EndlessStream(IterableDataset):
@@ -233,107 +62,6 @@ class EndlessStream(IterableDataset):
                 yield batch
             if batch is None:
                 raise DataError("the stream has no pairs that the filters keep; check the data and the length options")
-
-
-class _EpochOfSampler(TrainerCallback):
-    """Tells the sampler the epoch: resuming in mid-epoch, accelerate loses sight of one that it shares out."""
-
-    def on_epoch_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Pass on the epoch, counted from 0."""
-        if hasattr(train_dataloader, "set_epoch"):
-            train_dataloader.set_epoch(int(state.epoch or 0))
-
-
-def _stored_callbacks(state: TrainerState) -> dict[str, Any]:
-    """Return what a checkpoint holds of the callbacks; `Trainer` saves no callback without an entry."""
-    return cast(dict[str, Any], state.stateful_callbacks)
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """Early stopping whose count survives resuming, so that a run it has stopped stays stopped."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore the count from the checkpoint."""
-        super().on_train_begin(args, state, control, **kwargs)
-        stored = _stored_callbacks(state).setdefault(type(self).__name__, self.state())
-        self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
-        if state.global_step and self.early_stopping_patience_counter >= self.early_stopping_patience:
-            control.should_training_stop = True
-
-
-class _FindBestCheckpoint(TrainerCallback):
-    """Finds the best checkpoint of earlier sessions again, by a path that the folder of the run may have left."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Correct the path, or forget a damaged checkpoint, which `Trainer` would notice only at the end."""
-        if not state.best_global_step:
-            return
-        best = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
-        if not weights_fault(best):
-            state.best_model_checkpoint = str(best)
-        elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
-            logger.warning(f"{state.best_model_checkpoint} was the best, but {fault}: the best is sought anew")
-            state.best_model_checkpoint = state.best_metric = state.best_global_step = None
-
-
-class RunRecord(TrainerCallback, ExportableState):
-    """Training time and loss over all sessions of a run.
-
-    The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
-
-    Attributes:
-        seconds: Training time before this session.
-        since_epoch: Epoch from which time is recorded: 0, or later in a run that an earlier release began.
-    """
-
-    def __init__(self) -> None:
-        """Start with no time."""
-        self.seconds, self.since_epoch, self._start = 0.0, 0.0, time.perf_counter()
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
-        seconds = self.seconds + time.perf_counter() - self._start
-        return {"args": {}, "attributes": {"seconds": seconds, "since_epoch": self.since_epoch}}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore the record from the checkpoint."""
-        callbacks, name = _stored_callbacks(state), type(self).__name__
-        stored = callbacks.get(name) if state.global_step else None
-        record = stored["attributes"] if stored else {"seconds": 0.0, "since_epoch": state.epoch or 0.0}
-        self.seconds, self.since_epoch, self._start = record["seconds"], record["since_epoch"], time.perf_counter()
-        callbacks[name] = self.state()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Log before a checkpoint, and at the end."""
-        if (control.should_save or control.should_evaluate or control.should_training_stop) and (
-            args.logging_strategy != "no"
-        ):
-            control.should_log = True
-
-    on_epoch_end = on_step_end
-
-
-def mean_training_loss(history: list[dict[str, float]]) -> float | None:
-    """Return the mean loss of the steps that a log covers, whatever its intervals; None without a loss in it."""
-    logged = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
-    steps = [0, *(step for step, _ in logged)]
-    weighted = [(step - before) * loss for before, (step, loss) in zip(steps, logged, strict=False)]
-    return math.fsum(weighted) / steps[-1] if logged else None
 
 
 class VanillaTransformerTrainer(Seq2SeqTrainer):
@@ -372,8 +100,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.model_accepts_loss_kwargs = False
         # Decoding begins with the encoder; the whole model must gather what is its own first, where it is sharded.
         register_fsdp_forward_method(model, "generate")
-        self.add_callback(_EpochOfSampler)
-        self.add_callback(_FindBestCheckpoint)
+        self.add_callback(EpochOfSampler)
+        self.add_callback(FindBestCheckpoint)
         self.add_callback(RunRecord)
         # Of an evaluation: the mean loss and the number of labels of each batch.
         self._batch_losses: list[torch.Tensor] = []
@@ -642,14 +370,4 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         super()._issue_warnings_after_load(load_result)
 
 
-__all__ = [
-    "EarlyStopping",
-    "EndlessStream",
-    "VanillaTransformerTrainer",
-    "VanillaTransformerTrainingArguments",
-    "average_checkpoints",
-    "last_checkpoints",
-    "mean_training_loss",
-    "newest_checkpoint",
-    "peak_learning_rate",
-]
+__all__ = ["EndlessStream", "VanillaTransformerTrainer"]

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from hf_vanilla_transformer.data.reading import DataArguments
 from hf_vanilla_transformer.presets import preset_config
-from hf_vanilla_transformer.training.experiment import make_folder
+from hf_vanilla_transformer.training.run_folder import make_folder
 
 from .report import OURS, Measurement, Report, limit_lines, lines
 from .roofline import DTYPES, Limits, facts, measure_limits, synchronize

@@ -30,7 +30,7 @@ from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 
 from .baselines import (
     TutorialTransformer,

@@ -43,9 +43,10 @@ except ImportError as error:
 from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.presets import preset_config
-from hf_vanilla_transformer.training.experiment import check_same_run, parse_overrides
+from hf_vanilla_transformer.training.arguments import bf16_is_fast, parse_overrides
+from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.metrics import Accuracy
-from hf_vanilla_transformer.training.trainer import bf16_is_fast, newest_checkpoint
+from hf_vanilla_transformer.training.run_folder import check_same_run
 
 from .labelled_text import LABELS, LabelledTextArguments, count_overlap, load_labelled_text
 

@@ -39,13 +39,11 @@ from hf_vanilla_transformer.model.configuration_vanilla_transformer import Vanil
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.presets import preset_config
-from hf_vanilla_transformer.training.experiment import ModelArguments, check_same_run, make_folder, train_translation
-from hf_vanilla_transformer.training.trainer import (
-    VanillaTransformerTrainer,
-    VanillaTransformerTrainingArguments,
-    bf16_is_fast,
-    newest_checkpoint,
-)
+from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments, bf16_is_fast
+from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
+from hf_vanilla_transformer.training.experiment import train_translation
+from hf_vanilla_transformer.training.run_folder import check_same_run, make_folder
+from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
 
 @dataclass

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, BertCon
 from hf_vanilla_transformer.export.export import export_model
 from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import load
-from hf_vanilla_transformer.training.trainer import average_checkpoints
+from hf_vanilla_transformer.training import average_checkpoints
 from tiny import tiny_model
 from translators import build
 

@@ -268,7 +268,7 @@ def test_revisions_and_private_repositories(hub, tmp_path):
 
 TRAIN = """
 import sys
-from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from translators import ENGLISH, SPANISH, build
 model, tokenizer = build("pair")
 sources, targets = tokenizer(ENGLISH)["input_ids"], tokenizer(text_target=SPANISH)["input_ids"]

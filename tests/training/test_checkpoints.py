@@ -6,18 +6,19 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_training import TOKENIZER, assert_same_weights, id_pairs, losses, text_pairs, tiny_model, trainer_of
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerState
 
 from hf_vanilla_transformer.data.reading import tokenize_pairs
 from hf_vanilla_transformer.training import trainer as training
+from hf_vanilla_transformer.training.callbacks import EarlyStopping, mean_training_loss
 from hf_vanilla_transformer.training.checkpoints import (
     average_checkpoints,
     checkpoint_fault,
     last_checkpoints,
     newest_checkpoint,
 )
-from hf_vanilla_transformer.training.trainer import EarlyStopping, VanillaTransformerTrainer, mean_training_loss
+from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
+from trainers import TOKENIZER, assert_same_weights, id_pairs, losses, text_pairs, tiny_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -34,14 +34,15 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.reading import DataArguments
 from hf_vanilla_transformer.inference.translation import translate
-from hf_vanilla_transformer.training import experiment as recipe
-from hf_vanilla_transformer.training.experiment import ModelArguments, parse_overrides, train_translation
-from hf_vanilla_transformer.training.trainer import (
-    VanillaTransformerTrainer,
+from hf_vanilla_transformer.training import experiment
+from hf_vanilla_transformer.training.arguments import (
+    ModelArguments,
     VanillaTransformerTrainingArguments,
-    average_checkpoints,
-    last_checkpoints,
+    parse_overrides,
 )
+from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
+from hf_vanilla_transformer.training.experiment import train_translation
+from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from paths import SCRIPTS
 from processes import run_in_two
 
@@ -329,7 +330,7 @@ class TestInputs:
     def test_a_stream_is_evaluated_when_it_is_said(self, tmp_path, given, expected):
         args = VanillaTransformerTrainingArguments(str(tmp_path), max_steps=100, **given)
         text = {"train": datasets.Dataset.from_dict({"source": ["a"]}).to_iterable_dataset(), "validation": None}
-        recipe.fit_to_splits(args, text)
+        experiment.fit_to_splits(args, text)
         assert (args.eval_strategy, args.eval_steps, args.save_steps) == ("steps", expected, expected)
 
     @pytest.mark.parametrize("algorithm", ["bpe", "character"])
@@ -418,7 +419,7 @@ class TestInputs:
             ("base", None, 0.1),
         ):
             args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
-            recipe.check_arguments(ModelArguments(preset=preset), DataArguments(), args, None)
+            experiment.check_arguments(ModelArguments(preset=preset), DataArguments(), args, None)
             assert args.label_smoothing_factor == expected
 
     @pytest.mark.parametrize("streaming", [False, True])
@@ -444,7 +445,7 @@ class TestInputs:
     )
     def test_results_survive_what_follows(self, files, run, monkeypatch, capsys, what, broken):
         messages = []
-        monkeypatch.setattr(recipe.logger, "warning", messages.append)
+        monkeypatch.setattr(experiment.logger, "warning", messages.append)
 
         def fails(*args, **kwargs):
             raise RuntimeError("no\nfont")
@@ -458,12 +459,12 @@ class TestInputs:
 
     def test_no_sample_at_all(self):
         blank = datasets.Dataset.from_dict({"source": ["", "a"], "target": ["b", " "]})
-        assert recipe.choose_samples({"train": blank.to_iterable_dataset(), "test": blank}) == ("train", [])
+        assert experiment.choose_samples({"train": blank.to_iterable_dataset(), "test": blank}) == ("train", [])
 
     @pytest.mark.parametrize("number", [1, 9, 10, 11, 95])
     def test_samples_are_spread(self, number):
         pairs = datasets.Dataset.from_dict({"source": [f"{i}" for i in range(number)], "target": ["x"] * number})
-        split, samples = recipe.choose_samples({"train": pairs, "validation": pairs})
+        split, samples = experiment.choose_samples({"train": pairs, "validation": pairs})
         chosen = [int(pair["source"]) for pair in samples]
         assert split == "validation" and chosen == sorted(set(chosen)) and chosen[0] == 0
         assert len(chosen) == min(number, 10) or (number == 11 and len(chosen) == 6)
@@ -495,7 +496,7 @@ class TestWarmup:
 
     def test_a_given_rate_is_kept(self, tmp_path):
         args = VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.5, warmup_steps=100)
-        advice = recipe.warmup_advice(args, 16, 100, 40)
+        advice = experiment.warmup_advice(args, 16, 100, 40)
         assert advice.endswith("highest learning rate is 0.2; with --warmup_steps 10 it is 0.5")
 
 
@@ -640,9 +641,11 @@ class TestChoice:
     def scored(self, monkeypatch, scores):
         """Let the models that `choose_model` compares, the trained one first, have these scores."""
         scores = iter(scores)
-        monkeypatch.setattr(recipe, "best_texts", lambda *args: [""])
+        monkeypatch.setattr(experiment, "best_texts", lambda *args: [""])
         monkeypatch.setattr(
-            recipe, "translation_scores", lambda *args, **kwargs: dict.fromkeys(recipe.METRICS, 0.0) | next(scores)
+            experiment,
+            "translation_scores",
+            lambda *args, **kwargs: dict.fromkeys(experiment.METRICS, 0.0) | next(scores),
         )
 
     @pytest.fixture
@@ -665,7 +668,7 @@ class TestChoice:
         )
         text = {"validation": datasets.Dataset.from_list([{"source": "a", "target": "b"}])}
         results = {}
-        model = recipe.choose_model(AutoTokenizer.from_pretrained(trained), text, args, results)
+        model = experiment.choose_model(AutoTokenizer.from_pretrained(trained), text, args, results)
         assert results["chosen_model"] == chosen and results["averaged_checkpoints"] == 2
         averaged = average_checkpoints(last_checkpoints(trained, 2)).state_dict()
         assert_equal_weights(model.state_dict(), averaged if chosen == "averaged" else weights(trained))

@@ -17,7 +17,7 @@ from transformers import (
     TrainerCallback,
 )
 
-from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from processes import run_in_two
 from tiny import VOCABULARIES, tiny_model
 from translators import ENGLISH, SHARED, SPANISH, build

@@ -1,0 +1,91 @@
+"""Tiny trainers, models and pairs for the tests of training."""
+
+import random
+
+import datasets
+import torch
+from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.data.reading import tokenize_pairs
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+
+WORDS = [f"w{i}" for i in range(16)]
+TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
+VOCABULARY = len(TOKENIZER)
+
+
+def text_pairs(rows=60, seed=0):
+    """Pairs of many lengths, the target being the source backwards."""
+    generator = random.Random(seed)
+    sources = [generator.choices(WORDS, k=generator.randint(1, 9)) for _ in range(rows)]
+    sides = {"source": sources, "target": [source[::-1] for source in sources]}
+    return datasets.Dataset.from_dict({name: list(map(" ".join, side)) for name, side in sides.items()})
+
+
+def id_pairs(rows=60, seed=0):
+    return tokenize_pairs(text_pairs(rows, seed), TOKENIZER)[0]
+
+
+def tiny_model(seed=0, **options):
+    torch.manual_seed(seed)
+    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
+    config = VanillaTransformerConfig(
+        **{"vocab_size": VOCABULARY, "d_model": 16, **layers, **heads, **widths, **options}
+    )
+    return VanillaTransformerForConditionalGeneration(config)
+
+
+def tiny_marian(seed=0):
+    torch.manual_seed(seed)
+    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
+    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
+    ids = {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+        "forced_eos_token_id": 2,
+    }
+    config = MarianConfig(
+        vocab_size=VOCABULARY, d_model=16, max_position_embeddings=64, dropout=0.0, **layers, **heads, **widths, **ids
+    )
+    return MarianMTModel(config)
+
+
+def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
+    defaults = {"max_tokens": 128, "warmup_steps": 4} if kind is VanillaTransformerTrainingArguments else {}
+    defaults |= {"eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "num_train_epochs": 2}
+    return kind(str(folder), use_cpu=True, disable_tqdm=True, **{**defaults, **options})
+
+
+def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, args=None, **options):
+    model = model or tiny_model()
+    keywords = {key: options.pop(key) for key in ("eval_dataset", "compute_metrics") if key in options}
+    return kind(
+        model=model,
+        args=args or train_args(folder, **options),
+        train_dataset=id_pairs() if train is None else train,
+        data_collator=DataCollatorForSeq2Seq(TOKENIZER, model=model),
+        processing_class=TOKENIZER,
+        **keywords,
+    )
+
+
+def losses(trainer, after=0):
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry and entry["step"] > after]
+
+
+def assert_same_weights(one, other, tolerance=0.0):
+    state = other.state_dict()
+    for name, weight in one.state_dict().items():
+        torch.testing.assert_close(
+            weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
+        )
