@@ -27,8 +27,8 @@ with importing():
 
     import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.export import export_model
     from hf_vanilla_transformer.export.ctranslate2 import QUANTIZATIONS
-    from hf_vanilla_transformer.export.export import export_model
 
 
 @dataclass

@@ -1,1 +1,5 @@
-"""A trained model in other formats: CTranslate2, ONNX, Marian."""
+"""Trained models in other formats: CTranslate2, ONNX, Marian."""
+
+from .formats import export_model
+
+__all__ = ["export_model"]

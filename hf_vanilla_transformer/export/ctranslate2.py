@@ -4,9 +4,7 @@ Legend: h heads, d width [d_model], d_k and d_v width of a head's keys and value
 """
 
 import copy
-import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from ..inference.ctranslate2 import POSITIONS_KEY, ctranslate2_missing
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import sinusoids
 
@@ -47,19 +46,6 @@ INEXPRESSIBLE = (
     ("eos_token_id", lambda value: value is None, "it stops at an end token; set its id"),
     ("decoder_start_token_id", lambda value: value is None, "it starts with a token; set its id"),
 )
-
-# Vocabularies that are not shared.
-SIDES = ("source", "target")
-
-# Where the number of positions stands in the config.json of CTranslate2, which knows nothing of it and lets it be.
-POSITIONS_KEY = "max_position_embeddings"
-
-
-def ctranslate2_missing() -> str | None:
-    """Return why CTranslate2 cannot be used, or None."""
-    if find_spec("ctranslate2"):
-        return None
-    return 'it is not installed; `pip install "hf-vanilla-transformer[export]"` brings it'
 
 
 def check_expressible(config: VanillaTransformerConfig) -> None:
@@ -102,7 +88,7 @@ def write_ctranslate2(
         raise ValueError(f"quantization {quantization} is unknown; use one of {', '.join(QUANTIZATIONS)}")
     check_expressible(model.config)
     if quantization.startswith("int8"):
-        model = balanced(model)
+        model = equalize_layers(model)
     spec = _specification(model, _rows(model.config, max_positions))
     source, target = vocabularies(model.config, tokenizer)
     spec.register_source_vocabulary(source)
@@ -126,7 +112,7 @@ def vocabularies(
         ValueError: There are more tokens than rows.
     """
     sizes = (config.vocab_size, config.decoder_vocab_size)
-    source, target = (getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in SIDES)
+    source, target = (getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target"))
     if sizes[0] != sizes[1] and target is tokenizer:
         # A tokenizer of another family tells the tokens of its source only; any names serve.
         target = None
@@ -145,18 +131,10 @@ def _names(size: int, tokenizer: PreTrainedTokenizerBase | None, side: str) -> l
     return [tokens.get(number, f"id\n{number}") for number in range(size)]
 
 
-def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the ids of the source and of the target, as `write_ctranslate2` left them."""
-    shared = folder / "shared_vocabulary.json"
-    files = [shared, shared] if shared.is_file() else [folder / f"{side}_vocabulary.json" for side in SIDES]
-    source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-    return source, target
-
-
 # Fewer bits
 
 
-def balanced(model: Any) -> Any:
+def equalize_layers(model: Any) -> Any:
     """Return a copy of a model that computes the same, and loses less of it when rounded to 8 bits.
 
     One scale holds for a row of a matrix, and one for all inputs of a token. Between two products with nothing but
@@ -168,13 +146,13 @@ def balanced(model: Any) -> Any:
         for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
             for attention in (layer.self_attn, getattr(layer, "encoder_attn", None)):
                 if attention is not None:
-                    _balance(attention.v_proj, attention.out_proj)
+                    _equalize(attention.v_proj, attention.out_proj)
             if model.config.activation_function == "relu":
-                _balance(layer.fc1, layer.fc2)
+                _equalize(layer.fc1, layer.fc2)
     return model
 
 
-def _balance(first: nn.Linear, second: nn.Linear) -> None:
+def _equalize(first: nn.Linear, second: nn.Linear) -> None:
     bias: Any = 0.0 if first.bias is None else first.bias.clamp(min=0)
     # A unit of no weight stays one.
     scale = ((first.weight.norm(dim=1) + bias) / second.weight.abs().amax(0).clamp(min=1e-9)).sqrt().clamp(min=1e-5)
@@ -310,10 +288,8 @@ def _configure(settings: Any, config: VanillaTransformerConfig, target: list[str
 __all__ = [
     "ACTIVATIONS",
     "QUANTIZATIONS",
-    "balanced",
+    "equalize_layers",
     "check_expressible",
-    "ctranslate2_missing",
-    "read_vocabularies",
     "vocabularies",
     "write_ctranslate2",
 ]

@@ -1,1 +1,18 @@
-"""Using a trained model: translation, scores, pipeline, pictures."""
+"""Using a trained model: translation, scores, the pipeline, the CTranslate2 runtime, figures."""
+
+from .ctranslate2 import CTranslate2Model, load_ctranslate2
+from .pipeline import TranslationPipeline
+from .scoring import Score, score
+from .translation import Hypothesis, load, translate, translate_lines
+
+__all__ = [
+    "CTranslate2Model",
+    "Hypothesis",
+    "Score",
+    "TranslationPipeline",
+    "load",
+    "load_ctranslate2",
+    "score",
+    "translate",
+    "translate_lines",
+]

@@ -5,6 +5,7 @@ Legend: B batch, n hypotheses a sentence, S source length, T target length.
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from ..export.ctranslate2 import POSITIONS_KEY, ctranslate2_missing, read_vocabularies
 from .loading import load_tokenizer
+from .translation import LENGTH_BOUNDS
 
 # Settings of `generate()` by the names that CTranslate2 has for the same. It also has ways to keep words or the end
 # from a sentence, but makes up for it among the other words, which in a beam search gives other translations.
@@ -32,10 +33,8 @@ SERVED = {
 # 493. Of a model of 20 BLEU it is 494; of the others five score better than those of `generate()`, and one worse.
 PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 
-BOUNDS = frozenset(("max_length", "max_new_tokens"))
-
 # What is read of the generation settings in another way, or says nothing of the tokens.
-READ_APART = BOUNDS | {
+READ_APART = {*LENGTH_BOUNDS} | {
     "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "output_attentions",
     "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "return_dict_in_generate",
     "transformers_version", "use_cache",
@@ -60,6 +59,27 @@ NEUTRAL = {
     "remove_invalid_values": False,
     "renormalize_logits": False,
 }
+
+
+# Where the number of positions stands in the config.json of CTranslate2, which knows nothing of it and lets it be.
+POSITIONS_KEY = "max_position_embeddings"
+
+
+def ctranslate2_missing() -> str | None:
+    """Return why CTranslate2 cannot be used, or None."""
+    if find_spec("ctranslate2"):
+        return None
+    return 'it is not installed; `pip install "hf-vanilla-transformer[export]"` brings it'
+
+
+def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the ids of the source and of the target, as the export wrote them."""
+    shared = folder / "shared_vocabulary.json"
+    files = (
+        [shared, shared] if shared.is_file() else [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
+    )
+    source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    return source, target
 
 
 def is_single_words(name: str, value: Any) -> bool:
@@ -140,7 +160,7 @@ class CTranslate2Model(nn.Module):
         folder = Path(folder)
         self.training = False
         self.device = torch.device("cpu")
-        self._translator = _translator(folder, device, compute_type)
+        self._translator = _load_translator(folder, device, compute_type)
         try:
             settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             self.config = SimpleNamespace(max_position_embeddings=settings[POSITIONS_KEY])
@@ -198,9 +218,9 @@ class CTranslate2Model(nn.Module):
     def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model's settings, and the caller's before them, that CTranslate2 can follow."""
         own, given = self.generation_config.to_dict(), dict(options)
-        if BOUNDS & given.keys():
+        if given.keys() & {*LENGTH_BOUNDS}:
             # One bound of the caller's stands for both of the model's.
-            own = {name: value for name, value in own.items() if name not in BOUNDS}
+            own = {name: value for name, value in own.items() if name not in LENGTH_BOUNDS}
         settings = own | {name: value for name, value in given.items() if value is not None}
         check_settings(settings)
         return {name: value for name, value in settings.items() if value is not None}
@@ -226,7 +246,7 @@ class CTranslate2Model(nn.Module):
         }
 
 
-def _translator(folder: Path, device: str, compute_type: str) -> Any:
+def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
     """Return CTranslate2's translator of a folder."""
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
@@ -250,4 +270,4 @@ def _translator(folder: Path, device: str, compute_type: str) -> Any:
         raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {error}") from error
 
 
-__all__ = ["CTranslate2Model", "load_ctranslate2"]
+__all__ = ["CTranslate2Model", "check_settings", "ctranslate2_missing", "load_ctranslate2", "read_vocabularies"]

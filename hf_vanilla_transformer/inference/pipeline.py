@@ -11,14 +11,11 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
 from .scoring import Score, Target, score
-from .translation import Search, at_most, checked_string, encode, position_limit, strings
+from .translation import LENGTH_BOUNDS, Search, checked_string, encode, position_limit, strings, tightest_limit
 
 logger = logging.get_logger(__name__)
 
 TASK = "translation"
-
-# Settings of `generate()` that bound an output.
-BOUNDS = ("max_length", "max_new_tokens")
 
 # The hooks that a pipeline overrides are declared without their arguments.
 Base: Any = Pipeline
@@ -166,7 +163,9 @@ class TranslationPipeline(Base):
         With several languages, also `forced_bos_token_id` (1).
         """
         languages = self._choose_languages(src_lang, tgt_lang)
-        limit = at_most(position_limit(self.model.config), self.tokenizer.model_max_length if truncation else None)
+        limit = tightest_limit(
+            position_limit(self.model.config), self.tokenizer.model_max_length if truncation else None
+        )
         (ids,), cut = encode(self.tokenizer, [input_], limit)
         if cut and not truncation:
             logger.warning(f"a text of more tokens than the model's {limit} positions was cut: {input_[:50]!r}...")
@@ -190,7 +189,7 @@ class TranslationPipeline(Base):
             generate_options.pop("transformers_version", None)
         given = (num_return_sequences, generate_options.pop("num_return_sequences", None))
         number = next((n for n in (*given, self.model.generation_config.num_return_sequences) if n is not None), 1)
-        own = {name: getattr(self.model.generation_config, name) for name in BOUNDS}
+        own = {name: getattr(self.model.generation_config, name) for name in LENGTH_BOUNDS}
         if not generate_options.keys() & own.keys():
             generate_options |= {name: bound for name, bound in own.items() if bound is not None}
         if "forced_bos_token_id" in input_tensors:

@@ -20,6 +20,9 @@ logger = logging.get_logger(__name__)
 # Section 6.1: "we set the maximum output length during inference to input length + 50".
 EXTRA_OUTPUT_TOKENS = 50
 
+# Settings of `generate()` that bound the length of an output.
+LENGTH_BOUNDS = ("max_length", "max_new_tokens")
+
 # Lines of a stream that are held and sorted by length at a time.
 CHUNK_SIZE = 2048
 
@@ -132,7 +135,7 @@ def translate_lines(
     _at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _at_least(2, max_source_length=max_source_length)
-    limit = at_most(max_source_length, position_limit(model.config))
+    limit = tightest_limit(max_source_length, position_limit(model.config))
     read = cut = 0
     iterator, total = iter(strings(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
@@ -216,14 +219,14 @@ def position_limit(config: Any) -> int | None:
     return getattr(config, "max_position_embeddings", None)
 
 
-def at_most(*lengths: int | None) -> int | None:
+def tightest_limit(*lengths: int | None) -> int | None:
     """Return the least of several lengths, None standing for no limit."""
     return min((length for length in lengths if length is not None), default=None)
 
 
 def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
     """Return the caller's bounds of an output, or one by the longest source, within the model's positions."""
-    bounds = {name: options.get(name) for name in ("max_length", "max_new_tokens")}
+    bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
     if not any(bounds.values()):
         # The other bound stays None: a model's own max_new_tokens would win over it.
         bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS

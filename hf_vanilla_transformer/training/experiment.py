@@ -36,7 +36,7 @@ from ..data.reading import (
     tokenize_pairs,
 )
 from ..inference.loading import load_model, load_tokenizer
-from ..inference.translation import at_most, cross_attention, position_limit, translate
+from ..inference.translation import cross_attention, position_limit, tightest_limit, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from ..presets import get_preset, preset_config
@@ -306,8 +306,8 @@ def tokenize_splits(
         ids[split], counts[split] = tokenize_pairs(
             pairs,
             tokenizer,
-            max_source_length=at_most(data_args.max_source_length, limit),
-            max_target_length=at_most(data_args.max_target_length, limit),
+            max_source_length=tightest_limit(data_args.max_source_length, limit),
+            max_target_length=tightest_limit(data_args.max_target_length, limit),
             on_long=data_args.on_long,
             max_length_ratio=data_args.max_length_ratio,
             evaluation=split != "train",
@@ -366,7 +366,7 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     """Let the saved model decode as the final evaluation does."""
     settings: Any = model.generation_config
     settings.update(
-        num_beams=args.final_num_beams, max_length=at_most(DEFAULT_MAX_LENGTH, position_limit(model.config))
+        num_beams=args.final_num_beams, max_length=tightest_limit(DEFAULT_MAX_LENGTH, position_limit(model.config))
     )
     # Without beams there is nothing that a length penalty could decide, and saving would refuse it.
     settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from hf_vanilla_transformer.data.batching import TokenBudgetStream
 from hf_vanilla_transformer.data.reading import DataArguments
-from hf_vanilla_transformer.export.ctranslate2 import ctranslate2_missing
+from hf_vanilla_transformer.inference.ctranslate2 import ctranslate2_missing
 
 from .baselines import (
     bart_like,

@@ -207,7 +207,7 @@ class Report:
         """Draw the ratios and the growth, where matplotlib is installed."""
         if not find_spec("matplotlib"):
             return
-        from hf_vanilla_transformer.inference.visualization import plot_growth, plot_ratios  # matplotlib is optional
+        from .figures import plot_growth, plot_ratios  # matplotlib is optional
 
         by_suite: dict[str, list[Measurement]] = {}
         for each in self.measurements:

@@ -494,10 +494,7 @@ def save(results: dict[str, Any], outcomes: list[Outcome], args: ComparisonArgum
     (folder / "table.md").write_text(table(outcomes) + "\n", encoding="utf-8")
     if not find_spec("matplotlib"):
         return
-    from hf_vanilla_transformer.inference.visualization import (  # matplotlib is optional
-        plot_accuracies,
-        plot_learning_curves,
-    )
+    from .figures import plot_accuracies, plot_learning_curves  # matplotlib is optional
 
     names = [TITLES[each.name] for each in outcomes]
     plot_accuracies(

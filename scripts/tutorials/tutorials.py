@@ -30,10 +30,11 @@ from transformers import (
     set_seed,
 )
 
+from benchmarks.figures import plot_growth
 from benchmarks.roofline import fitted_exponent
 from hf_vanilla_transformer.data.reading import DataArguments, load_parallel_text
 from hf_vanilla_transformer.inference.translation import load, translate
-from hf_vanilla_transformer.inference.visualization import plot_attention, plot_growth, plot_position_encoding
+from hf_vanilla_transformer.inference.visualization import plot_attention, plot_position_encoding
 from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention, eager_attention
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration

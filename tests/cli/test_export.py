@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
-from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.translation import load, translate
 from paths import SCRIPTS
 from tiny import tiny_model

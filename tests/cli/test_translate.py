@@ -18,7 +18,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
-from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.translation import translate
 from paths import SCRIPTS
 from translators import build

@@ -22,7 +22,7 @@ from transformers import (
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.conversion.layouts.translation import fairseq_sinusoids
-from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
 from tiny import BASELINES_DECODE_CORRECTLY, close
 

@@ -8,8 +8,8 @@ from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     train_tokenizer,
 )
-from hf_vanilla_transformer.export.ctranslate2 import ACTIVATIONS, balanced, vocabularies, write_ctranslate2
-from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.export.ctranslate2 import ACTIVATIONS, equalize_layers, vocabularies, write_ctranslate2
 from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate
@@ -106,7 +106,7 @@ class TestBalance:
     @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True, "value_head_dim": 3}])
     def test_the_same_model_of_other_weights(self, changes):
         model = lively(**changes)
-        twin = balanced(model)
+        twin = equalize_layers(model)
         ids, targets = tokens(4, 7), tokens(4, 5)
         close(log_probs(twin, ids, targets), log_probs(model, ids, targets), 1e-4)
         for name in ("fc2", "self_attn.out_proj"):
@@ -122,14 +122,16 @@ class TestBalance:
                     layer.fc1.weight[0] /= 1000
                     layer.fc1.bias[0] /= 1000
                     layer.fc2.weight[:, 0] *= 1000
-        columns = [each.model.encoder.layers[0].fc2.weight.detach().abs().amax(0) for each in (model, balanced(model))]
+        columns = [
+            each.model.encoder.layers[0].fc2.weight.detach().abs().amax(0) for each in (model, equalize_layers(model))
+        ]
         spread = [float(each.max() / each.median()) for each in columns]
         assert spread[0] > 500 and spread[1] < 50
 
     def test_other_functions_than_relu_are_left_alone(self):
         model = lively(activation_function="gelu")
         ids, targets = tokens(4, 7), tokens(4, 5)
-        close(log_probs(balanced(model), ids, targets), log_probs(model, ids, targets), 1e-4)
+        close(log_probs(equalize_layers(model), ids, targets), log_probs(model, ids, targets), 1e-4)
 
 
 class TestVocabularies:
@@ -175,7 +177,7 @@ class TestRefused:
             write_ctranslate2(learned, tmp_path, max_positions=64)
 
     def test_without_the_package(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("hf_vanilla_transformer.export.ctranslate2.find_spec", lambda name: None)
+        monkeypatch.setattr("hf_vanilla_transformer.inference.ctranslate2.find_spec", lambda name: None)
         with pytest.raises(ValueError, match=r'`pip install "hf-vanilla-transformer\[export\]"` brings it'):
             write_ctranslate2(tiny_model(), tmp_path)
 

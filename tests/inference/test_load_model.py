@@ -11,7 +11,7 @@ from huggingface_hub.utils import _http
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
-from hf_vanilla_transformer.export.export import export_model
+from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import load
 from hf_vanilla_transformer.training import average_checkpoints

@@ -1,29 +1,18 @@
-import runpy
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
-from matplotlib import font_manager
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from hf_vanilla_transformer.inference import visualization
+from drawings import attention, panels, tick_labels, visible
 from hf_vanilla_transformer.inference.visualization import (
-    plot_accuracies,
     plot_attention,
-    plot_growth,
-    plot_learning_curves,
     plot_position_encoding,
     plot_training_curve,
 )
 from paths import ROOT
-from tiny import tiny_model
-from tutorials import tutorials
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]
@@ -36,18 +25,6 @@ LOG = [
     {"step": 30, "eval_loss": 4.75, "eval_bleu": 11.0, "epoch": 3.0},
     {"step": 30, "train_loss": 6.0, "train_runtime": 2.0, "epoch": 3.0},
 ]
-
-
-def attention(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape).softmax(-1)
-
-
-def panels(figure: Figure) -> list:
-    return [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
-
-
-def tick_labels(axis) -> list[str]:
-    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 def test_attention_of_one_head(tmp_path):
@@ -176,53 +153,6 @@ assert "matplotlib.pyplot" not in sys.modules
     assert finished.returncode == 0, finished.stderr
 
 
-def test_missing_matplotlib_names_the_remedy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r'pip install "hf-vanilla-transformer\[plot\]"'):
-        runpy.run_path(visualization.__file__)
-
-
-# Fonts
-
-CHINESE = ["猫", "坐", "在", "垫子", "上"]
-
-
-@pytest.fixture
-def only_own_font(monkeypatch):
-    """As on a machine without any other font."""
-    own = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
-    monkeypatch.setattr(visualization, "_find_new_fonts", lambda: None)
-    return own
-
-
-def test_boxes_are_announced_once_by_the_name_of_the_script(only_own_font, tmp_path, caplog):
-    plot_attention(attention(5, 5), CHINESE, ["안녕", *SOURCE[:4]], tmp_path / "attention.png", title="注意")
-    (record,) = caplog.records
-    assert "figure '注意': no installed font has" in record.message and "(CJK, HANGUL)" in record.message
-    assert "install" in record.message and "\n" not in record.message
-
-
-def test_another_font_that_has_the_characters_draws_them(only_own_font, tmp_path, caplog):
-    characters = {f"u{ord(each):X}": ord(each) for each in "".join(CHINESE)}
-    builder = FontBuilder(1000, isTTF=True)
-    builder.setupGlyphOrder([".notdef", *characters])
-    builder.setupCharacterMap({code: name for name, code in characters.items()})
-    builder.setupGlyf({name: TTGlyphPen(None).glyph() for name in (".notdef", *characters)})
-    builder.setupHorizontalMetrics({name: (1000, 0) for name in (".notdef", *characters)})
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "A Few Words", "styleName": "Regular"})
-    builder.setupOS2(usWeightClass=400)
-    builder.setupPost()
-    builder.save(tmp_path / "font.ttf")
-    font_manager.fontManager.addfont(tmp_path / "font.ttf")
-    figure = plot_attention(attention(5, 5), CHINESE, SOURCE[:5], title="垫子")
-    assert panels(figure)[0].get_xticklabels()[0].get_fontfamily() == ["DejaVu Sans", "A Few Words"]
-    assert caplog.text == ""
-    # Nothing is missing, or this would warn.
-    figure.savefig(tmp_path / "attention.png")
-
-
 # Axes
 
 
@@ -242,100 +172,13 @@ def test_self_attention_has_the_same_name_on_both_axes():
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "target (queries)")
 
 
-def test_rows_of_the_decoder_are_the_words_that_it_predicts(tmp_path, monkeypatch):
-    drawn = {}
-
-    def draw(weights, columns, rows, path, title, keys, queries):
-        assert weights.shape[-2:] == (len(rows), len(columns))
-        drawn[path.stem] = (keys, columns, queries, rows)
-
-    monkeypatch.setattr(tutorials, "plot_attention", draw)
-    source, target = tutorials.STATQUEST.pairs[0]
-    tokenizer = VanillaTransformerTokenizer.from_pair(
-        train_tokenizer([source], algorithm="word"), train_tokenizer([target], algorithm="word")
-    )
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
-    untied = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
-    model = tiny_model(**sizes, **untied, position_embedding_type="learned")
-    tutorials.draw_statquest(model, tokenizer, tmp_path)
-    read, said = [*source.split(), "</s>"], [*target.split(), "</s>"]
-    assert drawn == {
-        "encoder_attention": ("source", read, "source", read),
-        "decoder_attention": ("target so far", ["<s>", *said[:-1]], "target", said),
-        "cross_attention": ("source", read, "target", said),
-    }
-
-
 # Single points
-
-
-def visible(axes):
-    return [line for line in axes.lines if len(line.get_xdata()) > 1 or line.get_marker() not in ("None", None)]
 
 
 def test_a_run_of_one_epoch_is_seen():
     figure = plot_training_curve([{"step": 60, "loss": 5.0, "learning_rate": 1e-3}])
     assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
-    figure = plot_learning_curves({"a": [{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "eval_accuracy": 0.8}]})
-    assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
     (_, curves) = panels(plot_position_encoding(torch.randn(1, 8)))
     assert len(visible(curves)) == 4
     # A line of many points needs none.
     assert panels(plot_training_curve(LOG))[0].lines[0].get_marker() == "None"
-
-
-# Comparisons
-
-
-def test_accuracies_are_bars_with_intervals(tmp_path):
-    intervals = [(0.86, 0.90), (0.80, 0.91)]
-    figure = plot_accuracies(["a", "b"], [0.88, 0.85], intervals, tmp_path / "bars.png", reference=("paper", 0.93748))
-    (axes,) = panels(figure)
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx([88, 85])
-    assert tick_labels(axes.xaxis) == ["a", "b"]
-    (bars,) = (each for each in axes.containers if hasattr(each, "errorbar"))
-    ends = np.sort(bars.errorbar[2][0].get_segments(), axis=1)[:, :, 1]
-    assert ends == pytest.approx(100 * np.array(intervals))
-    assert axes.get_legend().get_texts()[0].get_text() == "paper (93.7%)"
-    assert imread(tmp_path / "bars.png").std() > 0.05
-
-
-@pytest.mark.parametrize("names", [[], ["a", "b"]])
-def test_accuracies_need_one_of_each(names):
-    with pytest.raises(ValueError, match=f"{len(names)} names, 1 accuracies"):
-        plot_accuracies(names, [0.5], [(0.4, 0.6)])
-
-
-def test_learning_curves_by_epoch(tmp_path):
-    log = [{"epoch": 0.5, "loss": 0.7}, {"epoch": 1.0, "eval_accuracy": 0.8}, {"epoch": 2.0, "eval_accuracy": 0.85}]
-    other = [{"epoch": 1.0, "loss": 0.4}, {"epoch": 1.0, "eval_accuracy": 0.9}]
-    figure = plot_learning_curves({"a": log, "b": other}, tmp_path / "curves.png", levels={"c": 0.88})
-    loss_axes, accuracy_axes = panels(figure)
-    assert [line.get_xydata().tolist() for line in loss_axes.lines] == [[[0.5, 0.7]], [[1.0, 0.4]]]
-    assert accuracy_axes.lines[0].get_xydata() == pytest.approx(np.array([[1, 80], [2, 85]]))
-    assert accuracy_axes.lines[2].get_ydata() == pytest.approx([88, 88])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
-    assert imread(tmp_path / "curves.png").std() > 0.02
-
-
-def test_learning_curves_need_runs_with_epochs():
-    with pytest.raises(ValueError, match="there is no run to draw"):
-        plot_learning_curves({})
-    with pytest.raises(ValueError, match=r"log_history\[0\] has no 'epoch'"):
-        plot_learning_curves({"a": [{"loss": 1.0}]})
-
-
-def test_growth_goes_with_its_power(tmp_path):
-    sizes = [64, 128, 256]
-    panels_of = [("n", sizes, "seconds", [n**2 / 1e6 for n in sizes]), ("d", sizes, "bytes", [5 * n for n in sizes])]
-    figure = plot_growth([*panels_of, panels_of[0]], [2.0, 1.0, 2.0], tmp_path / "growth.png")
-    drawn = panels(figure)
-    assert len(drawn) == 3
-    for axes, (_, x, _, y) in zip(drawn, panels_of, strict=False):
-        fit, measured = (line.get_xydata() for line in axes.lines)
-        assert measured == pytest.approx(np.stack([x, y], axis=1)) and fit == pytest.approx(measured)
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-    (axes, _) = panels(plot_growth(panels_of, [2.0, 1.1], expected=[2, None]))
-    assert axes.get_legend().get_texts()[0].get_text() == "exponent 2.00 (in theory 2)"
-    with pytest.raises(ValueError, match="2 panels and 1 exponents"):
-        plot_growth(panels_of, [2.0])

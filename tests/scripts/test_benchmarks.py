@@ -30,7 +30,6 @@ from benchmarks.benchmark import BenchmarkArguments, Case, Disagreement, Sample,
 from benchmarks.report import Measurement, amount, growths, lines, table
 from benchmarks.roofline import Limits, decoding_work, measure_limits, training_flops
 from hf_vanilla_transformer.data.reading import DataArguments
-from hf_vanilla_transformer.inference.visualization import plot_ratios
 from paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -289,7 +288,7 @@ def test_ctranslate2_decodes_our_tokens(tmp_path):
 
 
 def test_without_ctranslate2_the_rest_is_measured(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("hf_vanilla_transformer.export.ctranslate2.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_vanilla_transformer.inference.ctranslate2.find_spec", lambda name: None)
     case = suites.decoding_case("tiny", 2, 1, "float32", arguments(), tmp_path)
     assert list(case.contestants) == ["ours", "marian"]
     assert capsys.readouterr().err.startswith("ctranslate2: not measured, it is not installed; `pip install")
@@ -417,28 +416,6 @@ def test_growth_has_the_exponent_of_each():
 
 def test_amounts_are_short():
     assert [amount(value, "B") for value in (999.6e6, 12.0, 3.14159e3)] == ["1 GB", "12 B", "3.14 kB"]
-
-
-def test_ratios_are_bars_from_one(tmp_path):
-    rows = [("a", "x", 2.0, (1.5, 2.5)), ("a", "y", 0.5, (0.4, 0.6)), ("b", "x", 4.0, (4.0, 4.0))]
-    figure = plot_ratios(rows, {"a": 0.25}, tmp_path / "ratios.png", title="Ratios")
-    (axes,) = figure.axes
-    bars = [bar for bar in axes.patches if bar.get_width()]
-    assert [bar.get_x() for bar in bars] == [1, 1, 1]
-    assert [bar.get_x() + bar.get_width() for bar in bars] == pytest.approx([2.0, 0.5, 4.0])
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a\n25% of the machine's limit", "b"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "y"]
-    assert [text.get_text() for text in axes.texts] == ["2.00", "0.50", "4.00"]
-    errorbars = [bar.errorbar for bar in axes.containers if getattr(bar, "errorbar", None)]
-    whiskers = [bar[2][0].get_segments()[0][:, 0] for bar in errorbars]
-    assert [each.tolist() for each in whiskers[:2]] == [pytest.approx([1.5, 2.5]), pytest.approx([0.4, 0.6])]
-    assert (tmp_path / "ratios.png").stat().st_size > 5000
-
-
-@pytest.mark.parametrize("rows", [[], [("a", "x", 0.0, (0.0, 0.0))]])
-def test_ratios_to_draw_are_above_zero(rows):
-    with pytest.raises(ValueError, match="must be above 0, and at least one"):
-        plot_ratios(rows)
 
 
 def fake_case(name, ours=lambda: None, **options):

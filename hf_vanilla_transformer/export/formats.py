@@ -18,7 +18,7 @@ from .onnx import write_onnx
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-class Target(NamedTuple):
+class Format(NamedTuple):
     """A format: what writes it, and the options that it has."""
 
     write: Callable[..., None]
@@ -39,10 +39,10 @@ def _to_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Pa
     write_marian(model, folder)
 
 
-TARGETS = {
-    "ctranslate2": Target(_to_ctranslate2, ("quantization", "max_positions")),
-    "onnx": Target(_to_onnx, ("max_positions",)),
-    "marian": Target(_to_marian, ()),
+FORMATS = {
+    "ctranslate2": Format(_to_ctranslate2, ("quantization", "max_positions")),
+    "onnx": Format(_to_onnx, ("max_positions",)),
+    "marian": Format(_to_marian, ()),
 }
 
 
@@ -52,7 +52,7 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
     Args:
         name: Folder of the model, or its name on the Hub. The tokenizer is expected there too; without one, nothing
             but ids can be translated.
-        to: The format, a key of `TARGETS`.
+        to: The format, a key of `FORMATS`.
         output_dir: A new or empty folder. It appears when all is written, or not at all.
         **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, where the
             format has them; None stands for its default.
@@ -64,18 +64,18 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
         ValueError: The model cannot be loaded, is none of ours, lacks weights, or has a property that the format
             has not; the format or an option is unknown; or the folder is not empty. Says which.
     """
-    if to not in TARGETS:
-        raise ValueError(f"--to {to} is unknown; use one of {', '.join(TARGETS)}")
+    if to not in FORMATS:
+        raise ValueError(f"--to {to} is unknown; use one of {', '.join(FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
     for option in options:
-        if option not in TARGETS[to].options:
+        if option not in FORMATS[to].options:
             raise ValueError(f"--to {to} has no --{option}; leave it out")
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
     empty_folder(output_dir)
     model, tokenizer = load_for_export(name)
     with atomic_folder(output_dir) as folder:
-        TARGETS[to].write(model, tokenizer, folder, **options)
+        FORMATS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -98,4 +98,4 @@ def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | No
     return model.eval(), load_tokenizer(name) if has_tokenizer else None
 
 
-__all__ = ["TARGETS", "Target", "export_model", "load_for_export"]
+__all__ = ["FORMATS", "Format", "export_model", "load_for_export"]

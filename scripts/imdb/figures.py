@@ -1,0 +1,94 @@
+"""Figures of classifiers: accuracies with confidence intervals, and learning curves."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hf_vanilla_transformer.inference.figures import draw_curve, finish_figure, logged_values, new_figure, style_axes
+
+
+def plot_accuracies(
+    names: Sequence[str],
+    accuracies: Sequence[float],
+    intervals: Sequence[tuple[float, float]],
+    path: str | PathLike[str] | None = None,
+    reference: tuple[str, float] | None = None,
+) -> Figure:
+    """Draw accuracies as bars with their confidence intervals.
+
+    Args:
+        names: A name for each bar.
+        accuracies: Fractions 0..1.
+        intervals: Lower and upper end of each one's interval, 0..1.
+        path: Where to save the figure, if anywhere.
+        reference: Name and accuracy of a line to compare with.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: The sequences are empty or differ in length.
+    """
+    if not names or not len(names) == len(accuracies) == len(intervals):
+        raise ValueError(
+            f"{len(names)} names, {len(accuracies)} accuracies and {len(intervals)} intervals; give one of each for "
+            "every bar, and at least one"
+        )
+    figure = new_figure(2.5 * len(names) + 2, 4.5)
+    axes = figure.subplots()
+    percent = 100 * np.asarray(accuracies)
+    errors = np.abs(100 * np.asarray(intervals).T - percent)
+    bars = axes.bar(names, percent, yerr=errors, width=0.5, capsize=5, color="tab:blue", alpha=0.8)
+    axes.bar_label(bars, [f"{value:.1f} %" for value in percent], padding=3)
+    if reference is not None:
+        axes.axhline(100 * reference[1], color="0.4", linestyle="--", label=f"{reference[0]} ({reference[1]:.1%})")
+        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    # Guessing gives one half, so a bar starts there.
+    axes.set(ylabel="accuracy in %", ylim=(50, 100))
+    style_axes(axes)
+    return finish_figure(figure, "Accuracy on the test texts", path)
+
+
+def plot_learning_curves(
+    logs: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: str | PathLike[str] | None = None,
+    levels: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw several training runs over their epochs: training loss on the left, accuracy on the right.
+
+    Args:
+        logs: `trainer.state.log_history` by the name of the run; read are `loss` and `eval_accuracy` (0..1), each
+            with its `epoch`.
+        path: Where to save the figure, if anywhere.
+        levels: Accuracies 0..1 without epochs, by name, drawn as lines.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: There is no run, or an entry has no epoch.
+    """
+    if not logs:
+        raise ValueError("there is no run to draw; pass trainer.state.log_history by the name of the run")
+    figure = new_figure(11, 4.2)
+    loss_axes, accuracy_axes = figure.subplots(1, 2)
+    for number, (name, log) in enumerate(logs.items()):
+        color = f"C{number}"
+        draw_curve(loss_axes, logged_values(log, "loss", "epoch"), name, color=color, linewidth=1.2)
+        points = [(epoch, 100 * value) for epoch, value in logged_values(log, "eval_accuracy", "epoch")]
+        draw_curve(accuracy_axes, points, name, color=color, marker="o", markersize=4)
+    for number, (name, level) in enumerate((levels or {}).items(), start=len(logs)):
+        accuracy_axes.axhline(100 * level, color=f"C{number}", linestyle="--", label=name)
+    loss_axes.set(xlabel="epoch", ylabel="training loss")
+    accuracy_axes.set(xlabel="epoch", ylabel="accuracy on the test texts in %")
+    accuracy_axes.xaxis.get_major_locator().set_params(integer=True)
+    for axes in (loss_axes, accuracy_axes):
+        style_axes(axes)
+    figure.legend(*accuracy_axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return finish_figure(figure, "Learning curves", path)
+
+
+__all__ = ["plot_accuracies", "plot_learning_curves"]
