@@ -327,7 +327,7 @@ from transformers.pipelines import PIPELINE_REGISTRY as registry, check_task
 assert check_task("translation")[1]["impl"] is package.TranslationPipeline
 class Other(package.TranslationPipeline): pass
 registry.supported_tasks["translation"] = {"impl": Other, "pt": ()}
-package.pipeline.register()
+from hf_vanilla_transformer.inference.pipeline import register; register()
 assert check_task("translation")[1]["impl"] is Other
 """
         done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
