@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data.tokenizer_training import train_tokenizer
     from .inference.pipeline import TranslationPipeline
     from .inference.scoring import Score, score
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         VanillaTransformerModel,
         VanillaTransformerPreTrainedModel,
     )
-    from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+    from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
     from .presets import PRESETS, preset_config
 
 __version__ = "0.1.0"
@@ -43,7 +44,7 @@ _MODULES = {
     "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
     "preset_config": "presets",
     "score": "inference.scoring",
-    "train_tokenizer": "model.tokenization_vanilla_transformer",
+    "train_tokenizer": "data.tokenizer_training",
 }
 
 

@@ -11,6 +11,11 @@ class DataError(ValueError):
     """The data, or the arguments that name it, cannot be used; the message is one line and says what would help."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an error on one line, or the name of its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the known name nearest to `name`, or "" if none is near."""
     near = get_close_matches(name, known, n=1)
@@ -36,4 +41,4 @@ def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str
     return hidden
 
 
-__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "without_secrets"]
+__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "one_line", "without_secrets"]

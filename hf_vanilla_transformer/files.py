@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
-from .errors import DataError
+from .errors import DataError, one_line
 
 # Where it goes on to a file, that file may hold something already, which must stay.
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
@@ -36,7 +36,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
         DataError: The file cannot be read, is cut short, or is not UTF-8.
     """
     name = "standard input" if path == "-" else path
-    with opened(path) as file:
+    with open_input(path) as file:
         for number, line in enumerate(file, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -48,7 +48,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
             yield text.removesuffix("\n").removesuffix("\r")
 
 
-def json_rows(path: str | os.PathLike[str], streaming: bool = False) -> Iterator[tuple[str, Any]]:
+def read_json_records(path: str | os.PathLike[str], streaming: bool = False) -> Iterator[tuple[str, Any]]:
     """Read one JSON object a line, or one array of objects that fills the file.
 
     Args:
@@ -81,8 +81,30 @@ def _parse_json(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
 
 
+def read_json_object(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
+    """Read a JSON file that holds one object.
+
+    Args:
+        path: The file, UTF-8.
+        remedy: What to do about a file that cannot be used, for messages, such as "save it again".
+
+    Raises:
+        DataError: There is no such file, it is not JSON, or it holds something else than an object.
+    """
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path.parent} holds no {path.name}; {remedy}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({one_line(error)}); {remedy}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds no JSON object; {remedy}")
+    return content
+
+
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a plain or gzip file for reading bytes, and turn what goes wrong until it is closed into a DataError."""
     try:
         with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
@@ -94,7 +116,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
 
 
-def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]], option: str) -> None:
+def check_output_file(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]], option: str) -> None:
     """Find out before anything is read whether a file can be written that is none of the inputs.
 
     Args:
@@ -153,7 +175,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def empty_folder(name: str | os.PathLike[str]) -> Path:
+def check_output_folder(name: str | os.PathLike[str]) -> Path:
     """Return an output folder, once it is sure that nothing in it would be overwritten.
 
     Raises:
@@ -172,7 +194,7 @@ def atomic_folder(name: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         DataError: There is such a folder and it is not empty, or none can be made there.
     """
-    target = empty_folder(name).resolve()
+    target = check_output_folder(name).resolve()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     new_parents = [parent for parent in partial.parents if not parent.exists()]
     try:
@@ -191,11 +213,12 @@ def atomic_folder(name: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 __all__ = [
-    "check_output",
-    "empty_folder",
     "atomic_folder",
-    "json_rows",
-    "opened",
-    "read_lines",
     "atomic_write",
+    "check_output_file",
+    "check_output_folder",
+    "open_input",
+    "read_json_object",
+    "read_json_records",
+    "read_lines",
 ]

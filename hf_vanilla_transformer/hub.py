@@ -11,8 +11,13 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
 from safetensors import SafetensorError, safe_open
 
+from .files import read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
-from .model.tokenization_vanilla_transformer import PAIR_NOTICE, VanillaTransformerTokenizer, source_file
+from .model.tokenization_vanilla_transformer import (
+    PLACEHOLDER_TOKENIZER_JSON,
+    VanillaTransformerTokenizer,
+    source_vocabulary_file,
+)
 
 WEIGHTS = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json
@@ -38,6 +43,8 @@ SHARED_FILES = (
     "*.png",
 )
 UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+SAVE_AGAIN = "save the model and its tokenizer there again"
 
 # What the Hub answers, and what to do about it.
 REMEDIES = {
@@ -67,11 +74,11 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
         path.name: path for pattern in SHARED_FILES for path in sorted(folder.glob(pattern)) if path.is_file()
     }
     for name in ("config.json", "tokenizer_config.json"):
-        settings = with_auto_map(name, _read_json(folder / name))
+        settings = with_auto_map(name, read_json_object(folder / name, SAVE_AGAIN))
         files[name] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     if _is_pair(folder) and SOURCE_VOCABULARY not in files:
         # As an earlier release saved it; who has neither package nor code would get the source's side alone.
-        files |= {SOURCE_VOCABULARY: files["tokenizer.json"], "tokenizer.json": PAIR_NOTICE.encode()}
+        files |= {SOURCE_VOCABULARY: files["tokenizer.json"], "tokenizer.json": PLACEHOLDER_TOKENIZER_JSON.encode()}
     return dict(sorted((files | {path.name: path for path in code_files()}).items()))
 
 
@@ -152,7 +159,7 @@ def _check_folder(folder: Path) -> None:
     _check_weights(folder)
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model's card; write one, e.g. like those in model_cards/")
-    if (kind := _read_json(folder / "config.json").get("model_type")) != MODEL_TYPE:
+    if (kind := read_json_object(folder / "config.json", SAVE_AGAIN).get("model_type")) != MODEL_TYPE:
         raise ValueError(
             f"{folder / 'config.json'}: model_type is {kind!r}, not {MODEL_TYPE!r}; push it by its own class"
         )
@@ -160,21 +167,21 @@ def _check_folder(folder: Path) -> None:
     names = ["tokenizer.json"]
     if _is_pair(folder):
         names = [SOURCE_VOCABULARY, TARGET_VOCABULARY]
-        files[SOURCE_VOCABULARY] = source_file(files.get(SOURCE_VOCABULARY), files.get("tokenizer.json"))
+        files[SOURCE_VOCABULARY] = source_vocabulary_file(files.get(SOURCE_VOCABULARY), files.get("tokenizer.json"))
     for name in names:
         if files.get(name) is None:
             raise ValueError(f"{folder} holds no {name}; save the tokenizer there too")
 
 
 def _is_pair(folder: Path) -> bool:
-    kind = _read_json(folder / "tokenizer_config.json").get("tokenizer_class")
+    kind = read_json_object(folder / "tokenizer_config.json", SAVE_AGAIN).get("tokenizer_class")
     return bool(kind == VanillaTransformerTokenizer.__name__)
 
 
 def _check_weights(folder: Path) -> None:
     """Raise for weights that nobody could load: a damaged file, or a shard that is not there."""
     for index in folder.glob(WEIGHT_INDEX):
-        for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
+        for name in sorted(set(read_json_object(index, SAVE_AGAIN).get("weight_map", {}).values())):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder} holds no {name}, which {index.name} names; save the model again")
     for file in sorted(folder.glob(WEIGHTS)):
@@ -202,18 +209,6 @@ def _check_token() -> None:
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
     return (path for pattern in patterns for path in folder.glob(pattern))
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path.parent} holds no {path.name}; save model and tokenizer there") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); save it again") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} holds no JSON object; save it again")
-    return settings
 
 
 def _without_token(text: str) -> str:

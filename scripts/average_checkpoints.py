@@ -19,7 +19,7 @@ with importing():
 
     import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto classes
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.files import empty_folder
+    from hf_vanilla_transformer.files import check_output_folder
     from hf_vanilla_transformer.hub import check_safetensors
     from hf_vanilla_transformer.inference.loading import load_tokenizer
     from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(parser):
         (arguments,) = parser.parse_args_into_dataclasses(argv)
         checkpoints = _checkpoints(arguments)
-        output = empty_folder(arguments.output_dir)
+        output = check_output_folder(arguments.output_dir)
         tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]))
         average_checkpoints(checkpoints).save_pretrained(output)
         tokenizer.save_pretrained(output)

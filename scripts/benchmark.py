@@ -26,7 +26,7 @@ with importing():
     from benchmarks.benchmark import BenchmarkArguments, run_suites
     from benchmarks.model_benchmarks import SUITES
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.data.reading import DataArguments
+    from hf_vanilla_transformer.data.arguments import DataArguments
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from _imports import importing
 
 with importing():
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.files import atomic_write, check_output, read_lines
+    from hf_vanilla_transformer.files import atomic_write, check_output_file, read_lines
     from hf_vanilla_transformer.training.metrics import translation_scores
 
 
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(parser):
         (arguments,) = parser.parse_args_into_dataclasses(argv)
         if arguments.json is not None:
-            check_output(arguments.json, [arguments.predictions, *arguments.references], "--json")
+            check_output_file(arguments.json, [arguments.predictions, *arguments.references], "--json")
         scores = _score(arguments)
         if arguments.json is not None:
             with atomic_write(arguments.json) as file:

@@ -19,7 +19,7 @@ with importing():
     import transformers
 
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.data.reading import DataArguments
+    from hf_vanilla_transformer.data.arguments import DataArguments
     from tutorials.tutorials import TUTORIALS, TutorialArguments, reproduce
 
 

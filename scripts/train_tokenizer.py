@@ -25,11 +25,9 @@ from _imports import importing
 
 with importing():
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
     from hf_vanilla_transformer.files import read_lines
-    from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
-        VanillaTransformerTokenizer,
-        train_tokenizer,
-    )
+    from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 _ALGORITHMS = Literal["bpe", "unigram", "word", "whitespace", "character"]
 _FILES_OF_SIDES = tuple(VanillaTransformerTokenizer.vocab_files_names.values())

@@ -27,7 +27,7 @@ with importing():
     from transformers import HfArgumentParser
 
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.data.reading import DataArguments
+    from hf_vanilla_transformer.data.arguments import DataArguments
     from hf_vanilla_transformer.errors import did_you_mean
     from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
     from hf_vanilla_transformer.training.checkpoints import newest_checkpoint

@@ -26,7 +26,7 @@ with importing():
     from transformers.utils.logging import disable_progress_bar
 
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
-    from hf_vanilla_transformer.files import atomic_write, check_output, read_lines
+    from hf_vanilla_transformer.files import atomic_write, check_output_file, read_lines
     from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
     from hf_vanilla_transformer.inference.translation import CHUNK_SIZE, load, translate_lines
 
@@ -104,7 +104,7 @@ def _translate(arguments: Arguments) -> None:
     """Write a line for every line read."""
     if arguments.num_hypotheses > 1 and arguments.format == "text":
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    check_output(arguments.output, arguments.input, "--output")
+    check_output_file(arguments.output, arguments.input, "--output")
     model, tokenizer = _load(arguments)
     lines, sources = tee(line for path in arguments.input for line in read_lines(path))
     names = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "max_tokens", "chunk_size")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
 
-from ..errors import SECRET_OPTION, did_you_mean, without_secrets
+from ..errors import SECRET_OPTION, did_you_mean, one_line, without_secrets
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -78,7 +78,7 @@ def one_line_errors(parser: HfArgumentParser, going_on: Callable[[], str] | str 
         # A closed pipe is no mistake of the user's; the script decides what becomes of it.
         if isinstance(error, BrokenPipeError):
             raise
-        parser.exit(USAGE_ERROR, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
+        parser.exit(USAGE_ERROR, f"{parser.prog}: error: {one_line(error)}\n")
 
 
 __all__ = ["argument_parser", "one_line_errors"]

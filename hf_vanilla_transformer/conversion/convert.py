@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..files import atomic_folder, empty_folder
+from ..files import atomic_folder, check_output_folder
 from ..model.configuration_vanilla_transformer import (
     NORM_POSITIONS,
     SINUSOIDAL_LAYOUTS,
@@ -194,7 +194,7 @@ def convert_checkpoint(
     if not dry_run:
         if output_dir is None:
             raise ValueError("there is no --output_dir; name a new or empty folder, or use --dry_run")
-        empty_folder(output_dir)
+        check_output_folder(output_dir)
     _check_field_names(config_fields)
     rename = list(rename)
     checkpoint = read_checkpoint(source)

@@ -1,6 +1,5 @@
 """Reading the weights of others: files of tensors and nothing else, with every fault named."""
 
-import json
 import os
 import pickle
 import re
@@ -18,6 +17,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError,
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..errors import one_line
+from ..files import read_json_object
 from ..hub import check_safetensors
 
 # Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
@@ -27,6 +28,7 @@ SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
+REFETCH = "fetch it again"
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
 
 
@@ -86,7 +88,7 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> Fo
     folder = path if path.is_dir() else _folder(path)
     files, indexed = _weight_files(path) if path.is_dir() else ([path], set())
     config = folder / "config.json"
-    settings = _read_json(config) if config.is_file() else {}
+    settings = read_json_object(config, REFETCH) if config.is_file() else {}
     weights: dict[str, Tensor] = {}
     for file in files:
         tensors, beside = _read_weights(file)
@@ -115,8 +117,7 @@ def _download(name: str) -> Path:
         if not list(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
     except (HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{name} is no folder here, and cannot be fetched from the Hub: {reason}") from None
+        raise ValueError(f"{name} is no folder here, and cannot be fetched from the Hub: {one_line(error)}") from None
     return folder
 
 
@@ -130,7 +131,7 @@ def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
         names = ", ".join(index.name for index in indexes)
         raise ValueError(f"{folder} holds several indexes of shards ({names}); keep only one there")
     for index in indexes:
-        placed = _read_json(index).get("weight_map")
+        placed = read_json_object(index, REFETCH).get("weight_map")
         if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
             raise ValueError(f"{index} names no file for each weight (weight_map); fetch it again")
         files = [folder / name for name in sorted(set(placed.values()))]
@@ -235,16 +236,6 @@ def _tensors(content: Any, where: str) -> dict[str, Tensor]:
                 f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may stand under {keys}); {RESAVE}"
             )
     return {key: value.detach() for key, value in content.items()}
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read ({error}); fetch it again") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no JSON object; fetch it again")
-    return content
 
 
 __all__ = ["ForeignCheckpoint", "read_checkpoint"]

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import torch
 
 from ..errors import DataError
-from .reading import chunks
+from .encoding import chunks
 
 
-def lengths_of(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the lengths of all sources and targets in tokens.
 
     Args:
@@ -42,7 +42,7 @@ def lengths_of(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     return source_lengths, target_lengths
 
 
-def check_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
+def check_token_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
     """Make sure that every id has a row in the embeddings, since the model would fail far from the cause.
 
     Args:
@@ -266,7 +266,7 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         rng = np.random.default_rng([self.seed, int(self._epoch), turn])
         first_row = 0
         for buffer in chunks(features, self.buffer_size):
-            source, target = lengths_of(buffer)
+            source, target = token_lengths(buffer)
             _check_budget(source, target, self.max_tokens, first_row)
             first_row += len(buffer)
             repeats = -(-self.num_replicas // len(buffer))
@@ -282,4 +282,4 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
                 yield [buffer[i % len(buffer)] for i in batch]
 
 
-__all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_ids", "lengths_of"]
+__all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "token_lengths"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..files import atomic_folder, empty_folder
+from ..files import atomic_folder, check_output_folder
 from ..inference.ctranslate2 import check_settings
 from ..inference.loading import load_model, load_tokenizer
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
@@ -72,7 +72,7 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
             raise ValueError(f"--to {to} has no --{option}; leave it out")
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
-    empty_folder(output_dir)
+    check_output_folder(output_dir)
     model, tokenizer = load_for_export(name)
     with atomic_folder(output_dir) as folder:
         FORMATS[to].write(model, tokenizer, folder, **options)

@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
+from ..errors import one_line
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 
 logger = logging.get_logger(__name__)
@@ -160,8 +161,7 @@ def _one_error(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{what}: {reason}") from error
+        raise ValueError(f"{what}: {one_line(error)}") from error
 
 
 class _NoReport(Filter):

@@ -11,7 +11,7 @@ import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ..data.reading import refuse_empty
+from ..data.arguments import refuse_empty_strings
 from ..inference.translation import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..presets import get_preset
@@ -81,7 +81,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, before anything is read, and fill in the defaults."""
-        refuse_empty(self)
+        refuse_empty_strings(self)
         self._refuse_beside("tokenizer_name_or_path", TOKENIZER_OPTIONS)
         self._refuse_beside(
             "model_name_or_path", ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_OPTIONS)

@@ -25,20 +25,17 @@ from transformers import (
 from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
-from ..data.batching import check_ids, lengths_of
-from ..data.reading import (
-    SPLITS,
-    DataArguments,
-    DataError,
-    PairCounts,
-    load_parallel_text,
-    pairs_by_position,
-    tokenize_pairs,
-)
+from ..data.arguments import SPLITS, DataArguments
+from ..data.batching import check_token_ids, token_lengths
+from ..data.encoding import PairCounts, tokenize_pairs
+from ..data.reading import headerless_tsv_files
+from ..data.splits import load_parallel_text
+from ..data.tokenizer_training import train_tokenizer
+from ..errors import DataError, one_line
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.translation import cross_attention, position_limit, tightest_limit, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, peak_learning_rate
 from .callbacks import EarlyStopping, mean_training_loss
@@ -315,8 +312,8 @@ def tokenize_splits(
         )
         if not isinstance(ids[split], datasets.Dataset):
             continue
-        check_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
-        longest = int(np.max(lengths_of(ids[split])))
+        check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
+        longest = int(np.max(token_lengths(ids[split])))
         if limit is not None and longest > limit:
             raise DataError(
                 f"the longest {split} pair has {longest} tokens on one side, but the model has {limit} positions; "
@@ -341,7 +338,7 @@ def make_trainer(
     validation, scorer, callbacks = None, None, []
     if "validation" in ids:
         # Batches of like length end their decoding together.
-        order = np.argsort(lengths_of(ids["validation"])[0], kind="stable")
+        order = np.argsort(token_lengths(ids["validation"])[0], kind="stable")
         validation = ids["validation"].select(order)
         if args.predict_with_generate:
             scorer = corpus_scorer(tokenizer, text["validation"].select(order)["target"][:])
@@ -424,7 +421,7 @@ def data_summary(counts: dict[str, PairCounts], data_args: DataArguments) -> lis
     lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
     if "validation" not in counts:
         lines.append("validation   none, so no evaluation while training")
-    for name, pair in pairs_by_position(data_args):
+    for name, pair in headerless_tsv_files(data_args):
         first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
         lines.append(f"first pair   {first} (if {name} has a header, name --source_column and --target_column)")
     return lines
@@ -456,7 +453,7 @@ def training_results(
     results |= {"epoch": state.epoch, "parameters": cast(PreTrainedModel, trainer.model).num_parameters()}
     results["steps"] = state.global_step
     if isinstance(train, datasets.Dataset) and seconds > 0:
-        tokens = float(np.sum(lengths_of(train), dtype=np.int64))
+        tokens = float(np.sum(token_lengths(train), dtype=np.int64))
         results["train_tokens_per_second"] = tokens * (state.epoch - record.since_epoch) / seconds
     return results
 
@@ -564,7 +561,7 @@ def reported(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        logger.warning(f"{what} could not be made ({type(error).__name__}: {' '.join(str(error).split())})")
+        logger.warning(f"{what} could not be made ({type(error).__name__}: {one_line(error)})")
 
 
 def draw_pictures(

@@ -15,7 +15,7 @@ from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
-from ..data.reading import DataArguments
+from ..data.arguments import DataArguments
 from ..errors import without_secrets
 
 SECONDS_PER_MINUTE = 60

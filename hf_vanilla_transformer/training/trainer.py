@@ -22,7 +22,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
-from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, lengths_of
+from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
 from ..errors import DataError
 from ..inference.loading import check_finite
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
@@ -234,7 +234,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if not hasattr(dataset, "__len__"):
             return self._stream_loader(dataset, options)
         sampler = TokenBudgetBatchSampler(
-            *lengths_of(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
+            *token_lengths(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
         )
         return self._shared_out(DataLoader(dataset, batch_sampler=sampler, **options))
 

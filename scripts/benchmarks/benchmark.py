@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hf_vanilla_transformer.data.reading import DataArguments
+from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.presets import preset_config
 from hf_vanilla_transformer.training.run_folder import make_folder
 

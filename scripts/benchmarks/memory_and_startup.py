@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.data.toy_corpus.corpus import load_toy_corpus
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import train_tokenizer
 
 from .baselines import (
     bart_like,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.batching import TokenBudgetStream
-from hf_vanilla_transformer.data.reading import DataArguments
 from hf_vanilla_transformer.inference.ctranslate2 import ctranslate2_missing
 
 from .baselines import (

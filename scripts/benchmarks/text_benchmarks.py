@@ -24,12 +24,14 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, lengths_of
-from hf_vanilla_transformer.data.reading import DataArguments, load_parallel_text, tokenize_pairs
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, token_lengths
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
+from hf_vanilla_transformer.data.splits import load_parallel_text
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 
 from .baselines import (
@@ -63,7 +65,7 @@ class Text:
     @property
     def tokens_a_pair(self) -> float:
         """The mean of both sides together."""
-        source, target = lengths_of(self.ids)
+        source, target = token_lengths(self.ids)
         return float(source.mean() + target.mean())
 
 
@@ -96,7 +98,7 @@ def read_text(args: BenchmarkArguments, data_args: DataArguments) -> Text:
 
 def sampler_of(text: Text, args: BenchmarkArguments) -> TokenBudgetBatchSampler:
     """Return our batches."""
-    return TokenBudgetBatchSampler(*lengths_of(text.ids), args.max_tokens, seed=args.seed)
+    return TokenBudgetBatchSampler(*token_lengths(text.ids), args.max_tokens, seed=args.seed)
 
 
 def equal_batch_size(text: Text, args: BenchmarkArguments) -> int:
@@ -374,7 +376,7 @@ def cutting_case(text: Text, args: BenchmarkArguments) -> Case:
 
 def padding_share(text: Text, batches: Sequence[list[int]]) -> float:
     """Return the share 0..1 of padding in batches of row numbers, both sides together."""
-    sides = lengths_of(text.ids)
+    sides = token_lengths(text.ids)
     real = sum(int(side.sum()) for side in sides)
     padded = sum(int(side[batch].max()) * len(batch) for batch in batches for side in sides)
     return 1 - real / padded

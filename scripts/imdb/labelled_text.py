@@ -13,8 +13,8 @@ from typing import Any
 import datasets
 from datasets.exceptions import DatasetsError
 
-from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.files import json_rows, read_lines
+from hf_vanilla_transformer.errors import DataError, one_line
+from hf_vanilla_transformer.files import read_json_records, read_lines
 
 LABELS = ("NEGATIVE", "POSITIVE")
 
@@ -123,12 +123,12 @@ def count_overlap(splits: datasets.DatasetDict) -> Overlap:
 def _rows(arguments: LabelledTextArguments, split: str) -> tuple[Iterator[tuple[str, Any]], str]:
     """Return the rows of a split, each with where it stands, and the place of them all."""
     if file := getattr(arguments, f"{split}_file"):
-        return json_rows(file), file
+        return read_json_records(file), file
     folder = Path(str(arguments.dataset_name))
     for suffix in ("jsonl", "json", "jsonl.gz", "json.gz"):
         file = folder / f"{split}.{suffix}"
         if file.is_file():
-            return json_rows(file), str(file)
+            return read_json_records(file), str(file)
     if (folder / split).is_dir() and any((folder / split / name).is_dir() for name in LABEL_FOLDERS):
         return _folder_rows(folder / split), str(folder / split)
     return _named_rows(str(arguments.dataset_name), split), f"{arguments.dataset_name}, {split}"
@@ -145,8 +145,7 @@ def _named_rows(name: str, split: str) -> Iterator[tuple[str, Any]]:
     try:
         dataset = datasets.load_dataset(name, split=split)
     except (OSError, ValueError, DatasetsError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise DataError(f"{name}: cannot be loaded ({reason}); check --dataset_name") from error
+        raise DataError(f"{name}: cannot be loaded ({one_line(error)}); check --dataset_name") from error
     for number, row in enumerate(dataset, start=1):
         yield f"{name}, {split}, row {number}", row
 

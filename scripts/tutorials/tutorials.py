@@ -32,13 +32,15 @@ from transformers import (
 
 from benchmarks.figures import plot_growth
 from benchmarks.roofline import fitted_exponent
-from hf_vanilla_transformer.data.reading import DataArguments, load_parallel_text
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.splits import load_parallel_text
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.inference.visualization import plot_attention, plot_position_encoding
 from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention, eager_attention
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.presets import preset_config
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments, bf16_is_fast
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.files import atomic_write, check_output
+from hf_vanilla_transformer.files import atomic_write, check_output_file
 from paths import SCRIPTS
 
 NAMES = sorted(path.stem for path in SCRIPTS.glob("[a-z]*.py"))
@@ -205,13 +205,13 @@ def test_scores_do_not_replace_what_is_scored(other, kept, fail):
 
 def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
     with pytest.raises(DataError, match="--output k is the input hard"):
-        check_output("k", ["folder/other", "hard"], "--output")
+        check_output_file("k", ["folder/other", "hard"], "--output")
     with Path("k").open() as file:
         monkeypatch.setattr(sys, "stdin", file)
         with pytest.raises(DataError, match="--output hard is the input -"):
-            check_output("hard", ["-"], "--output")
-    check_output("new", ["-", "k", "missing"], "--output")
-    check_output("-", ["k"], "--output")
+            check_output_file("hard", ["-"], "--output")
+    check_output_file("new", ["-", "k", "missing"], "--output")
+    check_output_file("-", ["k"], "--output")
 
 
 def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):
@@ -220,8 +220,8 @@ def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):
         with Path("hard").open("a") as file, monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", file)
             with pytest.raises(DataError, match=f"--output {output} is the input k and would replace it"):
-                check_output(output, ["new", "k"], "--output")
-            check_output(output, ["new"], "--output")
+                check_output_file(output, ["new", "k"], "--output")
+            check_output_file(output, ["new"], "--output")
 
 
 @pytest.mark.parametrize("name", ["translate", "onnx_translate"])
@@ -235,7 +235,7 @@ def test_a_program_whose_output_is_appended_to_its_input(name, kept):
 
 def test_a_file_that_cannot_be_written_is_named(kept):
     Path("loop").symlink_to("loop")
-    check_output("loop", ["k", "loop"], "--output")
+    check_output_file("loop", ["k", "loop"], "--output")
     name = "x" * 250
     with pytest.raises(DataError, match=f"^{name}: cannot be written .File name too long"), atomic_write(name):
         pytest.fail("there is nothing to write to")
@@ -243,7 +243,7 @@ def test_a_file_that_cannot_be_written_is_named(kept):
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/tty"])
 def test_devices_may_be_both(device):
-    check_output(device, [device, "-"], "--output")
+    check_output_file(device, [device, "-"], "--output")
 
 
 @pytest.mark.parametrize("name", ["translate", "onnx_translate"])

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer.hub import files_to_share, publish
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import code_files
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import PAIR_NOTICE
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
 from hub_server import TOKEN, environment, running_hub
 from paths import ROOT
 from translators import build
@@ -80,7 +80,7 @@ def test_a_pair_saved_by_an_earlier_release_goes_in_the_layout_of_today(folder):
     today = {name: contents(file) for name, file in files_to_share(folder).items()}
     (folder / "source_tokenizer.json").rename(folder / "tokenizer.json")
     assert {name: contents(file) for name, file in files_to_share(folder).items()} == today
-    assert PAIR_NOTICE.encode() == today["tokenizer.json"]
+    assert PLACEHOLDER_TOKENIZER_JSON.encode() == today["tokenizer.json"]
 
 
 def test_a_single_vocabulary_stays_where_files_of_a_pair_are_left(tmp_path):

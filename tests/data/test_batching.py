@@ -8,24 +8,31 @@ from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_
 from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, TokenBudgetStream, check_ids, lengths_of
-from hf_vanilla_transformer.data.reading import DataArguments, load_parallel_text, tokenize_pairs
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.batching import (
+    TokenBudgetBatchSampler,
+    TokenBudgetStream,
+    check_token_ids,
+    token_lengths,
+)
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
+from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
 
 
 def test_lengths_and_ids():
     ids = datasets.Dataset.from_dict({"input_ids": [[5, 2], [2], [7, 7, 2]], "labels": [[2], [9, 2], [2]]})
     for dataset in (ids, ids.select([0, 1, 2]), list(ids)):
-        source, target = lengths_of(dataset)
+        source, target = token_lengths(dataset)
         assert source.dtype == target.dtype == np.int32
         assert source.tolist() == [2, 1, 3] and target.tolist() == [1, 2, 1]
     # With an indices mapping, which the Arrow table below does not know of.
-    assert lengths_of(ids.select([2, 0]))[0].tolist() == [3, 2]
-    check_ids(ids, 8, 10)
+    assert token_lengths(ids.select([2, 0]))[0].tolist() == [3, 2]
+    check_token_ids(ids, 8, 10)
     with pytest.raises(DataError, match=r"row 2: id 7 in 'input_ids' is outside the model's vocabulary of 7"):
-        check_ids(ids, 7, 10)
+        check_token_ids(ids, 7, 10)
     with pytest.raises(DataError, match=r"row 1: id 9 in 'labels' is outside the model's vocabulary of 9"):
-        check_ids(ids, 9)
+        check_token_ids(ids, 9)
 
 
 def random_lengths(rows=500, seed=0):
@@ -142,7 +149,7 @@ class TestTokenBudgetBatchSampler:
         tokenizer = train_tokenizer((text for row in train for text in row.values()), vocab_size=8000)
         ids, counts = tokenize_pairs(train, tokenizer)
         assert (counts.read, counts.kept) == (29_000, 29_000)
-        source, target = lengths_of(ids)
+        source, target = token_lengths(ids)
         padded = sum(cost(batch, source, target) for batch in TokenBudgetBatchSampler(source, target, 4096))
         assert (source.sum() + target.sum()) / padded > 0.9
 

@@ -10,16 +10,13 @@ from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import HfArgumentParser, PreTrainedTokenizerFast, Seq2SeqTrainingArguments
 
-from hf_vanilla_transformer.data import reading as data
-from hf_vanilla_transformer.data.reading import (
-    DataArguments,
-    DataError,
-    PairCounts,
-    load_parallel_text,
-    pairs_by_position,
-    read_lines,
-    tokenize_pairs,
-)
+from hf_vanilla_transformer.data import encoding, fingerprint, reading, splits
+from hf_vanilla_transformer.data.arguments import SPLITS, DataArguments
+from hf_vanilla_transformer.data.encoding import PairCounts, tokenize_pairs
+from hf_vanilla_transformer.data.reading import headerless_tsv_files
+from hf_vanilla_transformer.data.splits import load_parallel_text
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.files import read_lines
 
 PAIRS = [("a dog", "ein Hund"), ("two, cats", 'zwei "Katzen"'), ("the\x85end", "das Ende")]
 
@@ -173,28 +170,28 @@ class TestFiles:
         path = write(tmp_path / "x.tsv", tsv(PAIRS))
         assert rows(load_parallel_text(DataArguments(validation_file=path))["validation"]) == PAIRS
         loaded = load_parallel_text(DataArguments(train_file=path, validation_file=path, test_file=path))
-        assert [rows(loaded[split]) for split in data.SPLITS] == [PAIRS] * 3
+        assert [rows(loaded[split]) for split in SPLITS] == [PAIRS] * 3
 
     def test_text_that_other_code_has_read_is_read_again(self, tmp_path, monkeypatch, words):
         arguments = DataArguments(train_file=write(tmp_path / "x.tsv", tsv(PAIRS)))
         assert rows(load_parallel_text(arguments)["train"]) == PAIRS
-        monkeypatch.setattr(data._Columns, "pair", lambda self, row, where: {"source": "new", "target": "reader"})
+        monkeypatch.setattr(reading._Columns, "pair", lambda self, row, where: {"source": "new", "target": "reader"})
         assert rows(load_parallel_text(arguments)["train"]) == PAIRS
-        monkeypatch.setattr(data, "_CODE", "another")
+        monkeypatch.setattr(reading, "CODE_FINGERPRINT", "another")
         assert rows(load_parallel_text(arguments)["train"]) == [("new", "reader")] * 3
 
-    @pytest.mark.parametrize("module", ["data/reading", "files", "model/tokenization_vanilla_transformer"])
+    @pytest.mark.parametrize("module", [module.removesuffix(".py") for module in fingerprint.MODULES])
     def test_caches_depend_on_the_code_that_reads(self, tmp_path, module, words):
-        shutil.copytree(Path(data.__file__).parents[1], tmp_path / "package")
-        assert data._code_in(tmp_path / "package") == data._CODE
+        shutil.copytree(Path(reading.__file__).parents[1], tmp_path / "package")
+        assert fingerprint.code_fingerprint(tmp_path / "package") == fingerprint.CODE_FINGERPRINT
         with open(tmp_path / "package" / f"{module}.py", "a") as file:
             file.write("# changed")
-        changed = data._code_in(tmp_path / "package")
-        assert changed != data._CODE
+        changed = fingerprint.code_fingerprint(tmp_path / "package")
+        assert changed != fingerprint.CODE_FINGERPRINT
         # What `Dataset.map` is given.
         for one, other in (
-            (data._Encoder(words, 9, 9, 2.0, False), data._Encoder(words, 9, 9, 2.0, False, changed)),
-            (data._Columns("a", "b"), data._Columns("a", "b", code=changed)),
+            (encoding._Encoder(words, 9, 9, 2.0, False), encoding._Encoder(words, 9, 9, 2.0, False, changed)),
+            (reading._Columns("a", "b"), reading._Columns("a", "b", code=changed)),
         ):
             assert Hasher.hash(one) != Hasher.hash(other)
 
@@ -246,16 +243,18 @@ class TestFiles:
         path = write(tmp_path / "x.tsv", tsv([first, *PAIRS]))
         arguments = DataArguments(train_file=path)
         assert rows(load_parallel_text(arguments)["train"]) == [first, *PAIRS]
-        assert list(pairs_by_position(arguments)) == [("x.tsv", dict(zip(("source", "target"), first, strict=True)))]
+        assert list(headerless_tsv_files(arguments)) == [
+            ("x.tsv", dict(zip(("source", "target"), first, strict=True)))
+        ]
 
     def test_columns_known_by_name_are_not_by_position(self, tmp_path):
         named = write(tmp_path / "x.tsv.gz", tsv([("source", "target"), *PAIRS]))
         bare = write(tmp_path / "y.tsv", tsv(PAIRS))
-        assert list(pairs_by_position(DataArguments(train_file=named, test_file=bare))) == [
+        assert list(headerless_tsv_files(DataArguments(train_file=named, test_file=bare))) == [
             ("y.tsv", {"source": PAIRS[0][0], "target": PAIRS[0][1]})
         ]
-        assert not list(pairs_by_position(DataArguments(train_file=bare, source_column="1", target_column="0")))
-        assert not list(pairs_by_position(DataArguments(toy_corpus=True)))
+        assert not list(headerless_tsv_files(DataArguments(train_file=bare, source_column="1", target_column="0")))
+        assert not list(headerless_tsv_files(DataArguments(toy_corpus=True)))
 
     @pytest.mark.parametrize("streaming", [False, True])
     @pytest.mark.parametrize(
@@ -467,7 +466,7 @@ class TestSplits:
 
     def test_overlap_is_reported(self, tmp_path, monkeypatch):
         messages = []
-        monkeypatch.setattr(data.logger, "warning", messages.append)
+        monkeypatch.setattr(splits.logger, "warning", messages.append)
         path = write(tmp_path / "v.tsv", tsv([("source 1", "x"), ("new", "x"), ("source 99", "y")]))
         self.load(tmp_path, validation_file=path)
         assert messages == ["2 of 3 validation pairs have a source that is also in the training pairs"]
@@ -507,7 +506,7 @@ class TestTokenizePairs:
         pairs = word_pairs(*self.lengths)
         expected, counts = tokenize_pairs(pairs, words, **self.limits)
         messages = []
-        monkeypatch.setattr(data.logger, "info", messages.append)
+        monkeypatch.setattr(encoding.logger, "info", messages.append)
         stream, streamed = tokenize_pairs(pairs.to_iterable_dataset(), words, **self.limits)
         assert streamed.read == 0
         for _ in range(2):

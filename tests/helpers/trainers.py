@@ -11,7 +11,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
-from hf_vanilla_transformer.data.reading import tokenize_pairs
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 
 WORDS = [f"w{i}" for i in range(16)]

@@ -18,12 +18,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
-    SPECIAL_TOKENS,
-    VanillaTransformerTokenizer,
-    train_tokenizer,
-)
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 ENGLISH = ["The cat sat on the mat.", "Don't sit, cat!", "A well-known cat sat (on two mats)?", "the mat, the cat"]

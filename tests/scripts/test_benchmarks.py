@@ -29,7 +29,7 @@ from benchmarks.baselines import (
 from benchmarks.benchmark import BenchmarkArguments, Case, Disagreement, Sample, measure, run_suites
 from benchmarks.report import Measurement, amount, growths, lines, table
 from benchmarks.roofline import Limits, decoding_work, measure_limits, training_flops
-from hf_vanilla_transformer.data.reading import DataArguments
+from hf_vanilla_transformer.data.arguments import DataArguments
 from paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmarks.roofline import fitted_exponent
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config
-from hf_vanilla_transformer.data.reading import DataArguments
+from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from tutorials import tutorials
 from tutorials.tutorials import (

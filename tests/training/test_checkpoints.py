@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerState
 
-from hf_vanilla_transformer.data.reading import tokenize_pairs
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training import trainer as training
 from hf_vanilla_transformer.training.callbacks import EarlyStopping, mean_training_loss
 from hf_vanilla_transformer.training.checkpoints import (

@@ -32,7 +32,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
-from hf_vanilla_transformer.data.reading import DataArguments
+from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import experiment
 from hf_vanilla_transformer.training.arguments import (

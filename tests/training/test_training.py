@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
-from hf_vanilla_transformer.data.reading import tokenize_pairs
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer

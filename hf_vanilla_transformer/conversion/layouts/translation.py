@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, FSMTConfig, GenerationConfig, MarianConfig, PreTrainedConfig
 
+from ...errors import one_line
 from ...marian_fields import BEHAVIOR_FIELDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..rules import (
@@ -92,9 +93,8 @@ def _take_decoding_along(path: Path, conversion: Any) -> None:
         try:
             conversion.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         except ImportError as error:
-            message = " ".join(str(error).split())
             raise ValueError(
-                f"the tokenizer in {path} needs a library that is not here ({message}); install it: "
+                f"the tokenizer in {path} needs a library that is not here ({one_line(error)}); install it: "
                 'pip install "hf-vanilla-transformer[convert]"'
             ) from None
         # Each of its files has errors of its own kind.
