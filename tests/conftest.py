@@ -1,6 +1,7 @@
 """Fixtures of every test: no network, nothing written outside a temporary directory, one random seed."""
 
 import atexit
+import gc
 import importlib.util
 import os
 import shutil
@@ -35,6 +36,15 @@ import torch  # noqa: E402 - must follow the environment above
 from paths import SCRIPTS, SHARED
 
 torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of garbage collection, which `Trainer` runs by hand whenever training starts.
+
+    Looking at the objects of torch and transformers alone takes it from 0.2 s to 1 s.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
