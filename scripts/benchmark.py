@@ -1,4 +1,4 @@
-"""Measure speed and memory beside other implementations, and beside what the machine can do at the most.
+"""Benchmark speed and memory against other implementations and the machine's roofline.
 
     python scripts/benchmark.py train --dtype float32 bfloat16 --preset small \
         --train_source_file train.en --train_target_file train.de
@@ -6,12 +6,13 @@
     python scripts/benchmark.py memory startup
     python scripts/benchmark.py all --device cuda --dtype bfloat16 --preset base
 
-The suites: train (steps on identical batches, and real text by everybody's own batches), data (tokenizing, batches),
-generate (greedy and beams), memory (peak of a training step), scaling (cost over sizes, a long stream), startup
-(import, first translation). Contestants take turns, and are compared only if they compute the same; what counts is
-the median of the ratios, since other programs slow all of them alike. Text is the built-in corpus unless it is named.
+Benchmarks: train (steps on identical batches, and on real text in each implementation's own batches), data
+(tokenizing, batching), generate (greedy and beam search), memory (peak of a training step), scaling (cost over size, a
+long stream), startup (import, first translation). Implementations are timed in alternating rounds, and only if they
+compute the same; what counts is the median of the ratios, since other programs slow all of them down alike. The text
+is the built-in corpus by default.
 
-The folder then holds results.json, table.md and a picture of each suite, also after Ctrl-C.
+The output folder holds results.json, table.md and a plot for each benchmark, after Ctrl-C too.
 """
 
 import sys
@@ -23,26 +24,30 @@ with importing():
     import datasets
     import transformers
 
-    from benchmarks.benchmark import BenchmarkArguments, run_suites
-    from benchmarks.model_benchmarks import SUITES
+    from benchmarks.arguments import BenchmarkArguments
+    from benchmarks.run import BENCHMARKS, run_benchmarks
     from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
     from hf_vanilla_transformer.data.arguments import DataArguments
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure; a mistake in the input ends with one line on standard error and status 2."""
+    """Run the benchmarks; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (BenchmarkArguments, DataArguments)
     parser = argument_parser(kinds, __doc__)
     parser.add_argument(
-        "suites", nargs="+", choices=[*SUITES, "all"], metavar="suite", help=", ".join([*SUITES, "all"])
+        "benchmarks",
+        nargs="+",
+        choices=[*BENCHMARKS, "all"],
+        metavar="benchmark",
+        help=", ".join([*BENCHMARKS, "all"]),
     )
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     show_progress = sys.stderr.isatty()
     with one_line_errors(parser, going_on="what was measured is in the output folder"):
         args, data_args, chosen = parser.parse_args_into_dataclasses(argv)
-        names = list(SUITES) if "all" in chosen.suites else list(dict.fromkeys(chosen.suites))
-        run_suites(names, SUITES, args, data_args, show_progress)
+        names = list(BENCHMARKS) if "all" in chosen.benchmarks else list(dict.fromkeys(chosen.benchmarks))
+        run_benchmarks({name: BENCHMARKS[name] for name in names}, args, data_args, show_progress)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ CUT_SHORT = {
     "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
     "--validation_split_size 4",
     "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
-    "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --limit_seconds 0 "
-    "--peers marian",
+    "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --roofline_seconds 0 "
+    "--baselines marian",
     "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
     "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }

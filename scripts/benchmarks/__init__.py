@@ -1,1 +1,1 @@
-"""What `benchmark.py` measures, and how."""
+"""Benchmarks of speed and memory against other implementations and the machine's roofline."""

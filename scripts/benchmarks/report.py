@@ -1,8 +1,8 @@
-"""What a benchmark has measured: its files, its tables and its pictures."""
+"""Measurements as text, tables, JSON and plots."""
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -10,99 +10,21 @@ from typing import Any
 
 from hf_vanilla_transformer.files import atomic_write
 
-from .roofline import Limits, fitted_exponent
+from .measure import OURS, Measurement
+from .power_law import fit_scaling
+from .roofline import Roofline
 
-OURS = "ours"
-
-
-@dataclass
-class Measurement:
-    """What came of a case.
-
-    Attributes:
-        suite: The case's.
-        name: The case's.
-        unit: The case's.
-        dtype: The case's.
-        quantity: The case's.
-        costs: Costs of the turns, by contestant.
-        rates: Median of the units a second (or a byte), by contestant.
-        ratios: How many times ours is faster (or smaller), by peer: the median over the turns.
-        quartiles: Lower and upper quartile of the same.
-        shares: Part of the machine's limit that a contestant reaches, 0..1, the median over the turns; left out where
-            no limit is known.
-        axis: The case's.
-        notes: The case's.
-    """
-
-    suite: str
-    name: str
-    unit: str
-    dtype: str
-    quantity: str
-    costs: dict[str, list[float]]
-    rates: dict[str, float]
-    ratios: dict[str, float]
-    quartiles: dict[str, tuple[float, float]]
-    shares: dict[str, float]
-    axis: tuple[str, float] | None = None
-    notes: str = ""
-
-    @property
-    def cost(self) -> float:
-        """The median cost of ours."""
-        return median(self.costs[OURS])
+TITLES = {
+    "train": "Training: speed-up over the baselines",
+    "data": "Data preparation: speed-up over the usual way",
+    "generate": "Decoding: speed-up over the baselines",
+    "memory": "Memory of a training step: reduction over the baselines",
+    "startup": "Start-up: speed-up over the baselines",
+}
 
 
-# Growth
-
-
-@dataclass(frozen=True)
-class Growth:
-    """How the cost of ours grows with a size.
-
-    Attributes:
-        axis: The size's name.
-        name: Of what.
-        quantity: "seconds" or "bytes".
-        sizes: Ascending.
-        costs: Median costs.
-        exponent: Of the power of the size that fits best.
-        peers: The same of the peers, by name.
-    """
-
-    axis: str
-    name: str
-    quantity: str
-    sizes: list[float]
-    costs: list[float]
-    exponent: float
-    peers: dict[str, float]
-
-
-def growths(measurements: Iterable[Measurement]) -> list[Growth]:
-    """Return the growth along each axis that has at least two sizes."""
-    along: dict[tuple[str, str, str], list[Measurement]] = {}
-    for each in measurements:
-        if each.axis:
-            along.setdefault((each.axis[0], each.notes, each.quantity), []).append(each)
-    grown = []
-    for (axis, notes, quantity), points in along.items():
-        sizes = [point.axis[1] for point in points if point.axis]
-        if len(set(sizes)) < 2:
-            continue
-        costs = {name: [median(point.costs[name]) for point in points] for name in points[0].costs}
-        exponents = {name: fitted_exponent(sizes, each) for name, each in costs.items()}
-        own = exponents.pop(OURS)
-        grown.append(Growth(axis, notes, quantity, sizes, costs[OURS], own, exponents))
-    return grown
-
-
-# For people
-
-
-def amount(value: float, unit: str) -> str:
-    """Return a number with a prefix, for example "12.3 k tokens/s"."""
+def with_prefix(value: float, unit: str) -> str:
+    """Format a number with a metric prefix, such as "12.3 k tokens/s"."""
     value = float(f"{value:.3g}")
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
@@ -110,133 +32,134 @@ def amount(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def speed(measurement: Measurement, contestant: str) -> str:
-    """Return how fast a contestant is, or how much memory it takes."""
+def format_cost(measurement: Measurement, implementation: str) -> str:
+    """Format an implementation's speed, or the memory it takes."""
     if measurement.quantity == "bytes":
-        return amount(median(measurement.costs[contestant]), "B")
+        return with_prefix(median(measurement.costs[implementation]), "B")
     if measurement.unit == "calls":
-        return f"{median(measurement.costs[contestant]):.3g} s"
-    return amount(measurement.rates[contestant], f"{measurement.unit}/s")
+        return f"{median(measurement.costs[implementation]):.3g} s"
+    return with_prefix(measurement.rates[implementation], f"{measurement.unit}/s")
 
 
-def lines(measurement: Measurement) -> list[str]:
-    """Return a line for each comparison of a case."""
-    own = f"{measurement.suite:<9} {measurement.name}: ours {speed(measurement, OURS)}"
-    if OURS in measurement.shares:
-        own += f" ({measurement.shares[OURS]:.0%} of the machine's limit)"
-    compared = [
-        f"{'':<9} {ratio:.2f} times {peer} ({speed(measurement, peer)}), quartiles {low:.2f} to {high:.2f}"
-        for peer, ratio in measurement.ratios.items()
-        for low, high in [measurement.quartiles[peer]]
+def measurement_lines(measurement: Measurement) -> list[str]:
+    """Describe our result, then each baseline's, in one line each."""
+    ours = f"{measurement.benchmark:<9} {measurement.name}: ours {format_cost(measurement, OURS)}"
+    if utilization := _utilization(measurement, OURS):
+        ours += f" ({utilization} utilization)"
+    indent = " " * 9
+    baselines = [
+        f"{indent} {ratio:.2f}x {name} ({format_cost(measurement, name)}), quartiles {low:.2f} to {high:.2f}"
+        for name, ratio in measurement.ratios.items()
+        for low, high in [measurement.quartiles[name]]
     ]
-    notes = [f"{'':<9} {measurement.notes}"] if measurement.notes else []
-    return [own, *compared, *notes]
+    return [ours, *baselines, *([f"{indent} {measurement.notes}"] if measurement.notes else [])]
 
 
-def limit_lines(limits: Limits) -> list[str]:
-    """Return a line for each of the machine's limits."""
-    found = [
-        f"{dtype} products {amount(flops, 'FLOP/s')} ({limits.ways[dtype]})" for dtype, flops in limits.flops.items()
+def roofline_lines(roofline: Roofline) -> list[str]:
+    """Describe each of the machine's peaks in one line."""
+    peaks = {f"{dtype} products": with_prefix(flops, "FLOP/s") for dtype, flops in roofline.flops.items()}
+    peaks["memory"] = with_prefix(roofline.bandwidth, "B/s")
+    probes = [roofline.probes[name].name for name in (*roofline.flops, "bandwidth")]
+    return [
+        f"{'roofline':<9} {name} {peak} ({probe})" for (name, peak), probe in zip(peaks.items(), probes, strict=True)
     ]
-    found.append(f"memory {amount(limits.bandwidth, 'B/s')} ({limits.ways['bandwidth']})")
-    return [f"{'limit':<9} {each}" for each in found]
 
 
-def table(measurements: Iterable[Measurement], limits: Limits) -> str:
-    """Return measurements as tables in Markdown: the comparisons, what grows, and the machine's limits."""
-    rows = [
-        "| suite | case | ours | of the limit | peer | of the limit | ours is better by (quartiles) | notes |",
-        "|---|---|---:|---:|---:|---:|---:|---|",
-    ]
+def results_table(measurements: Iterable[Measurement], roofline: Roofline) -> str:
+    """Format measurements as Markdown: comparisons, scaling, and the roofline."""
     measurements = list(measurements)
-    for each in measurements:
-        for peer in each.ratios or [""]:
-            low, high = each.quartiles.get(peer, (0.0, 0.0))
-            rows.append(
-                f"| {each.suite} | {each.name} | {speed(each, OURS)} | {_share(each, OURS)} "
-                f"| {f'{peer}: {speed(each, peer)}' if peer else ''} | {_share(each, peer)} "
-                f"| {f'{each.ratios[peer]:.2f} ({low:.2f} to {high:.2f})' if peer else ''} | {each.notes} |"
-            )
-    if grown := growths(measurements):
-        rows += ["", "| cost | over | exponent of ours | of the peers |", "|---|---|---:|---|"]
-        for one in grown:
-            others = ", ".join(f"{name} {exponent:.2f}" for name, exponent in one.peers.items())
-            rows.append(f"| {one.quantity}, {one.name} | {one.axis} | {one.exponent:.2f} | {others} |")
-    return "\n".join([*rows, "", *(f"- {each}" for each in limit_lines(limits))])
+    lines = [
+        "| benchmark | case | ours | utilization | baseline | utilization | ours is better by (quartiles) | notes |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+        *(_table_line(each, baseline) for each in measurements for baseline in each.ratios or [None]),
+    ]
+    if fits := fit_scaling(measurements):
+        lines += ["", "| cost | over | our exponent | baselines |", "|---|---|---:|---|"]
+        for fit in fits:
+            baselines = ", ".join(f"{name} {exponent:.2f}" for name, exponent in fit.baselines.items())
+            lines.append(f"| {fit.quantity}, {fit.name} | {fit.axis} | {fit.exponent:.2f} | {baselines} |")
+    return "\n".join([*lines, "", *(f"- {each}" for each in roofline_lines(roofline))])
 
 
-def _share(measurement: Measurement, contestant: str) -> str:
-    return f"{measurement.shares[contestant]:.0%}" if contestant in measurement.shares else ""
+def _table_line(measurement: Measurement, baseline: str | None) -> str:
+    cells = [measurement.benchmark, measurement.name, format_cost(measurement, OURS), _utilization(measurement, OURS)]
+    if baseline is None:
+        cells += ["", "", ""]
+    else:
+        low, high = measurement.quartiles[baseline]
+        cells += [
+            f"{baseline}: {format_cost(measurement, baseline)}",
+            _utilization(measurement, baseline),
+            f"{measurement.ratios[baseline]:.2f} ({low:.2f} to {high:.2f})",
+        ]
+    return f"| {' | '.join([*cells, measurement.notes])} |"
 
 
-# Files
+def _utilization(measurement: Measurement, implementation: str) -> str:
+    value = measurement.utilization.get(implementation)
+    return "" if value is None else f"{value:.0%}"
 
 
 class Report:
-    """The measurements of a run, and the files that hold them."""
+    """The measurements of a run, written to its folder after each."""
 
-    def __init__(self, folder: Path, about: dict[str, Any], limits: Limits):
-        """Begin with nothing measured."""
-        self.folder, self.about, self.limits = folder, about, limits
+    def __init__(self, folder: Path, about: dict[str, Any], roofline: Roofline):
+        self.folder, self.about, self.roofline = folder, about, roofline
         self.measurements: list[Measurement] = []
         self.failed: list[str] = []
+        self.save()
 
     def add(self, measurement: Measurement) -> None:
-        """Take a measurement, and write all of them."""
         self.measurements.append(measurement)
+        self.save()
+
+    def add_failure(self, message: str) -> None:
+        self.failed.append(message)
         self.save()
 
     def save(self) -> None:
         """Write `results.json` and `table.md`."""
         results = {
             **self.about,
-            "limits": self.limits.facts(),
+            "roofline": self.roofline.as_json(),
             "failed": self.failed,
             "measurements": [asdict(each) for each in self.measurements],
-            "growth": [asdict(each) for each in growths(self.measurements)],
+            "scaling": [asdict(each) for each in fit_scaling(self.measurements)],
         }
         files = {
             "results.json": json.dumps(results, indent=2, ensure_ascii=False),
-            "table.md": table(self.measurements, self.limits),
+            "table.md": results_table(self.measurements, self.roofline),
         }
         for name, text in files.items():
             with atomic_write(self.folder / name) as file:
                 file.write(f"{text}\n".encode())
 
     def draw(self) -> None:
-        """Draw the ratios and the growth, where matplotlib is installed."""
+        """Plot ratios and scaling if matplotlib is installed."""
         if not find_spec("matplotlib"):
             return
-        from .figures import plot_growth, plot_ratios  # matplotlib is optional
+        from .figures import Panel, Ratio, plot_growth, plot_ratios  # matplotlib is optional
 
-        by_suite: dict[str, list[Measurement]] = {}
+        by_benchmark: dict[str, list[Measurement]] = {}
         for each in self.measurements:
             if each.ratios and each.axis is None:
-                by_suite.setdefault(each.suite, []).append(each)
-        for suite, cases in by_suite.items():
+                by_benchmark.setdefault(each.benchmark, []).append(each)
+        for benchmark, cases in by_benchmark.items():
             plot_ratios(
                 [
-                    (case.name, peer, ratio, case.quartiles[peer])
+                    Ratio(case.name, name, case.ratios[name], case.quartiles[name])
                     for case in cases
-                    for peer, ratio in case.ratios.items()
+                    for name in case.ratios
                 ],
-                {case.name: case.shares[OURS] for case in cases if OURS in case.shares},
-                self.folder / f"{suite}.png",
-                title=TITLES.get(suite, suite),
+                {case.name: case.utilization[OURS] for case in cases if OURS in case.utilization},
+                self.folder / f"{benchmark}.png",
+                title=TITLES.get(benchmark, benchmark),
             )
-        if grown := growths(self.measurements):
-            panels = [(one.axis, one.sizes, f"{one.quantity} ({one.name})", one.costs) for one in grown]
-            exponents = [one.exponent for one in grown]
-            plot_growth(panels, exponents, self.folder / "scaling.png", title="Cost over size")
+        if fits := fit_scaling(self.measurements):
+            panels = [
+                Panel(fit.axis, fit.sizes, f"{fit.quantity} ({fit.name})", fit.costs, fit.exponent) for fit in fits
+            ]
+            plot_growth(panels, self.folder / "scaling.png", title="Cost over size")
 
 
-TITLES = {
-    "train": "Training: how many times faster than the peers",
-    "data": "Preparing the data: how many times faster than the usual way",
-    "generate": "Decoding: how many times faster than the peers",
-    "memory": "A training step's memory: how many times less than the peers'",
-    "startup": "Starting: how many times faster than the peers",
-}
-
-
-__all__ = ["OURS", "Growth", "Measurement", "Report", "growths", "limit_lines", "lines", "table"]
+__all__ = ["Report", "measurement_lines", "results_table", "roofline_lines"]

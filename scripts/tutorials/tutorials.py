@@ -30,8 +30,8 @@ from transformers import (
     set_seed,
 )
 
-from benchmarks.figures import plot_growth
-from benchmarks.roofline import fitted_exponent
+from benchmarks.figures import Panel, plot_growth
+from benchmarks.power_law import fit_exponent
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
@@ -702,11 +702,11 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> R
     ):
         x = [each[name[-1]] for each in points]
         y = [each[column] for each in points]
-        exponents[name] = fitted_exponent(x, y)
-        panels.append((xlabel, x, ylabel, y))
+        exponents[name] = fit_exponent(x, y)
+        panels.append(Panel(xlabel, x, ylabel, y, exponents[name], TABLE_EXPONENTS[name]))
     path = Path(args.output_dir, "complexity", "complexity.png")
     title = "Self-attention: cost over length and width"
-    plot_growth(panels, list(exponents.values()), path, title=title, expected=list(TABLE_EXPONENTS.values()))
+    plot_growth(panels, path, title=title)
     return Row(
         "complexity",
         "the paper's table: self-attention takes O(n^2 d) operations a layer",

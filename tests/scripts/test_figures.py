@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from benchmarks.figures import plot_growth, plot_ratios
 from drawings import panels, tick_labels, visible
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from imdb.figures import plot_accuracies, plot_learning_curves
@@ -74,44 +73,6 @@ def test_learning_curves_need_runs_with_epochs():
         plot_learning_curves({"a": [{"loss": 1.0}]})
 
 
-def test_growth_goes_with_its_power(tmp_path):
-    sizes = [64, 128, 256]
-    panels_of = [("n", sizes, "seconds", [n**2 / 1e6 for n in sizes]), ("d", sizes, "bytes", [5 * n for n in sizes])]
-    figure = plot_growth([*panels_of, panels_of[0]], [2.0, 1.0, 2.0], tmp_path / "growth.png")
-    drawn = panels(figure)
-    assert len(drawn) == 3
-    for axes, (_, x, _, y) in zip(drawn, panels_of, strict=False):
-        fit, measured = (line.get_xydata() for line in axes.lines)
-        assert measured == pytest.approx(np.stack([x, y], axis=1)) and fit == pytest.approx(measured)
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-    (axes, _) = panels(plot_growth(panels_of, [2.0, 1.1], expected=[2, None]))
-    assert axes.get_legend().get_texts()[0].get_text() == "exponent 2.00 (in theory 2)"
-    with pytest.raises(ValueError, match="2 panels and 1 exponents"):
-        plot_growth(panels_of, [2.0])
-
-
 def test_learning_curves_of_one_epoch_are_seen():
     figure = plot_learning_curves({"a": [{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "eval_accuracy": 0.8}]})
     assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
-
-
-def test_ratios_are_bars_from_one(tmp_path):
-    rows = [("a", "x", 2.0, (1.5, 2.5)), ("a", "y", 0.5, (0.4, 0.6)), ("b", "x", 4.0, (4.0, 4.0))]
-    figure = plot_ratios(rows, {"a": 0.25}, tmp_path / "ratios.png", title="Ratios")
-    (axes,) = figure.axes
-    bars = [bar for bar in axes.patches if bar.get_width()]
-    assert [bar.get_x() for bar in bars] == [1, 1, 1]
-    assert [bar.get_x() + bar.get_width() for bar in bars] == pytest.approx([2.0, 0.5, 4.0])
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a\n25% of the machine's limit", "b"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["x", "y"]
-    assert [text.get_text() for text in axes.texts] == ["2.00", "0.50", "4.00"]
-    errorbars = [bar.errorbar for bar in axes.containers if getattr(bar, "errorbar", None)]
-    whiskers = [bar[2][0].get_segments()[0][:, 0] for bar in errorbars]
-    assert [each.tolist() for each in whiskers[:2]] == [pytest.approx([1.5, 2.5]), pytest.approx([0.4, 0.6])]
-    assert (tmp_path / "ratios.png").stat().st_size > 5000
-
-
-@pytest.mark.parametrize("rows", [[], [("a", "x", 0.0, (0.0, 0.0))]])
-def test_ratios_to_draw_are_above_zero(rows):
-    with pytest.raises(ValueError, match="must be above 0, and at least one"):
-        plot_ratios(rows)

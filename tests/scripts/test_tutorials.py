@@ -12,7 +12,6 @@ import torch
 from matplotlib.image import imread
 from torch import nn
 
-from benchmarks.roofline import fitted_exponent
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
@@ -287,12 +286,6 @@ def test_decoding_that_forgets_its_history_has_other_logits():
 
 
 # complexity
-
-
-def test_exponents_of_known_powers():
-    x = [64, 128, 256, 512]
-    assert fitted_exponent(x, [3 * n**2 for n in x]) == pytest.approx(2)
-    assert fitted_exponent(x, [5 for _ in x]) == pytest.approx(0)
 
 
 def test_attention_keeps_its_weights_and_its_inputs():

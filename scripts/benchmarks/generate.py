@@ -1,0 +1,112 @@
+"""Decoding with `generate()`, greedy and with beams, against Marian and CTranslate2."""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.inference.ctranslate2 import ctranslate2_missing
+
+from .agreement import check_tokens
+from .arguments import BenchmarkArguments
+from .baselines import ctranslate2_like, marian_like, our_model, random_batch
+from .machine import DTYPES
+from .measure import OURS, Case
+from .roofline import decoding_flops_and_bytes
+
+# Data types of CTranslate2's weights by implementation; int8 decodes a few other tokens.
+CTRANSLATE2 = {f"ctranslate2 {dtype}": dtype for dtype in ("float32", "int8")}
+
+
+def generate_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Compare decoding as many new tokens as the source has."""
+    for dtype, preset, num_beams, rows in product(args.dtype, args.preset, args.num_beams, args.batch_size):
+        with tempfile.TemporaryDirectory() as folder:
+            yield decoding_case(preset, rows, num_beams, dtype, args, Path(folder))
+
+
+def decoding_case(
+    preset: str, rows: int, num_beams: int, dtype: str, args: BenchmarkArguments, folder: Path, **fields: Any
+) -> Case:
+    """Compare decoding one batch; ours and Marian's weights have the data type, CTranslate2's their own.
+
+    Args:
+        preset: The model's shape.
+        rows: Sentences in the batch.
+        num_beams: 1 for greedy search.
+        dtype: The data type.
+        args: The benchmark's arguments.
+        folder: An empty folder for exported models.
+        **fields: Configuration fields that replace the preset's.
+    """
+    torch.manual_seed(args.seed)
+    ours = our_model(preset, **{"vocab_size": args.vocab_size[-1], **fields}).eval()
+    ids = random_batch(ours.config, rows, args.length, args.length, args.device)["input_ids"]
+    marian = marian_like(ours).eval()
+    exported = _exported(ours, ids, num_beams, args, folder)
+    implementations = {OURS: generation(ours.to(args.device, DTYPES[dtype]), ids, num_beams)}
+    if "marian" in args.baselines:
+        implementations["marian"] = generation(marian.to(args.device, DTYPES[dtype]), ids, num_beams)
+    implementations |= exported
+    tokens = {name: decode() for name, decode in implementations.items()}
+    dtypes = {name: CTRANSLATE2.get(name, dtype) for name in tokens}
+    notes = []
+    for name, decoded in tokens.items():
+        if name != OURS:
+            compared_in = dtype if dtypes[name] == "float32" else dtypes[name]
+            notes.append(f"{check_tokens(tokens[OURS], decoded, name, compared_in):.1%} of {name}'s tokens are equal")
+    for name in exported:
+        size = (folder / CTRANSLATE2[name] / "model.bin").stat().st_size
+        notes.append(f"{name} takes {size / 1e6:.1f} MB")
+    flops, read = decoding_flops_and_bytes(
+        ours.config, rows, num_beams, args.length, args.length, DTYPES[dtype].itemsize
+    )
+    search = "greedy" if num_beams == 1 else f"beam {num_beams}"
+    return Case(
+        "generate",
+        f"{search}, {preset}, {rows} x {args.length}, {dtype}",
+        implementations,
+        rows * args.length,
+        "tokens",
+        dtype,
+        flops=flops,
+        bytes=read,
+        other_dtype=frozenset(name for name, each in dtypes.items() if each != dtype),
+        notes=", ".join(notes),
+    )
+
+
+def _exported(
+    model: Any, ids: Tensor, num_beams: int, args: BenchmarkArguments, folder: Path
+) -> dict[str, Callable[[], Tensor]]:
+    """Export the model to CTranslate2 in each data type, and return functions that decode `ids`."""
+    if "ctranslate2" not in args.baselines:
+        return {}
+    if reason := ctranslate2_missing():
+        print(f"ctranslate2: not measured, {reason}", file=sys.stderr, flush=True)
+        return {}
+    implementations = {}
+    for name, dtype in CTRANSLATE2.items():
+        (folder / dtype).mkdir()
+        decoder = ctranslate2_like(model, folder / dtype, args.device, dtype)
+        implementations[name] = decoder(ids, num_beams, args.length)
+    return implementations
+
+
+def generation(model: Any, ids: Tensor, num_beams: int) -> Callable[[], Tensor]:
+    """Return a function that decodes as many tokens as the sources (B, S) have."""
+    options = {"max_new_tokens": ids.shape[1], "num_beams": num_beams, "do_sample": False}
+    # Makes all outputs equally long; `min_new_tokens` would copy the scores of the whole vocabulary at every step.
+    model.generation_config.eos_token_id = None
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    # Ids on the CPU, as CTranslate2 returns them.
+    return lambda: model.generate(**inputs, **options).cpu()
+
+
+__all__ = ["decoding_case", "generate_benchmark"]

@@ -1,0 +1,96 @@
+"""The machine that measurements run on: its description, precision, memory and fresh Python processes."""
+
+import os
+import platform
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PACKAGES = ("accelerate", "ctranslate2", "datasets", "numpy", "tokenizers", "torch", "transformers")
+
+
+def synchronize(device: str) -> None:
+    """Wait until all work queued on the device is done."""
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def autocast(device: str, dtype: str) -> AbstractContextManager:
+    """Autocast a float32 model to `dtype`; does nothing for float32."""
+    return nullcontext() if dtype == "float32" else torch.autocast(device, DTYPES[dtype])
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not report it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_python(program: str, *arguments: str, **environment: str) -> str:
+    """Run a program in a fresh Python process that can import this package.
+
+    Args:
+        program: Python source.
+        *arguments: Its `sys.argv[1:]`.
+        **environment: Added to the environment variables.
+
+    Returns:
+        The last line of its output.
+
+    Raises:
+        OSError: The process failed; holds the last line of its standard error.
+    """
+    scripts = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join(filter(None, (str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = done.stdout.strip().splitlines()
+    if done.returncode or not printed:
+        errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode} and no output"]
+        raise OSError(f"a benchmark process failed: {errors[-1]}")
+    return printed[-1]
+
+
+def machine_info(device: str) -> dict[str, Any]:
+    """Describe the hardware and package versions that measurements belong to, for a JSON file."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "device": device,
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "capabilities": sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+__all__ = ["DTYPES", "autocast", "machine_info", "resident_bytes", "run_python", "synchronize"]

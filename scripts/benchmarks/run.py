@@ -1,0 +1,87 @@
+"""The benchmarks by name, and running them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.training.run_folder import make_folder
+
+from .arguments import BenchmarkArguments
+from .data import data_benchmark
+from .generate import generate_benchmark
+from .machine import machine_info
+from .measure import Case, measure
+from .memory import memory_benchmark
+from .report import Report, measurement_lines, roofline_lines
+from .roofline import measure_roofline
+from .scaling import scaling_benchmark
+from .startup import startup_benchmark
+from .train import train_benchmark
+
+# Builds implementations, checks that they agree, and yields cases to measure.
+Benchmark = Callable[[BenchmarkArguments, DataArguments], Iterator[Case]]
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "train": train_benchmark,
+    "data": data_benchmark,
+    "generate": generate_benchmark,
+    "memory": memory_benchmark,
+    "scaling": scaling_benchmark,
+    "startup": startup_benchmark,
+}
+
+
+def run_benchmarks(
+    benchmarks: Mapping[str, Benchmark],
+    args: BenchmarkArguments,
+    data_args: DataArguments,
+    show_progress: bool = False,
+) -> Report:
+    """Run benchmarks, print every comparison, and write results, table and plots to `args.output_dir`.
+
+    A failed benchmark does not stop the others, and what was measured before an interruption is kept.
+
+    Args:
+        benchmarks: Those to run by name, such as `BENCHMARKS`.
+        args: How to measure.
+        data_args: Real text for the benchmarks that read it; by default the built-in corpus.
+        show_progress: Whether to show progress bars.
+
+    Raises:
+        ValueError: Benchmarks failed or their implementations disagree (`Disagreement`); names them.
+    """
+    report = _start_report(args, data_args)
+    try:
+        for name, benchmark in benchmarks.items():
+            try:
+                for case in benchmark(args, data_args):
+                    measurement = measure(case, args.rounds, report.roofline, show_progress)
+                    # Free the models of a case before the next one is built.
+                    del case
+                    report.add(measurement)
+                    print("\n".join(measurement_lines(measurement)), flush=True)
+            except (ValueError, OSError) as error:
+                report.add_failure(f"{name}: {error}")
+    finally:
+        report.draw()
+    if report.failed:
+        raise ValueError("; ".join(report.failed))
+    return report
+
+
+def _start_report(args: BenchmarkArguments, data_args: DataArguments) -> Report:
+    folder = Path(args.output_dir)
+    make_folder(folder)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    roofline = measure_roofline(args.device, args.dtype, args.roofline_seconds)
+    about = {"machine": machine_info(args.device), "arguments": asdict(args), "data": asdict(data_args)}
+    report = Report(folder, about, roofline)
+    print("\n".join(roofline_lines(roofline)), flush=True)
+    return report
+
+
+__all__ = ["BENCHMARKS", "Benchmark", "run_benchmarks"]

@@ -1,0 +1,73 @@
+"""Real text for the benchmarks: tokenized pairs and our batches of them."""
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, token_lengths
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
+from hf_vanilla_transformer.data.splits import load_parallel_text
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.errors import DataError
+
+from .arguments import BenchmarkArguments
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """Sentence pairs and their ids.
+
+    Attributes:
+        description: Where the pairs come from.
+        pairs: Rows with the strings `source` and `target`.
+        tokenizer: Trained on both sides.
+        ids: Rows with `input_ids` and `labels`.
+    """
+
+    description: str
+    pairs: datasets.Dataset
+    tokenizer: PreTrainedTokenizerBase
+    ids: datasets.Dataset
+
+
+def read_text(args: BenchmarkArguments, data_args: DataArguments) -> TokenizedText:
+    """Read the training pairs of the arguments, or of the built-in corpus, and train a tokenizer on them.
+
+    Raises:
+        DataError: There are none, or they cannot be read.
+    """
+    if not (data_args.dataset_name or data_args.files("train")):
+        data_args = replace(data_args, toy_corpus=True)
+    if data_args.streaming:
+        raise DataError("`streaming` text has no length to measure; leave it out")
+    splits = load_parallel_text(data_args)
+    if "train" not in splits:
+        raise DataError("there are no training pairs; give a training file or a data set with a train split")
+    pairs: Any = splits["train"]
+    sentences = (text for side in ("source", "target") for text in pairs[side])
+    tokenizer = train_tokenizer(sentences, algorithm="bpe", vocab_size=args.text_vocab_size)
+    ids, _ = tokenize_pairs(
+        pairs,
+        tokenizer,
+        max_source_length=data_args.max_source_length,
+        max_target_length=data_args.max_target_length,
+        on_long=data_args.on_long,
+        max_length_ratio=data_args.max_length_ratio,
+    )
+    return TokenizedText(data_args.description, pairs, tokenizer, cast(datasets.Dataset, ids))
+
+
+def token_budget_batches(text: TokenizedText, args: BenchmarkArguments) -> TokenBudgetBatchSampler:
+    """Our batches: indices of pairs of similar length, up to `max_tokens` with padding."""
+    return TokenBudgetBatchSampler(*token_lengths(text.ids), args.max_tokens, seed=args.seed)
+
+
+def matching_batch_size(text: TokenizedText, args: BenchmarkArguments) -> int:
+    """Number of pairs with as many tokens, padding excluded, as our batches have on average."""
+    return max(1, round(len(text.ids) / len(token_budget_batches(text, args))))
+
+
+__all__ = ["TokenizedText", "matching_batch_size", "read_text", "token_budget_batches"]

@@ -1,0 +1,281 @@
+"""Training: steps on identical batches, and steps on real text in each implementation's own batches."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
+from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+
+from .agreement import check_agreement, loss_and_gradients
+from .arguments import BenchmarkArguments
+from .baselines import (
+    TutorialTransformer,
+    bart_like,
+    marian_like,
+    our_model,
+    random_batch,
+    training_options,
+    tutorial_like,
+)
+from .machine import autocast, synchronize
+from .measure import OURS, Case, Sample
+from .roofline import training_flops
+from .text import TokenizedText, matching_batch_size, read_text
+
+
+def train_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Compare training steps on identical batches and on real text."""
+    if args.tokens:
+        for dtype, preset, vocab_size in product(args.dtype, args.preset, args.vocab_size):
+            yield step_case(preset, vocab_size, dtype, args)
+    if args.steps:
+        text = read_text(args, data_args)
+        with tempfile.TemporaryDirectory() as folder:
+            for dtype, preset in product(args.dtype, args.preset):
+                yield text_case(text, preset, dtype, args, Path(folder))
+
+
+# Identical batches
+
+
+def step_case(preset: str, vocab_size: int, dtype: str, args: BenchmarkArguments) -> Case:
+    """Compare one training step on one batch without padding: forward, loss, backward, Adam."""
+    torch.manual_seed(args.seed)
+    rows = max(1, args.tokens // args.length)
+    ours = our_model(preset, vocab_size=vocab_size).to(args.device)
+    batch = random_batch(ours.config, rows, args.length, args.length, args.device)
+    models: dict[str, PreTrainedModel] = {OURS: ours}
+    if "marian" in args.baselines:
+        models["marian"] = marian_like(ours).to(args.device)
+        with autocast(args.device, dtype):
+            results = {
+                name: loss_and_gradients(model, batch, **training_options(name)) for name, model in models.items()
+            }
+        check_agreement(results[OURS], results["marian"], "marian", dtype)
+    if "bart" in args.baselines:
+        models["bart"] = bart_like(ours).to(args.device)
+    return Case(
+        "train",
+        f"step, {preset}, vocabulary {vocab_size:,}, {rows} x {args.length}, {dtype}",
+        {name: training_step(model, batch, dtype, **training_options(name)) for name, model in models.items()},
+        2 * rows * args.length,
+        "tokens",
+        dtype,
+        flops=training_flops(ours.config, rows, args.length, args.length),
+        notes="bart has its own weights" if "bart" in models else "",
+    )
+
+
+def training_step(
+    model: PreTrainedModel, batch: Mapping[str, Tensor], dtype: str, **options: Any
+) -> Callable[[], Any]:
+    """Return a function that takes one Adam step on the batch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    model.train()
+
+    def step() -> None:
+        with autocast(model.device.type, dtype):
+            loss = model(**batch, **options).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+# Real text
+
+
+def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArguments, folder: Path) -> Case:
+    """Compare steps on real text, reading and padding included; tokens are counted without padding.
+
+    Our Trainer has token-budget batches, Hugging Face's its default batches, and the tutorials' loop padding to a
+    fixed length.
+    """
+    torch.manual_seed(args.seed)
+    ours = our_model(preset, vocab_size=len(text.tokenizer)).to(args.device)
+    implementations: dict[str, Callable[[], Any]] = {OURS: TrainerSteps(OURS, ours, text, dtype, args, folder)}
+    notes = [f"{text.description}, {args.max_tokens} tokens per batch"]
+    if "marian" in args.baselines:
+        marian = marian_like(ours).to(args.device)
+        check_on_text(ours, marian, text, args)
+        implementations["marian, Seq2SeqTrainer"] = TrainerSteps("marian", marian, text, dtype, args, folder)
+        notes.append(f"marian: {matching_batch_size(text, args)} pairs per batch")
+    if "tutorial" in args.baselines:
+        tutorial = build_tutorial(ours.config, text, args)
+        implementations["nn.Transformer, tutorial"] = TutorialSteps(tutorial, text, dtype, args)
+        notes.append(f"tutorial: {args.tutorial_batch_size} pairs padded to {args.tutorial_length}")
+    return Case(
+        "train",
+        f"real text, {preset}, {dtype}",
+        implementations,
+        unit="tokens",
+        dtype=dtype,
+        notes="; ".join(notes),
+    )
+
+
+def check_on_text(ours: Any, marian: Any, text: TokenizedText, args: BenchmarkArguments) -> None:
+    """Check that two models agree on a padded batch of real text in float32."""
+    rows = [text.ids[index] for index in range(min(8, len(text.ids)))]
+    batch = DataCollatorForSeq2Seq(text.tokenizer, model=ours)(rows).to(args.device)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    result = loss_and_gradients(ours, inputs, skip_logits=True)
+    check_agreement(result, loss_and_gradients(marian, inputs), "marian", "float32")
+
+
+def build_tutorial(
+    config: VanillaTransformerConfig, text: TokenizedText, args: BenchmarkArguments
+) -> TutorialTransformer:
+    """Build the tutorials' model and check that it agrees with ours of the same shape."""
+    ours, tutorial = tutorial_like(config, args.tutorial_length)
+    batch = tutorial.collate([text.ids[index] for index in range(min(2, len(text.ids)))])
+    pad = cast(int, config.pad_token_id)
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "attention_mask": batch["input_ids"].ne(pad).long(),
+        "labels": batch["labels"].where(batch["labels"].ne(pad), -100),
+    }
+    result = loss_and_gradients(ours, inputs, skip_logits=True)
+    check_agreement(result, tutorial.loss_and_gradients(batch), "nn.Transformer", "float32")
+    return tutorial.to(args.device)
+
+
+class _StepClock(TrainerCallback):
+    """Records when each step ends."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.times: list[float] = []
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        synchronize(self.device)
+        self.times.append(time.perf_counter())
+
+
+class TrainerSteps:
+    """Training steps by a Trainer, its set-up not timed, on fresh batches at every call."""
+
+    def __init__(self, name: str, model: Any, text: TokenizedText, dtype: str, args: BenchmarkArguments, folder: Path):
+        """Train our model by our Trainer on its batches, any other by Hugging Face's on its default batches."""
+        self.model, self.text, self.args, self.calls = model, text, args, 0
+        self.settings: dict[str, Any] = {
+            "output_dir": str(folder / name),
+            "max_steps": args.steps + 1,
+            "bf16": dtype == "bfloat16",
+            "use_cpu": args.device == "cpu",
+            "label_smoothing_factor": args.label_smoothing_factor,
+            "learning_rate": 1e-5,
+            "max_grad_norm": 0.0,
+            "eval_strategy": "no",
+            "save_strategy": "no",
+            "logging_strategy": "no",
+            "logging_first_step": False,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "dataloader_pin_memory": args.device == "cuda",
+        }
+        self.trainer: type[Seq2SeqTrainer] = Seq2SeqTrainer
+        self.training_arguments: type[Seq2SeqTrainingArguments] = Seq2SeqTrainingArguments
+        if name == OURS:
+            self.trainer = VanillaTransformerTrainer
+            self.training_arguments = VanillaTransformerTrainingArguments
+            self.settings["max_tokens"] = args.max_tokens
+        else:
+            self.settings["per_device_train_batch_size"] = matching_batch_size(text, args)
+
+    def __call__(self) -> Sample:
+        """Take the steps of one round."""
+        self.calls += 1
+        collator = DataCollatorForSeq2Seq(self.text.tokenizer, model=self.model)
+        clock = _StepClock(self.args.device)
+        lengths: list[list[tuple[int, int]]] = []
+
+        def collate(rows: list[Any]) -> Any:
+            lengths.append([(len(row["input_ids"]), len(row["labels"])) for row in rows])
+            return collator(rows)
+
+        trainer = self.trainer(
+            model=self.model,
+            args=self.training_arguments(**self.settings, seed=self.args.seed + self.calls),
+            train_dataset=self.text.ids,
+            data_collator=collate,
+            callbacks=[clock],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+        # The first step includes set-up, and the loader may have prefetched a batch beyond the last.
+        timed = np.concatenate([np.array(batch) for batch in lengths[1 : self.args.steps + 1]])
+        return text_sample(self.model.config, timed, clock.times[-1] - clock.times[0])
+
+
+class TutorialSteps:
+    """Steps of the tutorials' training loop: shuffled pairs, padding to a fixed length, Adam."""
+
+    def __init__(self, model: TutorialTransformer, text: TokenizedText, dtype: str, args: BenchmarkArguments):
+        self.model, self.dtype, self.args = model, dtype, args
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, eps=1e-9)
+        self.batches = self._endless_batches(text)
+
+    def _endless_batches(self, text: TokenizedText) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
+        def collate(rows: list[Any]) -> tuple[np.ndarray, dict[str, Tensor]]:
+            lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in rows])
+            return lengths.clip(max=self.model.length), self.model.collate(rows)
+
+        generator = torch.Generator().manual_seed(self.args.seed)
+        rows: Any = text.ids
+        loader = DataLoader(rows, self.args.tutorial_batch_size, shuffle=True, collate_fn=collate, generator=generator)
+        while True:
+            yield from loader
+
+    def __call__(self) -> Sample:
+        """Take the steps of one round."""
+        device = self.args.device
+        timed = []
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(self.args.steps):
+            lengths, batch = next(self.batches)
+            timed.append(lengths)
+            with autocast(device, self.dtype):
+                loss = self.model(**{name: ids.to(device) for name, ids in batch.items()})
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        synchronize(device)
+        return text_sample(self.model.config, np.concatenate(timed), time.perf_counter() - start)
+
+
+def text_sample(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
+    """Return the sample of steps over pairs of the given lengths (pairs, 2); padding is no useful work."""
+    if not isinstance(config, VanillaTransformerConfig):
+        config = VanillaTransformerConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS})
+    source, target = lengths.astype(np.float64).T
+    return Sample(seconds, float(lengths.sum()), float(training_flops(config, 1, source, target).sum()))
+
+
+__all__ = ["train_benchmark"]

@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+from benchmarking import small_arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": ["float8"]}, "`dtype` float8 is unknown; choose from float32, bfloat16"),
+        ({"baselines": ["fairseq"]}, "`baselines` fairseq is unknown; choose from marian, bart"),
+        ({"device": "tpu"}, "`device` tpu is unknown; choose from cpu, cuda"),
+        ({"rounds": 0}, "`rounds` 0 is too small; set at least 1"),
+        ({"batch_size": [8, -1]}, "`batch_size` -1 is too small"),
+        ({"batch_size": []}, "`batch_size` is empty"),
+        ({"preset": ["huge"]}, "unknown preset 'huge'"),
+    ],
+)
+def test_bad_values_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small_arguments(**changes)
+
+
+def test_cuda_needs_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="`device` cuda: torch finds no GPU; use cpu"):
+        small_arguments(device="cuda")

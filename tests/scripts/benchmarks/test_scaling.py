@@ -1,0 +1,29 @@
+import pytest
+
+from benchmarking import results, small_arguments
+from benchmarks.power_law import fit_exponent
+from benchmarks.run import run_benchmarks
+from benchmarks.scaling import scaling_benchmark, stream_cases
+from hf_vanilla_transformer.data.arguments import DataArguments
+
+
+@pytest.mark.slow  # a dozen models; the cases come from the builders of the other benchmarks
+def test_scaling_benchmark(tmp_path):
+    run_benchmarks({"scaling": scaling_benchmark}, small_arguments(tmp_path, baselines=["marian"]), DataArguments())
+    fits = {each["axis"]: each for each in results(tmp_path)["scaling"]}
+    assert set(fits) == {"source length", "vocabulary", "layers", "batch", "beams", "pairs streamed"}
+    assert fits["source length"]["sizes"] == [32, 64] and set(fits["batch"]["baselines"]) == {"marian"}
+    assert len(fits["pairs streamed"]["sizes"]) == 7 and fits["pairs streamed"]["sizes"][-1] == 2000
+    assert (tmp_path / "scaling.png").is_file()
+
+
+def test_memory_is_read_along_a_stream():
+    cases = list(stream_cases(small_arguments()))
+    assert len(cases) == 7 and cases[-1].axis == ("pairs streamed", 2000)
+    assert cases[-1].implementations["ours"]().cost >= 0
+
+
+@pytest.mark.parametrize(("cost", "exponent"), [(lambda n: 3 * n**2, 2), (lambda n: 5, 0)])
+def test_exponents_of_known_powers(cost, exponent):
+    sizes = [64, 128, 256, 512]
+    assert fit_exponent(sizes, [cost(n) for n in sizes]) == pytest.approx(exponent)

@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+import torch
+
+from benchmarking import results, small_arguments
+from benchmarks import train
+from benchmarks.baselines import marian_like, our_model
+from benchmarks.run import run_benchmarks
+from benchmarks.text import read_text
+from benchmarks.train import train_benchmark
+from hf_vanilla_transformer.data.arguments import DataArguments
+
+SOME_PAIRS = DataArguments(toy_corpus=True, max_train_samples=60)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    args = small_arguments(folder, vocab_size=[300], dtype=["bfloat16"], rounds=1)
+    run_benchmarks({"train": train_benchmark}, args, SOME_PAIRS)
+    assert (folder / "train.png").is_file()
+    return {each["name"]: each for each in results(folder)["measurements"]}
+
+
+def test_steps_on_identical_batches(measured):
+    step = measured["step, tiny, vocabulary 300, 4 x 6, bfloat16"]
+    assert set(step["ratios"]) == {"marian", "bart"} and set(step["utilization"]) == {"ours", "marian", "bart"}
+
+
+def test_steps_on_real_text(measured):
+    text = measured["real text, tiny, bfloat16"]
+    assert set(text["ratios"]) == {"marian, Seq2SeqTrainer", "nn.Transformer, tutorial"}
+    assert 0 < text["utilization"]["ours"] and "padded to 40" in text["notes"]
+    # Two batches of at most 256 tokens, or of their mean, of which half may be padding.
+    seconds, rate = np.array(text["costs"]["ours"]), text["rates"]["ours"]
+    assert 0.5 * 256 < float(seconds[0] * rate) < 2 * 2 * 256
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"steps": 0, "tokens": 0}, []),
+        ({"steps": 0, "baselines": ["marian"]}, ["step, tiny, vocabulary 300, 4 x 6, float32"]),
+    ],
+)
+def test_parts_can_be_skipped(changes, names):
+    cases = train_benchmark(small_arguments(vocab_size=[300], **changes), DataArguments())
+    assert [case.name for case in cases] == names
+
+
+def test_a_baseline_with_other_weights_is_not_timed(tmp_path, monkeypatch):
+    def with_other_weights(model):
+        torch.manual_seed(7)
+        return marian_like(our_model("tiny", vocab_size=model.config.vocab_size))
+
+    monkeypatch.setattr(train, "marian_like", with_other_weights)
+    with pytest.raises(ValueError, match="train: marian and ours do not agree"):
+        run_benchmarks({"train": train_benchmark}, small_arguments(tmp_path, baselines=["marian"]), DataArguments())
+    assert not results(tmp_path)["measurements"]
+
+
+@pytest.mark.slow  # trains twice with each Trainer; `test_steps_on_real_text` checks the counts of one round
+def test_trainer_steps_are_on_fresh_batches_and_count_no_padding(tmp_path):
+    args = small_arguments(tmp_path, baselines=["marian"])
+    text = read_text(args, SOME_PAIRS)
+    case = train.text_case(text, "tiny", "float32", args, tmp_path)
+    for steps in case.implementations.values():
+        first, second = steps(), steps()
+        assert first.units != second.units
+        for sample in (first, second):
+            assert 0.5 * 256 < sample.units < 2 * 2 * 256 and sample.cost > 0
+            assert sample.flops > 6 * sample.units * 128 * 128
+
+
+@pytest.mark.slow
+def test_multi30k_is_measured(shared_data, tmp_path):
+    files = {
+        f"train_{side}_file": f"{shared_data}/multi30k/train.{language}.gz"
+        for side, language in (("source", "en"), ("target", "de"))
+    }
+    args = small_arguments(tmp_path, baselines=["marian"], tokens=0, text_vocab_size=1000, max_tokens=512)
+    run_benchmarks({"train": train_benchmark}, args, DataArguments(**files, max_train_samples=200))
+    (text,) = results(tmp_path)["measurements"]
+    assert text["name"].startswith("real text") and text["notes"].startswith("train.en.gz, train.de.gz")
