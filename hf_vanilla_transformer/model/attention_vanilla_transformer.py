@@ -1,7 +1,6 @@
-"""Multi-head attention of the Transformer. Section 3.2.
+"""Multi-head attention. Section 3.2.
 
-Shape legend: B batch, S source length, T target length, h heads, d model width [d_model], d_k key width,
-d_v value width.
+Shapes: B batch, S source length, T target length, L either, h heads, d model width, d_k key width, d_v value width.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,13 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import attends_by_products, in_autocast_dtype, is_plain, linear, short_attention
+from .cpu_ops_vanilla_transformer import (
+    apply_linear,
+    bmm_attention,
+    is_plain_cpu,
+    to_autocast_dtype,
+    use_bmm_attention,
+)
 
 
 def eager_attention(
@@ -29,59 +34,69 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
 
-    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and a mask, additive or true where a query
-    may look; returns the output (B, T, h, d_v) and the weights (B, h, T, S).
+    Args:
+        module: Drops weights while training.
+        query: (B, h, T, d_k).
+        key: (B, h, S, d_k).
+        value: (B, h, S, d_v).
+        attention_mask: Additive, or boolean and true at visible keys; None shows all.
+        scaling: Factor of the scores, 1 / sqrt(d_k) in the paper.
+        dropout: Probability of dropping an attention weight.
+        **kwargs: Ignored; other implementations take more.
+
+    Returns:
+        The output (B, T, h, d_v) and the weights (B, h, T, S).
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is None:
         weights = scores.softmax(-1)
-    elif leaves_all_a_key(attention_mask):
+    elif every_query_has_a_key(attention_mask):
         weights = (scores + attention_mask).softmax(-1)
     else:
-        hidden = hides(attention_mask)
+        hidden = hidden_keys(attention_mask)
         if attention_mask.dtype != torch.bool:
             scores = scores + attention_mask
-        # A query that may look nowhere gets 0, as from every other implementation. Finite until then: softmax of -inf
-        # alone would make its gradients NaN.
+        # A query without visible keys gets 0, as from every other implementation. Its scores stay finite before the
+        # softmax: a row of -inf would make the gradients NaN.
         weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
     weights = F.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2), weights
 
 
-def hides(attention_mask: Tensor) -> Tensor:
-    """Return where a mask, additive or true where a query may look, hides a key: -inf, or a type's lowest number."""
+def hidden_keys(attention_mask: Tensor) -> Tensor:
+    """Return where a mask hides keys: false, -inf, or the lowest number of its dtype."""
     if attention_mask.dtype == torch.bool:
         return ~attention_mask
     return attention_mask < torch.finfo(attention_mask.dtype).min / 2
 
 
-def leaves_all_a_key(attention_mask: Tensor) -> bool:
-    """Return whether a mask (B, 1, T, S) is additive and leaves every query a key; on an accelerator never known.
+def every_query_has_a_key(attention_mask: Tensor) -> bool:
+    """Whether an additive mask (B, 1, T, S) shows every query a key; False if unknown, as on accelerators.
 
-    To look costs 1 / h of a pass over the scores, for which attention without such queries saves four.
+    The check costs 1 / h of a pass over the scores and saves four passes.
     """
-    if attention_mask.dtype == torch.bool or not attention_mask.numel() or not is_plain(attention_mask):
+    if attention_mask.dtype == torch.bool or not attention_mask.numel() or not is_plain_cpu(attention_mask):
         return False
-    return not hides(attention_mask.amax(-1)).any()
+    return not hidden_keys(attention_mask.amax(-1)).any()
 
 
-def ready_made(attention_mask: Tensor | None) -> Tensor | None:
-    """Return a mask with -inf for the lowest number of its type, if it is one of scores (B, 1, T, S).
+def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
+    """Replace the lowest number of an additive mask (B, 1, T, S) by -inf; return other masks unchanged.
 
-    To such a number fused implementations add scores, so that a query that may look nowhere would look everywhere.
+    Fused implementations add scores to that number: a query without visible keys would attend to all.
     """
     if attention_mask is None or attention_mask.dim() != 4 or not attention_mask.is_floating_point():
         return attention_mask
-    return attention_mask.masked_fill(hides(attention_mask), -torch.inf)
+    return attention_mask.masked_fill(hidden_keys(attention_mask), -torch.inf)
 
 
 def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
-    """Return states of k rows for each of B sources, (B * k, T, d), as (B, k * T, d)."""
+    """Fold beams into the query axis: k rows for each of B sources, (B * k, T, d) -> (B, k * T, d)."""
     return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
 
 
-def regroup(x: Tensor | None, rows: int) -> Tensor | None:
-    """Return so many rows for the B of `x`, of which equal ones lie together: copies of each, or one of each group."""
+def match_rows(x: Tensor | None, rows: int) -> Tensor | None:
+    """Repeat each row of `x`, or keep one of each group of equal neighbours, to get `rows` rows."""
     if x is None or x.shape[0] == rows:
         return x
     return x.repeat_interleave(rows // x.shape[0], 0) if x.shape[0] < rows else x[:: x.shape[0] // rows]
@@ -110,22 +125,22 @@ class VanillaTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
 
-        Where each source has k rows of `hidden_states` (B * k, T, d), as the beams of a sentence, they are read as one
-        row of k * T queries (B, k * T, d), and the mask is one of these.
+        With k rows per source, (B * k, T, d), as for beams, the rows of a source become one row of k * T queries, and
+        the mask must cover those.
         """
         rows, length, _ = hidden_states.shape
         if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
             hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
-        hidden_states = in_autocast_dtype(hidden_states)
+        hidden_states = to_autocast_dtype(hidden_states)
         # (B, L, h * d_k) -> (B, h, L, d_k)
-        query = linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        query = apply_linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        if self.config._attn_implementation == "sdpa" and attends_by_products(query, key):
-            attend = short_attention
+        if self.config._attn_implementation == "sdpa" and use_bmm_attention(query, key):
+            attend = bmm_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        out = linear(self.out_proj, out.flatten(2))
+        out = apply_linear(self.out_proj, out.flatten(2))
         if out.shape[0] == rows:
             return out, weights
         if weights is not None:
@@ -134,14 +149,14 @@ class VanillaTransformerAttention(nn.Module):
         return out.reshape(rows, length, -1), weights
 
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; the encoder's never change."""
+        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; project the encoder's once."""
         own: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
-            states, own = in_autocast_dtype(encoder_states), getattr(cache, "cross_attention_cache", None)
+            states, own = to_autocast_dtype(encoder_states), getattr(cache, "cross_attention_cache", None)
             if own is not None:
                 if cache.is_updated.get(self.layer_idx):
                     return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
-        key = linear(self.k_proj, states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        value = linear(self.v_proj, states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
+        key = apply_linear(self.k_proj, states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        value = apply_linear(self.v_proj, states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
         return (key, value) if own is None else own.update(key, value, self.layer_idx)

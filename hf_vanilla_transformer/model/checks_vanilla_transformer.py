@@ -1,7 +1,6 @@
-"""What is wrong with the input of a model, said before an index error deep inside would say less.
+"""Errors about a model's inputs, raised before an index error deep inside would say less.
 
-Values are not looked at while a graph is compiled, exported or transformed, nor on an accelerator, which would have to
-wait.
+Values are not checked under compilation, export or transforms, nor on accelerators, where the check would synchronize.
 """
 
 from typing import Any
@@ -9,86 +8,85 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cpu_ops_vanilla_transformer import is_plain
+from .cpu_ops_vanilla_transformer import is_plain_cpu
 
-# What labels, and decoder input made of them, have where there is no token.
+# Label that the loss ignores; decoder input made of such labels keeps it where padding precedes the start token.
 IGNORE_INDEX = -100
 
 USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resize the model's vocabulary"
+PASS_LABELS = f"{IGNORE_INDEX} marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
-NO_CACHE = f"{IGNORE_INDEX} marks padding of labels: give the labels too, or `use_cache=False`, or pad on the right"
 
-
-def as_ids(ids: Tensor, name: str) -> Tensor:
-    """Return ids of any integer type in one that embeddings take.
+def to_integer_ids(ids: Tensor, name: str) -> Tensor:
+    """Convert ids of any integer dtype to one that embeddings take.
 
     Raises:
-        ValueError: The ids are no integers.
+        ValueError: The ids are not integers.
     """
     if ids.dtype in (torch.int64, torch.int32):
         return ids
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"{name} has the type {ids.dtype}, but ids are integers: convert it, as by `.long()`.")
+        raise ValueError(f"{name} has dtype {ids.dtype}, but ids are integers; convert it, as with `.long()`.")
     return ids.long()
 
 
-def check_ids(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER) -> None:
-    """Raise for an id outside of the vocabulary.
+def check_id_range(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER) -> None:
+    """Check that ids lie in the vocabulary.
 
     Args:
         ids: Ids of any shape.
-        size: Number of tokens, or classes, that there are; None if that is not known.
-        name: What to call the ids in the error.
-        remedy: What to do about it.
+        size: Number of tokens or classes; None if unknown.
+        name: Name of the ids in the error.
+        remedy: Advice in the error.
 
     Raises:
         ValueError: An id is negative, or not below `size`.
     """
-    if size is None or not ids.numel() or not is_plain(ids):
+    if size is None or not ids.numel() or not is_plain_cpu(ids):
         return
     lowest, highest = ids.aminmax()
     if lowest < 0 or highest >= size:
-        place = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
-        wrong = ids[tuple(place)].item()
-        remedy = NO_CACHE if wrong == IGNORE_INDEX else remedy
-        raise ValueError(f"{name} has {wrong} at {place}, but ids go from 0 to {size - 1}: {remedy}.")
+        index = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
+        wrong = ids[tuple(index)].item()
+        remedy = PASS_LABELS if wrong == IGNORE_INDEX else remedy
+        raise ValueError(f"{name} has {wrong} at {index}, but ids go from 0 to {size - 1}; {remedy}.")
 
 
-def check_rows(rows: int, sources: int) -> None:
-    """Raise for target rows that do not share out among the encoded sources."""
+def check_batch_sizes(rows: int, sources: int) -> None:
+    """Check that every source has the same number of target rows."""
     if rows != sources and rows % sources:
         raise ValueError(
-            f"the decoder's input has {rows} rows for {sources} encoded sources: give as many, or the same number for "
-            "each."
+            f"the decoder's input has {rows} rows for {sources} encoded sources; pass one row per source, or the same "
+            "number for each."
         )
 
 
 def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str, cache: Any = None) -> None:
-    """Raise for a mask that does not say of every token whether it is padding.
+    """Check that a mask covers the tokens.
 
     Args:
-        mask: The mask (B, L), or one of scores (B, 1, T, S), which may have any size; none passes.
-        rows: Sentences in the batch [B].
-        length: Tokens of each, cached ones included [L].
-        name: What to call the mask in the error.
-        cache: The cache of earlier tokens; where it is of fixed size, a mask may be as long as that.
+        mask: Padding mask (B, L), score mask (B, 1, T, S) of any size, or None.
+        rows: Batch size B.
+        length: Tokens per row L, cached ones included.
+        name: Name of the mask in the error.
+        cache: Cache of earlier tokens; a mask may be as long as a static one.
 
     Raises:
-        ValueError: The mask has another shape, or is one of scores but neither boolean nor to be added to them.
+        ValueError: A padding mask has another shape; a score mask is neither boolean nor additive.
     """
     if mask is None or torch.compiler.is_compiling():
         return
     if mask.dim() == 4:
         if mask.dtype != torch.bool and not mask.is_floating_point():
             raise ValueError(
-                f"{name} has the type {mask.dtype} and the shape {tuple(mask.shape)}, but a mask of four dimensions "
-                "is boolean, true where a query may look, or of floats that are added to the scores: convert it."
+                f"{name} has dtype {mask.dtype} and shape {tuple(mask.shape)}, but a mask of four dimensions is "
+                "boolean, true at visible keys, or of floats that are added to the scores; convert it."
             )
         return
     if tuple(mask.shape) == (rows, int(length)):
         return
     if cache is None or tuple(mask.shape) != (rows, cache.get_max_length()):
         raise ValueError(
-            f"{name} has the shape {tuple(mask.shape)}, but the shape of the tokens is {(rows, int(length))}, cached "
-            "ones included: give 1 for each token and 0 for padding."
+            f"{name} has shape {tuple(mask.shape)}, but the tokens have {(rows, int(length))}, cached ones included; "
+            "use 1 for each token and 0 for padding."
         )

@@ -17,13 +17,13 @@ NORM_POSITIONS = ("post", "pre", "none")
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
 
-# Similarity (0..1) above which an unknown keyword is taken for a misspelt field.
+# Similarity (0 to 1) above which an unknown keyword counts as a misspelt field.
 MISSPELLING_SIMILARITY = 0.85
 
-# Fields that each side has, after "encoder_" or "decoder_".
+# Fields of each side, without "encoder_" or "decoder_".
 SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
 
-# `AutoTokenizer.from_pretrained` hands its arguments to the configuration too; these resemble our `..._token_id`.
+# `AutoTokenizer.from_pretrained` passes its arguments to the configuration too; these resemble our `..._token_id`.
 TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
 
 
@@ -64,18 +64,18 @@ def derived(derive: Callable[[Any], Any]) -> Any:
 
 
 class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
-    """All sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
+    """Sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
 
-    Names follow `MarianConfig` wherever they mean the same. The paper's symbol stands in brackets.
+    Names follow `MarianConfig` where they mean the same; the paper's symbols are in brackets.
 
-    A field that may be `None` with a meaning is derived: it reads as the value in use, follows the fields that it
-    depends on when they change, and is saved as `None`. Every field is checked when a configuration is built or
-    loaded, when a model is built from it, and when either is saved.
+    A derived field stores and saves `None`, reads as the value in use, and follows the fields that it depends on.
+    Every field is checked when a configuration is built or loaded, when a model is built from it, and when either is
+    saved.
 
     Args:
         vocab_size: Number of source tokens.
-        decoder_vocab_size: Number of target tokens; `None` means `vocab_size`, as does the same number where both
-            sides share their embeddings.
+        decoder_vocab_size: Number of target tokens; `None` means `vocab_size`, as does the same number with shared
+            embeddings.
         d_model: Width of embeddings and layers [d_model].
         encoder_layers: Number of encoder layers [N].
         decoder_layers: Number of decoder layers [N].
@@ -83,40 +83,39 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         decoder_attention_heads: Heads of each decoder attention [h].
         encoder_ffn_dim: Inner width of the encoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
         decoder_ffn_dim: Inner width of the decoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
-        head_dim: Width of one head's queries and keys [d_k]; `None` means `d_model / heads`. Where the sides have
-            different numbers of heads, this reads as the encoder's, like `num_attention_heads`; see
-            `get_text_config` for the decoder's, and `attention_dims`.
-        value_head_dim: Width of one head's values [d_v]; `None` as for `head_dim`.
+        head_dim: Width of a head's queries and keys [d_k]; `None` means `d_model / heads`. If the sides differ in
+            heads, it reads as the encoder's, like `num_attention_heads`; `get_text_config` and `attention_dims` give
+            the decoder's.
+        value_head_dim: Width of a head's values [d_v]; `None` as for `head_dim`.
         activation_function: Any key of `transformers.activations.ACT2FN`, "linear" included.
         dropout: Probability of dropping an embedding or a sub-layer output [P_drop].
         attention_dropout: Probability of dropping an attention weight.
         activation_dropout: Probability of dropping an inner feed-forward activation.
-        norm_position: Layer normalization after each residual sum ("post", the paper), before each
-            sub-layer ("pre", the Annotated Transformer), or absent ("none").
-        final_layer_norm: Whether each stack ends in one more layer normalization; `None` means only
-            with `norm_position="pre"`.
+        norm_position: Layer normalization after each residual sum ("post", the paper), before each sub-layer ("pre",
+            the Annotated Transformer), or nowhere ("none").
+        final_layer_norm: Whether each stack ends in a layer normalization; `None` means only with
+            `norm_position="pre"`.
         layer_norm_eps: Epsilon of every layer normalization.
-        attention_bias: Whether the attention projections have biases (the paper's have none).
-        lm_head_bias: Whether the projection to the vocabulary has a bias.
+        attention_bias: Whether the attention projections have biases (not in the paper).
+        lm_head_bias: Whether the output projection has a bias.
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
-        sinusoidal_layout: "interleaved" sines and cosines (the paper), or "concatenated": all sines,
-            then all cosines (Marian, tensor2tensor).
-        max_position_embeddings: Longest sequence with learned positions; with sinusoids only the
-            number of cached positions, no limit.
+        sinusoidal_layout: "interleaved" sines and cosines (the paper), or "concatenated", all sines before all cosines
+            (Marian, tensor2tensor).
+        max_position_embeddings: Longest sequence with learned positions; with sinusoids a cache size, not a limit.
         scale_embedding: Whether embeddings are multiplied by `sqrt(d_model)` (section 3.4).
-        share_encoder_decoder_embeddings: Whether both sides read one embedding matrix (section 3.4).
+        share_encoder_decoder_embeddings: Whether both sides share one embedding matrix (section 3.4).
         tie_word_embeddings: Whether the output projection is the decoder's embedding matrix (section 3.4).
         use_cache: Whether decoding keeps keys and values by default.
-        pad_token_id: Id of the padding token, equal on both sides.
+        pad_token_id: Id of the padding token on both sides.
         bos_token_id: Id of the beginning-of-sequence token.
-        eos_token_id: Id, or ids, of the end-of-sequence token.
+        eos_token_id: Id or ids of the end-of-sequence token.
         decoder_start_token_id: Id of the token that decoding starts with.
-        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`.
-            Matrices start Xavier-uniform, biases at zero.
+        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`. Matrices start
+            Xavier-uniform, biases at zero.
 
     Raises:
-        ValueError: For an impossible value or combination, naming the field, its value and what would do,
-            and for an unknown keyword that looks like a misspelt field.
+        ValueError: A value or combination is impossible, or an unknown keyword resembles a field; the message names
+            the field, its value, and values that would do.
 
     Example:
         ```python
@@ -127,7 +126,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
 
     model_type = MODEL_TYPE
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    # Heads and inner feed-forward units are dealt out to the processes; see `from_pretrained(..., tp_plan="auto")`.
+    # Tensor parallelism shards heads and inner feed-forward units; see `from_pretrained(..., tp_plan="auto")`.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         f"{side}.layers.*.{part}": style
         for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn")))
@@ -138,7 +137,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             ("fc2", "rowwise"),
         )
     }
-    # Fully sharded, a layer is gathered when it runs; embeddings, which several parts may share, stay with the whole.
+    # FSDP gathers each layer when it runs; embeddings, which may be shared, stay with the root module.
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
         f"{side}.layers.*": "free_full_weight" for side in ("encoder", "decoder")
     }
@@ -184,18 +183,18 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     init_std: Derived[float | int] = derived(lambda config: config.d_model**-0.5)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check every field; leave to be derived what an earlier release stored of a shared vocabulary."""
         if self._auto_class is None:
-            # This class is the installed one: a folder that it is saved in holds no code that could be named.
+            # The installed class saves no code that `auto_map` could name.
             kwargs.pop("auto_map", None)
         super().__post_init__(**kwargs)
+        # Earlier releases stored the size of a shared vocabulary twice.
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size == self.vocab_size:
             self.decoder_vocab_size = None
         self.validate()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the configuration of a dictionary, with keyword arguments on top; `from_pretrained` ends here.
+        """Build a configuration from a dictionary and overriding keyword arguments; `from_pretrained` calls this.
 
         Raises:
             ValueError: As the constructor, also for the keyword arguments.
@@ -207,36 +206,37 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         return (config, unused) if return_unused else config
 
     def validate(self) -> None:
-        """Check every field; `save_pretrained`, of a model as well, calls this too.
+        """Check every field.
 
         Raises:
-            ValueError: For an impossible value or combination, naming the field, its value and what would do.
+            ValueError: As the constructor.
         """
         self._reject_misspelt(vars(self))
         self._check_choices()
         self._check_types()
         self._check_sizes()
+        self._check_combinations()
         self._check_probabilities()
         self._check_special_tokens()
         super().validate()  # type: ignore[misc]  # comes from the decorator `strict` of huggingface_hub
 
     def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
-        """Save the configuration to a file, if it is valid; takes the arguments of the base class."""
+        """Check the configuration and save it to a file; takes the arguments of the base class."""
         self.validate()
         super().to_json_file(json_file_path, use_diff)
 
     def attention_dims(self, heads: int) -> tuple[int, int]:
-        """Return the width of one head's keys [d_k] and values [d_v] for an attention of `heads` heads."""
+        """Return the widths of a head's keys [d_k] and values [d_v] in an attention of `heads` heads."""
         key, value = (vars(self)[name] for name in ("head_dim", "value_head_dim"))
         return key or self.d_model // heads, value or self.d_model // heads
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
-        """Return this configuration, or that of one side, as seen by `generate()` and its caches.
+        """Return this configuration, or that of one side, as `generate()` and its caches read it.
 
-        That of one side gives the side's sizes under the names of either side, and so `num_hidden_layers`,
-        `num_attention_heads`, `head_dim` and `vocab_size`. Where nobody asks for the encoder, `vocab_size` is the
-        number of target tokens: beam search (before transformers 5.23), transition scores, prompt lookup and
-        watermarks lay out the scores by it.
+        The configuration of a side has its sizes under the names of both sides, and so `num_hidden_layers`,
+        `num_attention_heads`, `head_dim` and `vocab_size`. Unless the encoder is asked for, `vocab_size` is the number
+        of target tokens, by which transition scores, prompt lookup, watermarks and, before transformers 5.23, beam
+        search index the scores.
         """
         if decoder == encoder and self.decoder_vocab_size == self.vocab_size:
             return self
@@ -251,24 +251,24 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         return config
 
     def _reject_misspelt(self, names: Iterable[str]) -> None:
-        """Raise for an unknown name close to a field; others pass, as everywhere in transformers."""
+        """Reject unknown names that resemble a field; others pass, as everywhere in transformers."""
         own = [field.name for field in fields(VanillaTransformerConfig)]
-        # `tie_encoder_decoder` stands in configurations that older releases of transformers wrote.
+        # Older releases of transformers saved `tie_encoder_decoder`.
         known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels", "tie_encoder_decoder"}
         for name in names:
             if name in known or name.startswith("_"):
                 continue
             if close := difflib.get_close_matches(name, own, n=1, cutoff=MISSPELLING_SIMILARITY):
-                raise ValueError(f"unknown field `{name}`: did you mean `{close[0]}`?")
+                raise ValueError(f"unknown field `{name}`; did you mean `{close[0]}`?")
 
     def _check_types(self) -> None:
-        """Raise for a value of another type, such as the text "8" from a configuration file."""
+        """Check the types of all fields: a configuration file may hold the text "8" for a number."""
         for name, annotation in VanillaTransformerConfig.__annotations__.items():
             if get_origin(annotation) is ClassVar:
                 continue
             types = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
             value = vars(self)[name]
-            # Python takes True for the integer 1; here it would be a mistake.
+            # True is an integer to Python, but not a size.
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 wanted = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
                 raise ValueError(f"`{name}` is {value!r}; it must be {wanted}.")
@@ -289,16 +289,18 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             raise ValueError(f"`layer_norm_eps` is {self.layer_norm_eps}; it must be above 0.")
         if not (self.init_std or 0) > 0:
             raise ValueError(f"`init_std` is {self.init_std}; it must be above 0, or None for d_model ** -0.5.")
+
+    def _check_combinations(self) -> None:
         self._check_heads()
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
-                f"`d_model` is {self.d_model}, but sinusoidal positions need an even width: "
+                f"`d_model` is {self.d_model}, but sinusoidal positions need an even width; "
                 'use an even `d_model`, or `position_embedding_type="learned"`.'
             )
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"`share_encoder_decoder_embeddings` is True, but `decoder_vocab_size` is {self.decoder_vocab_size} "
-                f"and `vocab_size` is {self.vocab_size}: make them equal, or set "
+                f"and `vocab_size` is {self.vocab_size}; make them equal, or set "
                 "`share_encoder_decoder_embeddings=False`."
             )
 
@@ -309,7 +311,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             heads = getattr(self, name)
             if self.d_model % heads:
                 raise ValueError(
-                    f"`d_model` is {self.d_model}, which `{name}`={heads} does not divide: "
+                    f"`d_model` is {self.d_model}, which `{name}`={heads} does not divide; "
                     "use a multiple, or set both `head_dim` and `value_head_dim`."
                 )
 
@@ -334,7 +336,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                 raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and below 1.")
 
     def _check_special_tokens(self) -> None:
-        """Special ids are shared by both sides, so each must lie in the smaller vocabulary."""
+        # Both sides share the special ids, so the smaller vocabulary must contain them.
         vocabulary = min(self.vocab_size, self.decoder_vocab_size)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, name)

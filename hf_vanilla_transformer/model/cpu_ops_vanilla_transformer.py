@@ -1,10 +1,9 @@
-"""Linear layers, dropout and short attention by the fastest way that PyTorch has on a CPU; elsewhere the plain way.
+"""Linear layers, dropout and attention by PyTorch's fastest CPU routines, with unchanged results.
 
-Nothing here changes what is computed, only by which routine. The plain way is taken on accelerators, wherever a graph
-is compiled, exported or traced, for tensors that are more than data (dealt out, quantized, wrapped), and for layers
-that are more than their weights.
+The standard routine runs on accelerators, under compilation, export or tracing, for tensors that are more than data
+(sharded, quantized, wrapped), and for layers that are more than their weights.
 
-Shape legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width, d_v value width.
+Shapes: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width, d_v value width.
 """
 
 from collections.abc import Iterator
@@ -18,15 +17,12 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
-# Dropout compares 16 random bits with a threshold: p is rounded to a multiple of 2 ** -16.
-DROPOUT_LEVELS = 2**16
-
 DENSE_TYPES = (Tensor, nn.Parameter)
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Return whether these are dense tensors on the CPU, and only the code at hand sees what is done to them."""
-    # Asked for each product: a loop takes half the time of a generator.
+def is_plain_cpu(*tensors: Tensor) -> bool:
+    """Whether all are dense CPU tensors and nothing traces or intercepts ops."""
+    # Runs before every product: a loop takes half the time of a generator.
     for tensor in tensors:
         if type(tensor) not in DENSE_TYPES or not tensor.is_cpu or tensor.layout is not torch.strided:
             return False
@@ -34,30 +30,29 @@ def is_plain(*tensors: Tensor) -> bool:
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._len_torch_dispatch_stack()
-        or is_transformed()
+        or in_function_transform()
     )
 
 
-def is_transformed() -> bool:
-    """Return whether a transform of functions (`torch.func`) or a derivative forward sees what is done.
-
-    Not to be asked while a graph is compiled.
-    """
+def in_function_transform() -> bool:
+    """Whether a `torch.func` transform or forward-mode differentiation is active; do not call while compiling."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def in_autocast_dtype(x: Tensor) -> Tensor:
-    """Return `x` in the type that autocast gives the factors of a product: cast once for several products."""
-    return x.to(torch.get_autocast_dtype(x.device.type)) if x.dtype == torch.float32 and is_autocast(x) else x
-
-
-def is_autocast(x: Tensor) -> bool:
-    """Return whether autocast chooses the type of products of `x`; it does not know the "meta" device."""
+def autocast_enabled(x: Tensor) -> bool:
+    """Whether autocast is on for the device of `x`; it does not know the "meta" device."""
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+def to_autocast_dtype(x: Tensor) -> Tensor:
+    """Cast `x` as autocast would for a product, so that several products share one cast."""
+    if x.dtype == torch.float32 and autocast_enabled(x):
+        return x.to(torch.get_autocast_dtype(x.device.type))
+    return x
+
+
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of sums over tensors of `dtype`: at least float32."""
+    """Return the dtype for sums over tensors of `dtype`: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -65,21 +60,20 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def mkl_is_slow() -> bool:
-    """Return whether MKL, which `torch.mm` calls, multiplies float32 matrices more slowly than oneDNN.
+    """Whether MKL, behind `torch.mm`, multiplies float32 matrices more slowly than oneDNN.
 
-    MKL leaves half of an AMD processor's AVX-512 unused: 200 against 450 billion operations a second on two cores of
-    an EPYC 9005.
+    On AMD processors MKL leaves half of AVX-512 unused: 200 against 450 GFLOP/s on two cores of an EPYC 9005.
     """
-    facts = torch.cpu.get_capabilities()
-    return bool(facts.get("avx512_f")) and "AMD" in facts.get("cpu_name", "")
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_f")) and "AMD" in capabilities.get("cpu_name", "")
 
 
-FAST_PRODUCTS = torch.backends.mkldnn.is_available() and mkl_is_slow()
-FAST_BFLOAT16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+ONEDNN_BEATS_MKL = torch.backends.mkldnn.is_available() and mkl_is_slow()
+ONEDNN_HAS_BFLOAT16 = torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def is_only_its_weights(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Return whether a linear layer does nothing but x W^T + b: no adapter, no hook, no other forward."""
+def is_bare_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether `layer` computes x W^T + b and nothing else: no adapter, hook or patched `forward`."""
     return type(layer) is nn.Linear and not (
         "forward" in layer.__dict__
         or layer._forward_hooks
@@ -90,32 +84,32 @@ def is_only_its_weights(layer: nn.Module) -> TypeGuard[nn.Linear]:
     )
 
 
-def linear(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, (..., M) for `x` (..., K)."""
-    if torch.compiler.is_compiling() or not is_only_its_weights(layer):
+    if torch.compiler.is_compiling() or not is_bare_linear(layer):
         return layer(x)
-    if (packed := _packed_weights.get()) is not None and gains_by_packing(x, layer.weight):
-        return _packed_linear(packed, layer, x)
-    if has_fast_product(x, layer.weight):
+    if (cache := _packed_weights.get()) is not None and gains_from_packing(x, layer.weight):
+        return _packed_linear(cache, layer, x)
+    if prefers_onednn(x, layer.weight):
         if torch.is_grad_enabled():
-            return _Linear.apply(x, layer.weight, layer.bias)
-        return _product(x, layer.weight, layer.bias)
+            return _OneDNNLinear.apply(x, layer.weight, layer.bias)
+        return _onednn_linear(x, layer.weight, layer.bias)
     return layer(x)
 
 
-# Rows up to which reading the weights costs more than multiplying by them.
-FEW_ROWS = 64
-# Products with a weight before it is packed: packing costs as much as some products save.
+# Up to so many rows, reading the weights costs more than multiplying by them.
+MAX_PACKED_ROWS = 64
+# Packing a weight costs as much as it saves in some products.
 USES_BEFORE_PACKING = 4
 
 _packed_weights: ContextVar[dict[nn.Module, Any] | None] = ContextVar("packed_weights", default=None)
 
 
 @contextmanager
-def packing() -> Iterator[None]:
-    """Keep a second copy of bfloat16 weights that are used again and again, laid out as oneDNN reads them fastest.
+def weight_packing() -> Iterator[None]:
+    """Keep copies of frequently used bfloat16 weights in oneDNN's fastest layout; weights must not change inside.
 
-    Inside, weights must not change. It pays where a few rows meet all weights at every step, as in decoding.
+    Pays where few rows meet all weights at every step, as in decoding.
     """
     token = _packed_weights.set({})
     try:
@@ -124,100 +118,100 @@ def packing() -> Iterator[None]:
         _packed_weights.reset(token)
 
 
-def gains_by_packing(x: Tensor, weight: Tensor) -> bool:
-    """Return whether `x` (..., K) has so few rows that its product with a packed weight is faster."""
-    few = x.numel() <= FEW_ROWS * x.shape[-1]
-    return FAST_BFLOAT16 and few and not torch.is_grad_enabled() and suits_onednn(x, weight, torch.bfloat16)
+def gains_from_packing(x: Tensor, weight: Tensor) -> bool:
+    """Whether `x` (..., K) has so few rows that a product with a packed weight is faster."""
+    few_rows = x.numel() <= MAX_PACKED_ROWS * x.shape[-1]
+    return (
+        ONEDNN_HAS_BFLOAT16 and few_rows and not torch.is_grad_enabled() and onednn_supports(x, weight, torch.bfloat16)
+    )
 
 
-def _packed_linear(packed: dict[nn.Module, Any], layer: nn.Linear, x: Tensor) -> Tensor:
-    uses_or_weight = packed.get(layer, 0)
+def _packed_linear(cache: dict[nn.Module, Any], layer: nn.Linear, x: Tensor) -> Tensor:
+    uses_or_weight = cache.get(layer, 0)
     if isinstance(uses_or_weight, Tensor):
         return torch.ops.mkldnn._linear_pointwise(x, uses_or_weight, layer.bias, "none", [], "")
     if uses_or_weight == USES_BEFORE_PACKING:
-        packed[layer] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), FEW_ROWS)
+        cache[layer] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), MAX_PACKED_ROWS)
     else:
-        packed[layer] = uses_or_weight + 1
+        cache[layer] = uses_or_weight + 1
     return layer(x)
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + b, (N, M) for `x` (N, K), `weight` (M, K) and `bias` (M); keeps no gradient."""
-    if has_fast_product(x, weight):
-        return _product(x, weight, bias)
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b, (N, M) for `x` (N, K), `weight` (M, K) and `bias` (M), without autograd."""
+    if prefers_onednn(x, weight):
+        return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def has_fast_product(x: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN multiplies these faster than `torch.mm` would."""
-    return FAST_PRODUCTS and not torch.is_autocast_enabled("cpu") and suits_onednn(x, weight, torch.float32)
+def prefers_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies these faster than `torch.mm`."""
+    return ONEDNN_BEATS_MKL and not torch.is_autocast_enabled("cpu") and onednn_supports(x, weight, torch.float32)
 
 
-def suits_onednn(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether oneDNN, unless it is switched off, can multiply these in that type."""
-    switched_on = bool(torch.backends.mkldnn.enabled)
-    return switched_on and x.dtype == weight.dtype == dtype and x.numel() > 0 and is_plain(x, weight)
+def onednn_supports(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether oneDNN is enabled and can multiply these in `dtype`."""
+    enabled = bool(torch.backends.mkldnn.enabled)
+    return enabled and x.dtype == weight.dtype == dtype and x.numel() > 0 and is_plain_cpu(x, weight)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W^T + b by oneDNN, which is slow where neither a matrix nor its transpose lies in one piece."""
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # oneDNN is slow where neither the matrix nor its transpose is contiguous.
     if not (weight.is_contiguous() or weight.T.is_contiguous()):
         weight = weight.contiguous()
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-class _Linear(torch.autograd.Function):
-    """x W^T + b and its gradients by oneDNN."""
-
+class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return _onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        for_x, for_weight, for_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
-        # A gradient that is differentiated again must be made of operations that are.
-        product = F.linear if torch.is_grad_enabled() else _product
-        d_x = product(grads, weight.T, None).view_as(x) if for_x else None
-        d_bias = grads.sum(0) if for_bias else None
-        if not for_weight:
+        # A second derivative needs differentiable ops.
+        product = F.linear if torch.is_grad_enabled() else _onednn_linear
+        d_x = product(grads, weight.T, None).view_as(x) if needs_x else None
+        d_bias = grads.sum(0) if needs_bias else None
+        if not needs_weight:
             return d_x, None, d_bias
         # oneDNN is faster where the result has fewer rows than columns.
-        wide = weight.shape[0] <= weight.shape[1]
-        d_weight = product(grads.T, rows.T, None) if wide else product(rows.T, grads.T, None).T
+        is_wide = weight.shape[0] <= weight.shape[1]
+        d_weight = product(grads.T, rows.T, None) if is_wide else product(rows.T, grads.T, None).T
         return d_x, d_weight, d_bias
 
 
 # Dropout
 
+# Dropout compares 16 random bits with a threshold, which rounds p to a multiple of 2 ** -16.
+DROPOUT_LEVELS = 2**16
 
-def drop_out(x: Tensor, p: float, training: bool) -> Tensor:
-    """Return `x` with elements set to zero at random with probability `p`, the others divided by 1 - p.
 
-    On a CPU, `p` is rounded to a multiple of 2 ** -16, and what is kept divided accordingly.
+def apply_dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Zero elements of `x` with probability `p` and divide the others by 1 - p.
+
+    On a CPU `p` is rounded to a multiple of 2 ** -16, and the scale follows the rounded value.
     """
     if not training or p == 0:
         return x
     threshold = round(p * DROPOUT_LEVELS)
-    if not 0 < threshold < DROPOUT_LEVELS or not x.is_floating_point() or not is_plain(x):
+    if not 0 < threshold < DROPOUT_LEVELS or not x.is_floating_point() or not is_plain_cpu(x):
         return F.dropout(x, p)
     return _Dropout.apply(x, threshold)
 
 
 class _Dropout(torch.autograd.Function):
-    """Dropout whose random numbers cost a seventh of `F.dropout`'s, and whose mask is one byte an element."""
+    """Dropout with random numbers at a seventh of the cost of `F.dropout`, and a mask of one byte per element."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: int) -> Tensor:
-        bits = (
-            torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
-            .random_(-(2**63), None)
-            .view(torch.int16)
-        )
-        kept = (bits[: x.numel()] >= threshold - DROPOUT_LEVELS // 2).view(x.shape)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        bits = words.view(torch.int16)[: x.numel()]
+        kept = (bits >= threshold - DROPOUT_LEVELS // 2).view(x.shape)
         ctx.scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - threshold)
         ctx.save_for_backward(kept)
         return torch.ops.aten.native_dropout_backward(x, kept, ctx.scale)
@@ -232,28 +226,28 @@ class _Dropout(torch.autograd.Function):
 
 # Attention
 
-# Keys up to which two products and a softmax beat PyTorch's flash attention for bfloat16 on a CPU.
-SHORT_ATTENTION = 512
-# Products of so many heads or fewer cost more in the call than flash attention does in all.
-FEW_HEADS = 64
+# Up to so many keys, two products and a softmax beat PyTorch's bfloat16 flash attention on a CPU.
+MAX_BMM_KEYS = 512
+# Up to so many heads of a batch, calling bmm costs more than all of flash attention.
+MAX_FLASH_HEADS = 64
 
 
-def attends_by_products(query: Tensor, key: Tensor) -> bool:
-    """Return whether `short_attention` is the fastest for these (B, h, T, d_k) and (B, h, S, d_k).
+def use_bmm_attention(query: Tensor, key: Tensor) -> bool:
+    """Whether `bmm_attention` is the fastest for these (B, h, T, d_k) and (B, h, S, d_k).
 
-    On a CPU it is for bfloat16, and for the single query of each row that decoding asks.
+    On a CPU it is for bfloat16, and for the single query per row of a decoding step.
     """
-    if not is_plain(query, key):
+    if not is_plain_cpu(query, key):
         return False
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
-    if batch * heads <= FEW_HEADS:
+    if batch * heads <= MAX_FLASH_HEADS:
         return False
     if query.dtype == torch.bfloat16:
-        return queries == 1 or keys <= SHORT_ATTENTION
+        return queries == 1 or keys <= MAX_BMM_KEYS
     return query.dtype == torch.float32 and queries == 1 and not torch.is_grad_enabled()
 
 
-def short_attention(
+def bmm_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -263,15 +257,26 @@ def short_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention (section 3.2.1, eq. 1) by batched products, with all weights stored.
+    """Scaled dot-product attention (section 3.2.1, eq. 1) as two batched matrix products.
 
-    Takes query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) and the mask that SDPA takes: None, or
-    true where a query may look; returns the output (B, T, h, d_v).
+    Args:
+        module: Its `is_causal` hides later keys where there is no mask.
+        query: (B, h, T, d_k).
+        key: (B, h, S, d_k).
+        value: (B, h, S, d_v).
+        attention_mask: As for SDPA: additive, or boolean and true at visible keys.
+        scaling: Factor of the scores.
+        dropout: Probability of dropping an attention weight.
+        **kwargs: Ignored; other implementations take more.
+
+    Returns:
+        The output (B, T, h, d_v), and None for the weights.
     """
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
     query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))
     scores = torch.bmm(query * scaling, key.transpose(1, 2))
-    may_look_somewhere = attention_mask is None
+    # A query without visible keys gets 0, as from SDPA; plain softmax costs less but gives NaN.
+    softmax = torch.softmax if attention_mask is None else torch._safe_softmax
     if attention_mask is None and module.is_causal and queries > 1:
         attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
     if attention_mask is not None:
@@ -281,8 +286,5 @@ def short_attention(
         else:
             scores = scores + attention_mask
         scores = scores.flatten(0, 1)
-    # A query that may look nowhere gets 0, as from SDPA; softmax, which costs less, would give NaN.
-    softmax = torch.softmax if may_look_somewhere else torch._safe_softmax
-    weights = softmax(scores, -1).to(value.dtype)
-    weights = drop_out(weights, dropout, training=True)
+    weights = apply_dropout(softmax(scores, -1).to(value.dtype), dropout, training=True)
     return torch.bmm(weights, value).view(batch, heads, queries, -1).transpose(1, 2), None

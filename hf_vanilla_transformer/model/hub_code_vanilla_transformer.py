@@ -1,6 +1,6 @@
-"""The code that travels with a shared model, so that who has not this package loads it with `trust_remote_code=True`.
+"""The code that `push_to_hub` uploads with a model, so that `trust_remote_code=True` loads it without this package.
 
-Code goes along when something is pushed to the Hub, and only then: a checkpoint of a training run holds none.
+Only uploads carry code; `save_pretrained` and training checkpoints do not.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 MODEL_TYPE = "vanilla_transformer"
 
-# What each Auto class loads, as `module.class`: an entry of config.json.
+# The class that each Auto class loads, as `module.class`, for config.json.
 MODEL_AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
@@ -20,23 +20,23 @@ MODEL_AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
 }
 
-# The same of tokenizer_config.json, for a slow and for a fast tokenizer.
+# The slow and the fast tokenizer, for tokenizer_config.json.
 TOKENIZER_AUTO_MAP = {"AutoTokenizer": [None, "tokenization_vanilla_transformer.VanillaTransformerTokenizer"]}
 
 CODE_FILES = "*_vanilla_transformer.py"
 
 
 def code_files() -> list[Path]:
-    """Return the files that travel: this one, and those beside it with the same ending."""
+    """Return the files to upload: all beside this one with its ending."""
     return sorted(Path(__file__).parent.glob(CODE_FILES))
 
 
 def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file, with what the Auto classes are to load where that is a class of this package.
+    """Add the `auto_map` of this package's classes to the settings of a configuration file.
 
     Args:
-        name: Name of the file.
-        settings: What it holds.
+        name: "config.json" or "tokenizer_config.json"; other files stay unchanged.
+        settings: Contents of the file.
     """
     if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
         return settings | {"auto_map": MODEL_AUTO_MAP}
@@ -46,7 +46,7 @@ def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_code(folder: str | os.PathLike[str]) -> None:
-    """Put the code into a saved folder, and name it in the configuration files that are there."""
+    """Copy the code into a saved folder and name its classes in the configuration files there."""
     for file in code_files():
         shutil.copyfile(file, Path(folder) / file.name)
     for name in ("config.json", "tokenizer_config.json"):
@@ -57,13 +57,12 @@ def add_code(folder: str | os.PathLike[str]) -> None:
 
 
 class HubCodeMixin:
-    """Makes `push_to_hub` of a configuration, a model or a tokenizer take the code along."""
+    """Uploads the code with every `push_to_hub` of a configuration, model or tokenizer."""
 
     def _upload_modified_files(self, working_dir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        """Add the code to what is about to be uploaded, then upload it."""
         add_code(working_dir)
-        parent: Any = super()
-        return parent._upload_modified_files(working_dir, *args, **kwargs)
+        base: Any = super()
+        return base._upload_modified_files(working_dir, *args, **kwargs)
 
 
 __all__ = ["MODEL_TYPE", "HubCodeMixin", "add_code", "code_files", "with_auto_map"]

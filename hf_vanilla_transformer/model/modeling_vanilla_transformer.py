@@ -1,8 +1,10 @@
 """The encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017), arXiv:1706.03762.
 
-Leaf first, the entry class last; attention (section 3.2), positions (3.5) and losses (5.4) are files of their own.
-Shape legend: B batch, S source length, T target length, L either, P cached positions, h heads, d model width
-[d_model], V target vocabulary, K classes.
+Leaf modules first, entry classes last; attention (section 3.2), positions (3.5) and losses (5.4) have files of their
+own.
+
+Shapes: B batch, S source length, T target length, L either, P cached positions, h heads, d model width, d_k key width,
+V target vocabulary, K classes.
 """
 
 import math
@@ -26,27 +28,27 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams, ready_made, regroup
-from .checks_vanilla_transformer import as_ids, check_ids, check_mask, check_rows
+from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams, lowest_to_inf, match_rows
+from .checks_vanilla_transformer import check_batch_sizes, check_id_range, check_mask, to_integer_ids
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import drop_out, linear
+from .cpu_ops_vanilla_transformer import apply_dropout, apply_linear
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
     mean_over_labels,
-    padding_last,
-    put_back,
+    move_padding_right,
+    restore_padding,
     shift_tokens_right,
     summed_loss,
     summed_loss_without_logits,
 )
-from .positions_vanilla_transformer import POSITION_EMBEDDINGS, leading_padding
+from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 
 class ForwardOptions(TypedDict, total=False):
-    """Keyword arguments that every model takes."""
+    """Keyword arguments of every model's `forward`."""
 
     output_attentions: bool | None
     output_hidden_states: bool | None
@@ -54,7 +56,7 @@ class ForwardOptions(TypedDict, total=False):
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """Self-attention, in a decoder also attention to the encoder, then feed-forward. Section 3.1, figure 1."""
+    """Self-attention, in a decoder also encoder-decoder attention, then feed-forward. Section 3.1, figure 1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, heads: int, ffn_dim: int, is_decoder: bool):
         super().__init__()
@@ -79,8 +81,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         encoder_attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Map (B, L, d) to (B, L, d); without `encoder_hidden_states` (B, S, d) nothing attends to the encoder."""
-        # Self-attention, masked in a decoder
+        """Map (B, L, d) to (B, L, d); skip encoder-decoder attention without `encoder_hidden_states` (B, S, d)."""
+        # Self-attention
         hidden_states = self._residual(
             hidden_states, self.self_attn_layer_norm, self.self_attn, attention_mask=attention_mask, **kwargs
         )
@@ -99,37 +101,37 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
-        """LayerNorm(x + Dropout(Sublayer(x))), sections 3.1, 5.4; with "pre", x + Dropout(Sublayer(LayerNorm(x)))."""
+        """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) if "pre"."""
         pre = self.config.norm_position == "pre"
         output = sublayer(norm(x) if pre else x, **kwargs)[0]
-        x = x + drop_out(output, self.config.dropout, self.training)
+        x = x + apply_dropout(output, self.config.dropout, self.training)
         return x if pre else norm(x)
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
-        """FFN(x) = max(0, x W1 + b1) W2 + b2, any activation for max; has no weights to return. Section 3.3, eq. 2."""
-        inner = self.activation_fn(linear(self.fc1, hidden_states))
-        return linear(self.fc2, drop_out(inner, self.config.activation_dropout, self.training)), None
+        """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
+        inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
+        return apply_linear(self.fc2, apply_dropout(inner, self.config.activation_dropout, self.training)), None
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
-    """A layer of the encoder. Section 3.1 (encoder)."""
+    """Encoder layer. Section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, config.encoder_attention_heads, config.encoder_ffn_dim, is_decoder=False)
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
-    """A layer of the decoder. Section 3.1 (decoder)."""
+    """Decoder layer. Section 3.1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config, layer_idx, config.decoder_attention_heads, config.decoder_ffn_dim, is_decoder=True)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """What encoder and decoder share: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
+    """Base class of encoder and decoder: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
 
-    # What the names of a side's inputs begin with in a model with both sides.
-    side = ""
+    # Prefix of this side's inputs in error messages.
+    input_prefix = ""
 
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[VanillaTransformerLayer]):
         super().__init__(config)
@@ -143,29 +145,29 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     @property
     def num_embeddings(self) -> int | None:
-        """Size of the vocabulary; None where a wrapper, as of LoRA, does not tell."""
+        """Vocabulary size; None if a wrapper such as LoRA's hides it."""
         return getattr(self.embed_tokens, "num_embeddings", None)
 
     def _embed(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
-        """Return the scaled embeddings plus positions that the first layer takes, (B, L, d)."""
+        """Return the input (B, L, d) of the first layer: scaled embeddings plus positions."""
         past = 0 if cache is None else cache.get_seq_length()
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of `input_ids` and `inputs_embeds`.")
+            raise ValueError("pass exactly one of `input_ids` and `inputs_embeds`.")
         if input_ids is not None:
-            name = f"`{self.side}input_ids`"
-            input_ids = as_ids(input_ids, name)
-            check_ids(input_ids, self.num_embeddings, name)
+            name = f"`{self.input_prefix}input_ids`"
+            input_ids = to_integer_ids(input_ids, name)
+            check_id_range(input_ids, self.num_embeddings, name)
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.side}attention_mask`", cache)
+        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.input_prefix}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
-        positions = self.embed_positions(past, embeds.shape[1], leading_padding(mask))
-        return drop_out(embeds + positions.to(embeds), self.config.dropout, self.training)
+        positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
+        return apply_dropout(embeds + positions.to(embeds), self.config.dropout, self.training)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
-    """A stack of N encoder layers over embedded source tokens. Section 3.1."""
+    """Stack of N encoder layers over embedded source tokens. Section 3.1."""
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerEncoderLayer,
@@ -188,19 +190,19 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
         Raises:
-            ValueError: If the inputs do not fit together, or learned positions are too few.
+            ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(self.config, hidden_states, ready_made(attention_mask))
+        mask = create_bidirectional_mask(self.config, hidden_states, lowest_to_inf(attention_mask))
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
-    """A stack of N decoder layers over embedded target tokens. Section 3.1."""
+    """Stack of N decoder layers over embedded target tokens. Section 3.1."""
 
-    side = "decoder_"
+    input_prefix = "decoder_"
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
@@ -213,7 +215,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         super().__init__(config, config.decoder_vocab_size, layers)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the target vocabulary, the only one of a decoder alone."""
+        """Resize the target vocabulary."""
         shared = self.config.share_encoder_decoder_embeddings
         resize = super().resize_token_embeddings if shared else self.resize_decoder_token_embeddings
         return resize(*args, **kwargs)
@@ -233,27 +235,20 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
 
-        `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; later positions are
-        hidden from a token in any case (section 3.2.3). There may be k rows of tokens, one after the other, for each
-        encoded source: (B * k, T) over (B, S, d).
+        `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; attention is causal regardless
+        (section 3.2.3). The target may have k consecutive rows per source: (B * k, T) over (B, S, d).
 
         Raises:
-            ValueError: If the inputs do not fit together, or learned positions are too few.
+            ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values)
-        self_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        mask = create_causal_mask(self.config, hidden_states, ready_made(attention_mask), past_key_values=self_cache)
-        queries = hidden_states
-        if encoder_hidden_states is not None:
-            given, length = encoder_hidden_states.shape[:2]
-            check_mask(encoder_attention_mask, given, length, "`attention_mask`")
-            sources = self._sources(queries.shape[0], given, past_key_values)
-            encoder_hidden_states = regroup(encoder_hidden_states, sources)
-            encoder_attention_mask = ready_made(regroup(encoder_attention_mask, sources))
-            queries = queries if queries.shape[0] == sources else fold_beams(queries, sources)
-        encoder_mask = create_bidirectional_mask(self.config, queries, encoder_attention_mask, encoder_hidden_states)
+        own_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        mask = create_causal_mask(self.config, hidden_states, lowest_to_inf(attention_mask), past_key_values=own_cache)
+        encoder_hidden_states, encoder_mask = self._prepare_source(
+            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
+        )
         for layer in self.layers:
             hidden_states = layer(
                 hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
@@ -262,23 +257,36 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
 
-    def _sources(self, rows: int, given: int, cache: Any) -> int:
-        """Return how many sources the `rows` of the target attend to, of which there are `given`.
+    def _prepare_source(
+        self, hidden_states: Tensor, encoder_states: Tensor | None, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor | None, Any]:
+        """Match the encoder's rows with those of the target; return its states and the mask of its keys."""
+        if encoder_states is not None:
+            given, length = encoder_states.shape[:2]
+            check_mask(mask, given, length, "`attention_mask`")
+            sources = self._count_sources(hidden_states.shape[0], given, cache)
+            encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
+            if hidden_states.shape[0] != sources:
+                hidden_states = fold_beams(hidden_states, sources)
+        return encoder_states, create_bidirectional_mask(self.config, hidden_states, mask, encoder_states)
 
-        As many as the cache has, which may have been made of each source once, or repeated for the beams. Flash
-        attention would take the mask of a source for one of its queries, so that each row needs its own.
+    def _count_sources(self, rows: int, given: int, cache: Any) -> int:
+        """Return how many sources the `rows` of the target attend to.
+
+        As many as the cross-attention cache holds, each once or repeated for the beams, or else all `given`. Flash
+        attention would apply a source's mask to one of its queries, so each row needs a source of its own.
         """
         sources = given
         if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
             cached: Any = cache.cross_attention_cache.layers[0]
             sources = cached.keys.shape[0]
         for count in (given, sources):
-            check_rows(rows, count)
+            check_batch_sizes(rows, count)
         return rows if is_flash_attention_requested(self.config) else sources
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Encoder and decoder without the projection to the vocabulary. Figure 1."""
+    """Encoder and decoder without the output projection. Figure 1."""
 
     _tieable_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
 
@@ -291,20 +299,18 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Return the tied weights; sharing the two embeddings does not hang on `tie_word_embeddings`."""
+        """Return the tied weights; sharing the embeddings does not depend on `tie_word_embeddings`."""
         return super().get_expanded_tied_weights_keys(True) if all_submodels else dict(self._tied_weights_keys or {})
 
     @property
     def shared(self) -> nn.Module | None:
-        """The embeddings that both sides read, if they do."""
+        """The shared embeddings, or None."""
         return self.encoder.embed_tokens if self.config.share_encoder_decoder_embeddings else None
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the shared embeddings, or else the encoder's."""
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the shared embeddings, or else the encoder's."""
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
@@ -323,13 +329,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqModelOutput:
-        """Encode the source (B, S), or take `encoder_outputs`, and decode the target (B, T) over it to (B, T, d).
+        """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
 
         Raises:
-            ValueError: If the inputs do not fit together, or learned positions are too few.
+            ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
-            raise ValueError("give exactly one of `decoder_input_ids` and `decoder_inputs_embeds`, or only `labels`.")
+            raise ValueError("pass exactly one of `decoder_input_ids` and `decoder_inputs_embeds`, or only `labels`.")
         encoded: Any = encoder_outputs
         if encoded is None:
             encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
@@ -359,7 +365,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedModel, VanillaTransformerGenerationMixin):
-    """The whole Transformer, with the projection to the target vocabulary; trains, and decodes by `generate()`."""
+    """Encoder, decoder and output projection, for training and `generate()`. Figure 1."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _tieable_weights_keys = {
@@ -376,9 +382,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self.post_init()
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder input (B, T) for `labels` (B, T); data collators call this.
+        """Return the decoder input (B, T) for `labels` (B, T); called by data collators.
 
-        Padding on the left stays -100, which `forward` takes unless it fills a cache.
+        Padding on the left stays -100, which `forward` accepts unless it fills a cache.
         """
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
@@ -401,43 +407,39 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         skip_logits: bool = False,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
-        """Return the logits (B, T, V) of the next target token, and the loss where `labels` (B, T) are given.
+        """Return the logits (B, T, V) of the next target token, and the loss if `labels` (B, T) are given.
 
         Args:
             input_ids: Source tokens (B, S).
             attention_mask: 1 at source tokens, 0 at padding, (B, S).
-            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right, with the start token before the
-                first label of a row. A row may begin with -100 for padding, unless a cache is filled.
+            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right. Unless a cache is filled, rows
+                may start with -100 for padding.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
-            encoder_outputs: What the encoder returned, to spare running it.
+            encoder_outputs: Outputs of the encoder, to skip running it.
             past_key_values: Keys and values of earlier target tokens.
-            inputs_embeds: Source embeddings (B, S, d), unscaled, instead of `input_ids`.
-            decoder_inputs_embeds: Target embeddings (B, T, d), unscaled, instead of `decoder_input_ids`.
-            labels: Target tokens to predict (B, T); -100 is left out of the loss.
+            inputs_embeds: Unscaled source embeddings (B, S, d) instead of `input_ids`.
+            decoder_inputs_embeds: Unscaled target embeddings (B, T, d) instead of `decoder_input_ids`.
+            labels: Target tokens to predict (B, T); the loss ignores -100.
             use_cache: Whether to return `past_key_values`; never with `labels`.
-            logits_to_keep: Compute logits for the last so many positions only (0: all), or for these indices;
-                with `labels`, always for all.
-            num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
-                are accumulated into one step. By default, the labels of this batch.
-            smoothing: Epsilon of the label smoothing of section 5.4, at least 0 and below 1, in this call's loss;
-                `Trainer` would take an argument with "label" in its name for labels.
-            skip_logits: Whether to compute the loss without storing logits (`logits` is then None).
+            logits_to_keep: Number of last positions, or their indices, to compute logits for; 0, or `labels`: all.
+            num_items_in_batch: Labels in all accumulated batches, to divide the summed loss by; by default those here.
+            smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). Its name avoids "label": `Trainer` takes
+                such arguments for labels.
+            skip_logits: Whether to compute the loss without storing logits, which are None then.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
-            ValueError: If a side has no input or two, a mask another shape than the tokens, an id no embedding,
-                learned positions are too few, or epsilon is out of range.
+            ValueError: The inputs are inconsistent, out of range, or exceed learned positions.
         """
-        places, use_cache = None, self.config.use_cache if use_cache is None else use_cache
-        fills_cache = labels is None and (use_cache or past_key_values is not None)
+        use_cache, indices = self.config.use_cache if use_cache is None else use_cache, None
         if labels is not None:
-            use_cache = False
-            labels = check_labels(labels, self.get_decoder().num_embeddings)
+            use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        # A cache would keep tokens in the places that they are moved to.
+        # A cache would keep moved tokens where they were moved to.
+        fills_cache = labels is None and (use_cache or past_key_values is not None)
         if decoder_input_ids is not None and not fills_cache:
-            decoder_input_ids, places = padding_last(decoder_input_ids, decoder_attention_mask)
+            decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -451,24 +453,30 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             return_dict=True,
             **kwargs,
         )
-        if places is not None:
-            put_back(outputs, places)
-        states, logits, loss = outputs.last_hidden_state, None, None
+        if indices is not None:
+            restore_padding(outputs, indices)
+        states, loss = outputs.last_hidden_state, None
         if labels is None:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = linear(self.lm_head, states[:, kept, :])
-        elif skip_logits:
-            loss = summed_loss_without_logits(states, self.lm_head, labels, smoothing)
-            loss = mean_over_labels(loss, labels, num_items_in_batch)
+            logits: Tensor | None = apply_linear(self.lm_head, states[:, kept, :])
         else:
-            logits = linear(self.lm_head, states)
-            loss = mean_over_labels(summed_loss(logits, labels, smoothing), labels, num_items_in_batch)
-        passed_on = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **passed_on)
+            summed, logits = self._summed_loss(states, labels, smoothing, skip_logits)
+            loss = mean_over_labels(summed, labels, num_items_in_batch)
+        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
+
+    def _summed_loss(
+        self, states: Tensor, labels: Tensor, smoothing: float, skip_logits: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the summed loss, and the logits (B, T, V) unless they are skipped."""
+        if skip_logits:
+            return summed_loss_without_logits(states, self.lm_head, labels, smoothing), None
+        logits = apply_linear(self.lm_head, states)
+        return summed_loss(logits, labels, smoothing), logits
 
 
 class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
-    """The encoder alone, under the names it has in a model with both sides: loads either's weights."""
+    """The encoder alone; loads its weights from a model with both sides as well."""
 
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^model\.decoder\.", r"^lm_head\."]
 
@@ -478,20 +486,18 @@ class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embeddings of the source tokens."""
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embeddings of the source tokens."""
         self.encoder.embed_tokens = value
 
     def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutput:
-        """Encode as `VanillaTransformerEncoder` does, by the same arguments."""
+        """Encode; takes the arguments of `VanillaTransformerEncoder`."""
         return self.encoder(*args, **kwargs)
 
 
 class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
-    """The encoder, the mean of its states over the tokens, dropout, and a linear classifier or regressor."""
+    """Encoder, mean over tokens, dropout, and a linear classifier or regressor."""
 
     _keys_to_ignore_on_load_unexpected = VanillaTransformerEncoderModel._keys_to_ignore_on_load_unexpected
 
@@ -511,21 +517,21 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         num_items_in_batch: int | Tensor | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> SequenceClassifierOutput:
-        """Return the logits (B, K) of K classes, and the loss where `labels` are given.
+        """Return the logits (B, K), and the loss if `labels` are given.
 
         Args:
             input_ids: Tokens (B, S).
             attention_mask: 1 at tokens, 0 at padding, (B, S).
-            inputs_embeds: Embeddings (B, S, d), unscaled, instead of `input_ids`.
-            labels: By `config.problem_type`, which where it is None is found by `num_labels` and the labels' type:
-                classes (B) for "single_label_classification", 0 or 1 for each class (B, K) for
-                "multi_label_classification", numbers (B) or (B, K) for "regression".
-            num_items_in_batch: Number of labels to divide the summed loss by: those of all batches that
-                are accumulated into one step. By default, the labels of this batch.
+            inputs_embeds: Unscaled embeddings (B, S, d) instead of `input_ids`.
+            labels: By `config.problem_type`: classes (B) for "single_label_classification", 0 or 1 per class (B, K)
+                for "multi_label_classification", numbers (B) or (B, K) for "regression". If it is None, it is inferred
+                from `num_labels` and the labels' dtype.
+            num_items_in_batch: Number of labels to divide the summed loss by, counted over all accumulated batches; by
+                default those of this batch.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
-            ValueError: If not exactly one of the inputs is given, or the labels do not suit the problem.
+            ValueError: Not exactly one input is given, or the labels do not suit the problem.
         """
         encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
@@ -537,7 +543,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
 
 
 def mean_over_tokens(states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the mean (B, d) of `states` (B, S, d) where `attention_mask` (B, S) is not 0; 0 for a row of padding."""
+    """Average `states` (B, S, d) where `attention_mask` (B, S) is not 0; a row of padding gives 0."""
     if attention_mask is None:
         return states.mean(1)
     weights = attention_mask.ne(0).to(states)[..., None]

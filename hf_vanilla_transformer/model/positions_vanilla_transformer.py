@@ -1,6 +1,6 @@
-"""Position encodings of the Transformer: sinusoids (section 3.5) and learned embeddings (Table 3, row E).
+"""Position encodings: sinusoids (section 3.5) and learned embeddings (Table 3, row E).
 
-Shape legend: B batch, L length, d model width [d_model].
+Shapes: B batch, L length, d model width.
 """
 
 import math
@@ -13,22 +13,22 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
-    """Return the position encodings (..., d) of integer `positions` (...). Section 3.5.
+    """Return the sinusoidal encodings (..., d) of integer `positions` (...). Section 3.5.
 
-    `PE[pos, 2i] = sin(pos / 10000 ** (2i / d))`, `PE[pos, 2i + 1] = cos(same)`; the "concatenated" layout moves
-    all sines before all cosines. Angles are taken in float64 where the device has it: at position 1,000 a
-    float32 angle is already 3e-5 off.
+    `PE[pos, 2i] = sin(pos / 10000 ** (2i / d))` and `PE[pos, 2i + 1]` is the cosine of the same angle; the
+    "concatenated" layout puts all sines before all cosines. Angles are float64 where the device has it: at position
+    1,000 a float32 angle is already off by 3e-5.
     """
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=exact) / d_model
-    angles = positions[..., None].to(exact) * torch.exp(-math.log(10000.0) * exponents)
+    dtype = torch.float32 if positions.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, d_model, 2, device=positions.device, dtype=dtype) / d_model
+    angles = positions[..., None].to(dtype) * torch.exp(-math.log(10000.0) * exponents)
     waves = (angles.sin(), angles.cos())
     encoding = torch.stack(waves, -1).flatten(-2) if layout == "interleaved" else torch.cat(waves, -1)
     return encoding.float()
 
 
 class VanillaTransformerSinusoidalPositions(nn.Module):
-    """Sinusoidal position encodings, cached up to `max_position_embeddings`, computed beyond. Section 3.5."""
+    """Sinusoidal encodings, cached up to `max_position_embeddings` and computed beyond. Section 3.5."""
 
     weight: Tensor
 
@@ -36,23 +36,22 @@ class VanillaTransformerSinusoidalPositions(nn.Module):
         super().__init__()
         self.d_model, self.layout = config.d_model, config.sinusoidal_layout
         self.num_cached = config.max_position_embeddings
-        self.register_buffer("weight", self.compute_table(), persistent=False)
+        self.register_buffer("weight", self.compute_weight(), persistent=False)
 
-    def compute_table(self) -> Tensor:
+    def compute_weight(self) -> Tensor:
         """Return the cached encodings (max_position_embeddings, d)."""
         return sinusoids(torch.arange(self.num_cached), self.d_model, self.layout)
 
     def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
-        """Return the encodings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
+        """Return the encodings of `length` positions after `past`: (L, d), or (B, L, d) with `leading_padding`.
 
-        `leading_padding` (B, 1) is the number of padding tokens before a row's first token: padding on the
-        left does not move a sentence.
+        `leading_padding` (B, 1) counts the padding before each row's first token, which does not shift positions.
         """
-        in_cache = not isinstance(past, Tensor) and past + length <= self.num_cached
-        if in_cache and leading_padding is None:
+        is_cached = not isinstance(past, Tensor) and past + length <= self.num_cached
+        if is_cached and leading_padding is None:
             return self.weight[past : past + length]
         positions = position_ids(past, length, leading_padding, self.weight.device)
-        return F.embedding(positions, self.weight) if in_cache else sinusoids(positions, self.d_model, self.layout)
+        return F.embedding(positions, self.weight) if is_cached else sinusoids(positions, self.d_model, self.layout)
 
 
 class VanillaTransformerLearnedPositions(nn.Embedding):
@@ -61,20 +60,20 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
 
-    def forward(  # type: ignore[override]  # takes where positions start; their ids are counted here
+    def forward(  # type: ignore[override]  # takes the arguments of sinusoidal positions instead of ids
         self, past: int | Tensor, length: int, leading_padding: Tensor | None
     ) -> Tensor:
-        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) for padded rows.
+        """Return the embeddings of `length` positions after `past`: (L, d), or (B, L, d) with `leading_padding`.
 
         Raises:
-            ValueError: If there are more positions than `max_position_embeddings`.
+            ValueError: The positions exceed `max_position_embeddings`.
         """
         # A compiled graph cannot raise on a length that it does not know.
         if not torch.compiler.is_compiling() and past + length > self.num_embeddings:
             raise ValueError(
                 f"the sequence has {past + length} tokens, but the learned positions end at "
-                f"`max_position_embeddings`={self.num_embeddings}: shorten the input, or train with more positions "
-                'or `position_embedding_type="sinusoidal"`, which has no limit.'
+                f"`max_position_embeddings`={self.num_embeddings}; shorten the input, or train with more positions "
+                'or with `position_embedding_type="sinusoidal"`, which has no limit.'
             )
         return super().forward(position_ids(past, length, leading_padding, self.weight.device))
 
@@ -86,18 +85,18 @@ POSITION_EMBEDDINGS = {
 
 
 def position_ids(past: int | Tensor, length: int, leading_padding: Tensor | None, device: torch.device) -> Tensor:
-    """Return the positions (L) after `past`, or (B, L) counted from each row's first token."""
+    """Return the positions after `past`: (L), or (B, L) counted from each row's first token."""
     positions = torch.arange(length, device=device) + past
     return positions if leading_padding is None else (positions - leading_padding).clamp(min=0)
 
 
-def leading_padding(attention_mask: Tensor | None) -> Tensor | None:
-    """Return how many padding tokens precede each row's first token, (B, 1), by a 2-D mask (B, L)."""
+def count_leading_padding(attention_mask: Tensor | None) -> Tensor | None:
+    """Count the padding (B, 1) before each row's first token in a padding mask (B, L); None for other masks."""
     if attention_mask is None or attention_mask.dim() != 2:
         return None
-    return first_place(attention_mask.ne(0))
+    return first_true_index(attention_mask.ne(0))
 
 
-def first_place(found: Tensor) -> Tensor:
-    """Return where each row of `found` (B, L) is first true, (B, 1); 0 where it nowhere is."""
-    return found.long().argmax(-1, keepdim=True)
+def first_true_index(condition: Tensor) -> Tensor:
+    """Return the index (B, 1) of the first true element of each row (B, L), or 0 if there is none."""
+    return condition.long().argmax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What the models have in common beside the paper: initial weights, tied weights, sizes of vocabularies."""
+"""The base class of the models: initial weights, tied weights, vocabulary sizes, and checks before saving."""
 
 import copy
 import os
@@ -16,7 +16,7 @@ from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 
 
 class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
-    """What every model of this package has in common: loading, saving and initial weights."""
+    """Base class of all models: loading, saving and initial weights."""
 
     config_class = VanillaTransformerConfig
     base_model_prefix = "model"
@@ -29,7 +29,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
-    # Weights that a configuration may tie, and to what, by their names in a model with both sides.
+    # {target: source} of the weights that a configuration can tie.
     _tieable_weights_keys: dict[str, str] = {}
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
@@ -38,11 +38,11 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         self.config.validate()
 
     def post_init(self) -> None:
-        """Finish the construction as every model does; keep of the parallel plans what this model has."""
+        """Finish construction; drop the entries of parallel plans for modules that this model lacks."""
         super().post_init()
-        parts = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
+        modules = {re.sub(r"\.\d+(?=\.|$)", ".*", name) for name, _ in self.named_modules()}
         self._tp_plan, self._fsdp_plan = (
-            {name: style for name, style in (plan or {}).items() if name in parts}
+            {name: style for name, style in (plan or {}).items() if name in modules}
             for plan in (self._tp_plan, self._fsdp_plan)
         )
 
@@ -54,56 +54,57 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save as every model does, by the same arguments, if the configuration is valid and describes the model.
+        """Check that the configuration describes the model, then save; takes the arguments of the base class.
 
         Raises:
-            ValueError: A field is impossible, or has been changed since the model was built: another one would load.
+            ValueError: A field is impossible, or was changed after the model was built, so that another model would
+                load.
         """
         self.config.validate()
-        self._check_configuration_fits(state_dict)
+        self._check_config_describes_model(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
-    def _check_configuration_fits(self, state_dict: dict[str, Any] | None) -> None:
+    def _check_config_describes_model(self, state_dict: dict[str, Any] | None) -> None:
+        # Quantized and tensor-parallel weights have other shapes in memory than in files.
         if getattr(self, "hf_quantizer", None) is not None or self.tp_size is not None:
-            return  # The shapes in memory are not those of the files.
-        # A subclass may take other arguments; what it adds is its own affair.
+            return
+        # A user's subclass may take other arguments and add weights.
         build: Any = next(kind for kind in type(self).__mro__ if kind.__module__.endswith("_vanilla_transformer"))
         with torch.device("meta"):
             described: nn.Module = build(copy.deepcopy(self.config))
-        self._check_weights_fit(dict(described.named_parameters(remove_duplicate=False)), state_dict)
+        self._check_shapes(dict(described.named_parameters(remove_duplicate=False)), state_dict)
         modules = dict(self.named_modules())
-        for name, wanted in described.named_modules():
-            if name in modules and (field := _weightless_difference(modules[name], wanted)):
+        for name, module in described.named_modules():
+            if name in modules and (field := _changed_field(modules[name], module)):
                 raise ValueError(
-                    f"{name} was built with another `{field}` than the configuration has now: set its fields before "
+                    f"{name} was built with another `{field}` than the configuration has now; set its fields before "
                     "the model is built."
                 )
 
-    def _check_weights_fit(self, described: dict[str, nn.Parameter], state_dict: dict[str, Any] | None) -> None:
+    def _check_shapes(self, described: dict[str, nn.Parameter], state_dict: dict[str, Any] | None) -> None:
         weights = dict(self.named_parameters(remove_duplicate=False))
-        for name, wanted in described.items():
-            # What is sharded in memory is gathered in the dictionary.
-            found: Any = (state_dict or weights).get(name, wanted)
-            # DeepSpeed leaves none of a partitioned weight in place.
-            if found.shape != wanted.shape and found.numel():
+        for name, expected in described.items():
+            # Sharded weights are gathered in `state_dict`; DeepSpeed leaves partitioned ones empty.
+            weight: Any = (state_dict or weights).get(name, expected)
+            if weight.shape != expected.shape and weight.numel():
                 raise ValueError(
-                    f"{name} has the shape {tuple(found.shape)}, but the configuration describes "
-                    f"{tuple(wanted.shape)}: set its fields before the model is built, or use "
+                    f"{name} has shape {tuple(weight.shape)}, but the configuration describes "
+                    f"{tuple(expected.shape)}; set its fields before the model is built, or use "
                     "`resize_token_embeddings` for the vocabulary."
                 )
-        # Where there are others as well, the model has been wrapped.
+        # A wrapped model has other weights as well.
         if weights.keys() < described.keys():
             raise ValueError(
                 f"the configuration describes {min(described.keys() - weights.keys())}, which the model does not "
-                "have: set the fields before the model is built."
+                "have; set the fields before the model is built."
             )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Xavier-uniform matrices, embeddings of standard deviation d ** -0.5 so that section 3.4 scales them to 1."""
+        """Initialize matrices Xavier-uniform, and embeddings so that section 3.4 scales them to unit variance."""
         if isinstance(module, VanillaTransformerSinusoidalPositions):
-            # Not stored with the weights, hence empty after `from_pretrained` until computed here.
-            init.copy_(module.weight, module.compute_table())
+            # Not saved, and uninitialized after `from_pretrained`.
+            init.copy_(module.weight, module.compute_weight())
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
@@ -116,12 +117,12 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
             super()._init_weights(module)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the source vocabulary; one that both sides share, with the output projection.
+        """Resize the source vocabulary, or the shared one with its output projection.
 
         Takes the arguments of the base class.
         """
         if self.config.share_encoder_decoder_embeddings:
-            # One number for both from now on, which the base class sets.
+            # Derived from `vocab_size`, which the base class sets.
             self.config.decoder_vocab_size = None
             return super().resize_token_embeddings(*args, **kwargs)
         embeddings = self.get_encoder()._resize_token_embeddings(*args, **kwargs)
@@ -132,11 +133,11 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         """Resize the target vocabulary and the output projection; takes the arguments of `resize_token_embeddings`.
 
         Raises:
-            ValueError: If both sides share one vocabulary.
+            ValueError: Both sides share one vocabulary.
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError(
-                "`share_encoder_decoder_embeddings` is True, so the target has no vocabulary of its own: use "
+                "`share_encoder_decoder_embeddings` is True, so the target has no vocabulary of its own; use "
                 "`resize_token_embeddings`."
             )
         embeddings = self.get_decoder()._resize_token_embeddings(*args, **kwargs)
@@ -147,22 +148,19 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         return embeddings
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
-        """Tie what the configuration ties; after loading, start what it does not tie from what it was tied to.
-
-        A checkpoint that stores two tied weights once says nothing else of the weight that this model keeps apart.
-        """
+        """Tie weights; after loading, initialize untied weights that the checkpoint stored tied from their source."""
         super().tie_weights(missing_keys, recompute_mapping)
-        for name, origin in self._tieable_weights_keys.items():
-            if missing_keys and name in missing_keys and origin not in missing_keys:
-                weight, start = self.get_parameter(name), self.get_parameter(origin)
-                if weight.shape == start.shape and start.device == weight.device:
+        for name, source_name in self._tieable_weights_keys.items():
+            if missing_keys and name in missing_keys and source_name not in missing_keys:
+                weight, source = self.get_parameter(name), self.get_parameter(source_name)
+                if weight.shape == source.shape and source.device == weight.device:
                     with torch.no_grad():
-                        weight.copy_(start)
+                        weight.copy_(source)
                     missing_keys.discard(name)
 
 
-# Fields that shape no weight, by the attribute of the module that was built with them.
-_WEIGHTLESS_FIELDS = {
+# Module attributes set by fields that do not affect the shapes of weights.
+_FIELDS_WITHOUT_WEIGHTS = {
     "activation_fn": "activation_function",
     "eps": "layer_norm_eps",
     "head_dim": "head_dim",
@@ -171,11 +169,10 @@ _WEIGHTLESS_FIELDS = {
 }
 
 
-def _weightless_difference(module: nn.Module, described: nn.Module) -> str | None:
-    """Return the first field that two modules of one kind were built with differently, if any."""
+def _changed_field(module: nn.Module, described: nn.Module) -> str | None:
+    """Return the first such field in which two modules of the same class differ."""
     if type(module) is type(described):
-        for attribute, field in _WEIGHTLESS_FIELDS.items():
-            found, wanted = (repr(getattr(each, attribute, None)) for each in (module, described))
-            if found != wanted:
+        for attribute, field in _FIELDS_WITHOUT_WEIGHTS.items():
+            if repr(getattr(module, attribute, None)) != repr(getattr(described, attribute, None)):
                 return field
     return None

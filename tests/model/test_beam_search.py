@@ -120,7 +120,7 @@ class TestLargest:
     @pytest.mark.parametrize("size", [3, 40, 2048, 2049, 5000, 8191])
     def test_equals_a_selection(self, size):
         x = torch.randn(5, size)
-        values, places = beam_search.largest(x, 7)
+        values, places = beam_search.blockwise_topk(x, 7)
         close(values, x.topk(min(7, size)).values, 0.0)
         close(x.gather(1, places), values, 0.0)
 
@@ -128,12 +128,15 @@ class TestLargest:
         x = torch.randn(2, 5000)
         x[0, 130:137] += 50
         x[1, -7:] += 50
-        assert beam_search.largest(x, 7)[1].sort(1).values.tolist() == [list(range(130, 137)), list(range(4993, 5000))]
+        assert beam_search.blockwise_topk(x, 7)[1].sort(1).values.tolist() == [
+            list(range(130, 137)),
+            list(range(4993, 5000)),
+        ]
 
     def test_what_is_ruled_out_comes_last(self):
         x = torch.full((1, 5000), -torch.inf)
         x[0, 4000] = 1.0
-        values, places = beam_search.largest(x, 3)
+        values, places = beam_search.blockwise_topk(x, 3)
         assert (values.tolist(), places[0, 0]) == ([[1.0, -torch.inf, -torch.inf]], 4000)
         assert len(set(places[0].tolist())) == 3
 
@@ -141,7 +144,7 @@ class TestLargest:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probs_are_those_of_all_tokens(monkeypatch, dtype):
     """In float32 whatever the model's type is; equal ones, of which bfloat16 has many, may come in any order."""
-    monkeypatch.setattr(beam_search, "CACHED_ELEMENTS", 6000)
+    monkeypatch.setattr(beam_search, "CHUNK_ELEMENTS", 6000)
     logits = (torch.randn(5, 3000) * 3).to(dtype)
     values, places = beam_search.top_log_probs(logits, 4, None, torch.empty(5, 0))
     log_probs = logits.float().log_softmax(-1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as kernels
+from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
 from hf_vanilla_transformer.model import modeling_vanilla_transformer
 from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
 from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
@@ -16,7 +16,7 @@ from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 needs_fast_bfloat16 = pytest.mark.skipif(
-    not kernels.FAST_BFLOAT16, reason="oneDNN has no bfloat16 products for this processor"
+    not cpu_ops.ONEDNN_HAS_BFLOAT16, reason="oneDNN has no bfloat16 products for this processor"
 )
 
 
@@ -25,12 +25,12 @@ def fast_products(monkeypatch):
     """Take oneDNN's products on every processor, not only where they are faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "FAST_PRODUCTS", True)
+    monkeypatch.setattr(cpu_ops, "ONEDNN_BEATS_MKL", True)
 
 
 def taken(layer: nn.Module, x: Tensor) -> bool:
     """Return whether `linear` goes by oneDNN."""
-    return type(kernels.linear(layer, x).grad_fn).__name__ == "_LinearBackward"
+    return type(cpu_ops.apply_linear(layer, x).grad_fn).__name__ == "_OneDNNLinearBackward"
 
 
 @pytest.mark.usefixtures("fast_products")
@@ -41,7 +41,7 @@ class TestLinear:
     def test_equals_the_layer(self, shape, inputs, outputs, bias):
         layer = nn.Linear(inputs, outputs, bias)
         x = torch.randn(*shape, inputs, requires_grad=True)
-        fast, plain = kernels.linear(layer, x), layer(x)
+        fast, plain = cpu_ops.apply_linear(layer, x), layer(x)
         assert taken(layer, x)
         close(fast, plain)
         grad = torch.randn_like(plain)
@@ -58,7 +58,7 @@ class TestLinear:
     def test_inputs_that_do_not_lie_in_one_piece(self, change):
         x = torch.randn(4, 6, 24)
         layer = nn.Linear(change(x).shape[-1], 12)
-        fast, plain = kernels.linear(layer, change(x)), layer(change(x))
+        fast, plain = cpu_ops.apply_linear(layer, change(x)), layer(change(x))
         close(fast, plain)
         # The gradient of a sum is one number, seen as many.
         close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, plain)))
@@ -68,12 +68,12 @@ class TestLinear:
         layer.weight = nn.Parameter(torch.randn(12, 20)[:, 4:12])
         assert not (layer.weight.is_contiguous() or layer.weight.T.is_contiguous())
         x = torch.randn(3, 8)
-        close(kernels.linear(layer, x), layer(x))
+        close(cpu_ops.apply_linear(layer, x), layer(x))
 
     def test_only_the_gradients_that_are_wanted(self):
         layer = nn.Linear(4, 6).requires_grad_(False)
         x = torch.randn(3, 4, requires_grad=True)
-        kernels.linear(layer, x).sum().backward()
+        cpu_ops.apply_linear(layer, x).sum().backward()
         assert layer.weight.grad is None and layer.bias.grad is None
         close(x.grad, layer.weight.sum(0).expand(3, -1))
 
@@ -84,10 +84,10 @@ class TestLinear:
             (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
             return torch.autograd.grad(grad.square().sum(), layer.weight)[0]
 
-        close(penalty(kernels.linear(layer, x)), penalty(layer(x)), 1e-4)
+        close(penalty(cpu_ops.apply_linear(layer, x)), penalty(layer(x)), 1e-4)
 
     def test_no_rows(self):
-        assert kernels.linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
+        assert cpu_ops.apply_linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
     def test_other_types_go_the_plain_way(self, dtype):
@@ -106,28 +106,28 @@ class TestLinear:
 
         x = torch.randn(3, 4)
         doubled, replaced = Doubled(4, 6), nn.Linear(4, 6)
-        close(kernels.linear(doubled, x), doubled(x))
+        close(cpu_ops.apply_linear(doubled, x), doubled(x))
         # As accelerate wraps a layer whose weights are elsewhere.
         replaced.forward = partial(F.linear, weight=torch.ones(6, 4))
-        close(kernels.linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
+        close(cpu_ops.apply_linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
 
     def test_whoever_watches_operations_sees_the_plain_ones(self):
         layer, x = nn.Linear(4, 6), torch.randn(3, 4)
         with FlopCounterMode(display=False) as counter:
-            kernels.linear(layer, x)
+            cpu_ops.apply_linear(layer, x)
         assert counter.get_total_flops() == 2 * 3 * 4 * 6
-        close(torch.func.vmap(lambda row: kernels.linear(layer, row))(x), layer(x))
+        close(torch.func.vmap(lambda row: cpu_ops.apply_linear(layer, row))(x), layer(x))
         with torch.autocast("cpu", torch.bfloat16):
-            assert kernels.linear(layer, x).dtype == torch.bfloat16
+            assert cpu_ops.apply_linear(layer, x).dtype == torch.bfloat16
 
     # PyTorch's own rules of such derivatives are made by what it has deprecated.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
     def test_derivatives_forward_and_sparse_weights_go_the_plain_way(self):
         layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
         with torch.autograd.forward_ad.dual_level(), torch.no_grad():
-            dual = kernels.linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
+            dual = cpu_ops.apply_linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
             close(torch.autograd.forward_ad.unpack_dual(dual).tangent, tangent @ layer.weight.T)
-        assert not kernels.is_plain(torch.eye(4).to_sparse())
+        assert not cpu_ops.is_plain_cpu(torch.eye(4).to_sparse())
 
     def test_onednn_can_be_switched_off(self, monkeypatch):
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
@@ -139,7 +139,7 @@ class TestLinear:
         batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
         found = {}
         for fast in (True, False):
-            monkeypatch.setattr(kernels, "FAST_PRODUCTS", fast)
+            monkeypatch.setattr(cpu_ops, "ONEDNN_BEATS_MKL", fast)
             loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
             loss.backward()
             found[fast] = (loss.detach(), gradients(model))
@@ -153,7 +153,7 @@ class TestDropOut:
     def test_zeroes_a_share_and_keeps_the_mean(self, p, dtype):
         torch.manual_seed(0)
         x = torch.full((1000, 999), 3.0, dtype=dtype, requires_grad=True)
-        y = kernels.drop_out(x, p, training=True)
+        y = cpu_ops.apply_dropout(x, p, training=True)
         kept = y != 0
         # Four standard deviations of the share of a million coins.
         assert abs(kept.double().mean() - (1 - p)) < 4 * (p * (1 - p) / x.numel()) ** 0.5
@@ -166,7 +166,7 @@ class TestDropOut:
 
     def test_elements_are_independent(self):
         torch.manual_seed(0)
-        kept = (kernels.drop_out(torch.ones(4000, 500), 0.5, training=True) != 0).double() - 0.5
+        kept = (cpu_ops.apply_dropout(torch.ones(4000, 500), 0.5, training=True) != 0).double() - 0.5
         for distance in (1, 2, 3, 4, 8, 500):
             flat = kept.flatten()
             assert abs((flat[:-distance] * flat[distance:]).mean() * 4) < 5 / flat.numel() ** 0.5
@@ -176,20 +176,20 @@ class TestDropOut:
         masks = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
-            masks.append(kernels.drop_out(x, 0.3, training=True))
+            masks.append(cpu_ops.apply_dropout(x, 0.3, training=True))
         assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
 
     @pytest.mark.parametrize(("p", "training"), [(0.0, True), (0.4, False), (0.0, False)])
     def test_nothing_to_drop(self, p, training):
         x = torch.randn(5)
-        assert kernels.drop_out(x, p, training) is x
+        assert cpu_ops.apply_dropout(x, p, training) is x
 
     def test_everything_dropped(self):
-        assert not kernels.drop_out(torch.ones(9), 1.0, training=True).any()
+        assert not cpu_ops.apply_dropout(torch.ones(9), 1.0, training=True).any()
 
     def test_second_derivatives(self):
         x = torch.randn(50, requires_grad=True)
-        y = kernels.drop_out(x, 0.5, training=True)
+        y = cpu_ops.apply_dropout(x, 0.5, training=True)
         scale = (y / x).detach()
         (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         close(torch.autograd.grad(grad.sum(), x)[0], 2 * scale.square())
@@ -225,7 +225,7 @@ class TestShortAttention:
         additive = attention_mask
         if mask == "padding":
             additive = torch.zeros(2, 1, 1, 7).masked_fill(~attention_mask, -torch.inf)
-        fast, _ = kernels.short_attention(module, q, k, v, attention_mask, 0.3)
+        fast, _ = cpu_ops.bmm_attention(module, q, k, v, attention_mask, 0.3)
         plain, _ = eager_attention(module, q, k, v, additive, 0.3)
         close(fast, plain)
         grad = torch.randn_like(plain)
@@ -239,7 +239,7 @@ class TestShortAttention:
         module.is_causal = True
         hidden = torch.ones(queries, 7).triu(8 - queries) * -1e9
         close(
-            kernels.short_attention(module, q, k, v, None, 0.3)[0],
+            cpu_ops.bmm_attention(module, q, k, v, None, 0.3)[0],
             eager_attention(module, q, k, v, hidden, 0.3)[0],
         )
 
@@ -252,7 +252,7 @@ class TestShortAttention:
         seen[1] = False
         mask = seen if dtype == torch.bool else torch.zeros(2, 1, 1, 7).masked_fill(~seen, -torch.inf)
         expected = F.scaled_dot_product_attention(q, k, v, mask.expand(2, 1, 5, 7), scale=0.3).transpose(1, 2)
-        close(kernels.short_attention(module, q, k, v, mask, 0.3)[0], expected)
+        close(cpu_ops.bmm_attention(module, q, k, v, mask, 0.3)[0], expected)
         assert not expected[1].any()
 
     def test_weights_are_dropped(self):
@@ -260,7 +260,7 @@ class TestShortAttention:
         module = nn.Module()
         module.is_causal = False
         q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 700, 8), torch.ones(2, 3, 700, 8)
-        out, _ = kernels.short_attention(module, q, k, v, None, 0.3, dropout=0.5)
+        out, _ = cpu_ops.bmm_attention(module, q, k, v, None, 0.3, dropout=0.5)
         assert out.std() > 0 and abs(out.mean() - 1) < 0.1
 
     def test_where_it_is_taken(self):
@@ -268,14 +268,14 @@ class TestShortAttention:
             return torch.empty(rows, 8, length, 4, dtype=dtype)
 
         bf16, fp32 = torch.bfloat16, torch.float32
-        assert kernels.attends_by_products(state(32, 20, bf16), state(32, 20, bf16))
-        assert not kernels.attends_by_products(state(32, 20, bf16), state(32, 2000, bf16))
-        assert kernels.attends_by_products(state(32, 1, bf16), state(32, 2000, bf16))
-        assert not kernels.attends_by_products(state(1, 1, bf16), state(1, 20, bf16))
-        assert not kernels.attends_by_products(state(32, 1, fp32), state(32, 20, fp32))
+        assert cpu_ops.use_bmm_attention(state(32, 20, bf16), state(32, 20, bf16))
+        assert not cpu_ops.use_bmm_attention(state(32, 20, bf16), state(32, 2000, bf16))
+        assert cpu_ops.use_bmm_attention(state(32, 1, bf16), state(32, 2000, bf16))
+        assert not cpu_ops.use_bmm_attention(state(1, 1, bf16), state(1, 20, bf16))
+        assert not cpu_ops.use_bmm_attention(state(32, 1, fp32), state(32, 20, fp32))
         with torch.no_grad():
-            assert kernels.attends_by_products(state(32, 1, fp32), state(32, 20, fp32))
-            assert not kernels.attends_by_products(state(32, 20, fp32), state(32, 20, fp32))
+            assert cpu_ops.use_bmm_attention(state(32, 1, fp32), state(32, 20, fp32))
+            assert not cpu_ops.use_bmm_attention(state(32, 20, fp32), state(32, 20, fp32))
 
     def test_bfloat16_errs_no_more_than_the_plain_way(self):
         torch.manual_seed(0)
@@ -301,16 +301,16 @@ class TestShortAttention:
 class TestPacking:
     def test_a_weight_is_packed_after_some_uses(self):
         layer, x = nn.Linear(32, 64).to(torch.bfloat16), torch.randn(3, 2, 32).to(torch.bfloat16)
-        with torch.no_grad(), kernels.packing():
-            outputs = [kernels.linear(layer, x) for _ in range(kernels.USES_BEFORE_PACKING + 3)]
-            packed = kernels._packed_weights.get()
+        with torch.no_grad(), cpu_ops.weight_packing():
+            outputs = [cpu_ops.apply_linear(layer, x) for _ in range(cpu_ops.USES_BEFORE_PACKING + 3)]
+            packed = cpu_ops._packed_weights.get()
             assert isinstance(packed[layer], Tensor)
             # One rounding of a bfloat16 number.
             for output in outputs:
                 torch.testing.assert_close(output, layer(x), rtol=2**-7, atol=1e-2)
-            many = x.repeat(kernels.FEW_ROWS, 1, 1)
-            torch.testing.assert_close(kernels.linear(layer, many), layer(many))
-        assert kernels._packed_weights.get() is None
+            many = x.repeat(cpu_ops.MAX_PACKED_ROWS, 1, 1)
+            torch.testing.assert_close(cpu_ops.apply_linear(layer, many), layer(many))
+        assert cpu_ops._packed_weights.get() is None
 
     def test_weights_changed_between_calls_are_seen(self):
         model = tiny_model().to(torch.bfloat16)

@@ -99,7 +99,7 @@ BESIDE = {
 @pytest.mark.parametrize("beside", BESIDE)
 def test_the_side_of_padding_changes_no_gradient(monkeypatch, beside, positions, looks, skip_logits):
     if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "is_plain", lambda *_: False)
+        monkeypatch.setattr(loss_vanilla_transformer, "is_plain_cpu", lambda *_: False)
     model, (right, left, source) = tiny_model(position_embedding_type=positions), padded_on_both_sides()
     found = []
     for labels in (right, left):
@@ -149,7 +149,7 @@ def test_rows_padded_on_the_left_go_on_from_a_cache():
 def test_padding_before_the_start_token_without_the_labels(monkeypatch, looks):
     """`Trainer` takes them from the model where it smooths them itself, or has a loss function of its own."""
     if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "is_plain", lambda *_: False)
+        monkeypatch.setattr(loss_vanilla_transformer, "is_plain_cpu", lambda *_: False)
     model, (_, labels, source) = tiny_model(), padded_on_both_sides()
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
     found = model(input_ids=source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
@@ -185,7 +185,7 @@ def test_labels_are_of_any_integer_type(skip_logits, dtype):
 def test_labels_that_are_no_integers_are_refused(dtype):
     batch = pairs()
     batch["labels"] = batch["labels"].to(dtype)
-    with pytest.raises(ValueError, match=f"`labels` has the type {dtype}, but ids are integers"):
+    with pytest.raises(ValueError, match=f"`labels` has dtype {dtype}, but ids are integers"):
         tiny_model()(**batch)
 
 
@@ -201,7 +201,7 @@ def test_a_label_outside_of_the_vocabulary_is_named_a_label(skip_logits, beside,
 
 @pytest.mark.parametrize("shape", [(3, 0), (3,), (3, 2, 2)], ids=str)
 def test_labels_of_another_shape_are_named(shape):
-    with pytest.raises(ValueError, match=rf"`labels` have the shape {re.escape(str(shape))}: give \(B, T\)"):
+    with pytest.raises(ValueError, match=rf"`labels` have shape {re.escape(str(shape))}; use \(B, T\)"):
         tiny_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=torch.ones(shape, dtype=torch.long))
 
 
@@ -267,7 +267,7 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["float32", "float64"]
 )
 @pytest.mark.parametrize(
-    ("chunk_elements", "chunks_of_a_block"),
+    ("chunk_elements", "chunks_per_block"),
     [(2**23, 4), (3 * VOCABULARY, 4), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
     ids=["one chunk", "chunks", "blocks", "chunks in blocks"],
 )
@@ -281,9 +281,9 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     ],
     ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
 )
-def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_of_a_block, dtype, tolerance):
+def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_per_block, dtype, tolerance):
     monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNK_ELEMENTS", chunk_elements)
-    monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNKS_OF_A_BLOCK", chunks_of_a_block)
+    monkeypatch.setattr(chunked_loss_vanilla_transformer, "CHUNKS_PER_BLOCK", chunks_per_block)
     model, batch = tiny_model(**changes).to(dtype), pairs()
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
@@ -320,9 +320,11 @@ def test_chunks_are_as_small_as_asked(monkeypatch, chunk_elements, chunks):
 
 
 def test_gradients_are_not_computed_where_none_are_wanted(monkeypatch):
-    products, multiply = [], chunked_loss_vanilla_transformer.multiply
+    products, multiply = [], chunked_loss_vanilla_transformer.linear_forward
     monkeypatch.setattr(
-        chunked_loss_vanilla_transformer, "multiply", lambda *arguments: products.append(1) or multiply(*arguments)
+        chunked_loss_vanilla_transformer,
+        "linear_forward",
+        lambda *arguments: products.append(1) or multiply(*arguments),
     )
     states, head, labels = torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), torch.randint(0, VOCABULARY, (2, 5))
     with torch.no_grad():
@@ -462,7 +464,7 @@ def test_a_hook_on_the_output_projection_is_called():
 def test_second_derivatives_are_refused():
     head, states = nn.Linear(8, 13), torch.randn(2, 3, 8, requires_grad=True)
     loss = summed_loss_without_logits(states, head, torch.randint(0, 13, (2, 3)), 0.1)
-    with pytest.raises(RuntimeError, match="no second derivatives: leave out `skip_logits`"):
+    with pytest.raises(RuntimeError, match="no second derivatives; leave out `skip_logits`"):
         torch.autograd.grad(loss, states, create_graph=True)
 
 

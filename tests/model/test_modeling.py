@@ -283,7 +283,7 @@ class TestMasks:
         batch["attention_mask"][1, :3] = 1
         for looks in (True, False):
             if not looks:
-                monkeypatch.setattr(attention_vanilla_transformer, "is_plain", lambda *_: False)
+                monkeypatch.setattr(attention_vanilla_transformer, "is_plain_cpu", lambda *_: False)
             outputs = model(**batch)
             outputs.loss.backward()
             found.append((outputs.logits, gradients(model)))
@@ -808,22 +808,22 @@ class TestInputsAndOutputs:
                 "`decoder_input_ids` has -100 at",
             ),
             ({"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)}, r"`labels` has 99 at \[0, 4\]"),
-            ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has the shape \(2, 5\).*\(2, 6\)"),
-            ({"attention_mask": torch.ones(1, 6)}, r"`attention_mask` has the shape \(1, 6\).*\(2, 6\)"),
+            ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
+            ({"attention_mask": torch.ones(1, 6)}, r"`attention_mask` has shape \(1, 6\).*\(2, 6\)"),
             (
                 {"decoder_attention_mask": torch.ones(2, 7)},
-                r"`decoder_attention_mask` has the shape \(2, 7\).*\(2, 5\)",
+                r"`decoder_attention_mask` has shape \(2, 7\).*\(2, 5\)",
             ),
             (
                 {"attention_mask": torch.ones(2, 1, 1, 6, dtype=torch.long)},
-                r"`attention_mask` has the type torch.int64.*boolean.*or of floats",
+                r"`attention_mask` has dtype torch.int64.*boolean.*or of floats",
             ),
-            ({"attention_mask": torch.ones(2, 1, 6)}, r"`attention_mask` has the shape \(2, 1, 6\).*\(2, 6\)"),
-            ({"input_ids": torch.ones(2, 6)}, "`input_ids` has the type torch.float32, but ids are integers"),
-            ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have the shape \(2, 4\).*\(2, 5\)"),
+            ({"attention_mask": torch.ones(2, 1, 6)}, r"`attention_mask` has shape \(2, 1, 6\).*\(2, 6\)"),
+            ({"input_ids": torch.ones(2, 6)}, "`input_ids` has dtype torch.float32, but ids are integers"),
+            ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have shape \(2, 4\).*\(2, 5\)"),
             (
                 {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
-                r"`attention_mask` has the shape \(2, 6\).*\(2, 4\)",
+                r"`attention_mask` has shape \(2, 6\).*\(2, 4\)",
             ),
         ],
         ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -836,7 +836,7 @@ class TestInputsAndOutputs:
         model, batch = tiny_model(), batch_with_padding()
         cache = model(**batch).past_key_values
         step = {**batch, "decoder_input_ids": tokens(2, 1), "past_key_values": cache}
-        with pytest.raises(ValueError, match=r"`decoder_attention_mask` has the shape \(2, 5\).*\(2, 6\), cached"):
+        with pytest.raises(ValueError, match=r"`decoder_attention_mask` has shape \(2, 5\).*\(2, 6\), cached"):
             model(**step)
 
     def test_the_encoder_alone(self, tmp_path):
