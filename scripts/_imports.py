@@ -1,25 +1,29 @@
-"""The imports of the scripts, which take seconds: Ctrl-C and a missing package end them without a stack trace."""
+"""The first import of every program here: its own imports take seconds, and a package may be missing."""
 
-import os
-import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
+_main = sys.modules["__main__"]
+if Path(getattr(_main, "__file__", None) or "").resolve().parent == Path(__file__).resolve().parent:
+    # See hf_vanilla_transformer/__init__.py: models are registered later, by `register()`.
+    _main.IS_VANILLA_TRANSFORMER_COMMAND = True  # type: ignore[attr-defined]  # a mark on whatever program runs
+
 
 @contextmanager
 def importing() -> Iterator[None]:
     """End the program with one line where a package is missing (status 2), and quietly after Ctrl-C (status 130)."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
-        # An exception could be raised, and lost, in a callback of the import system.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
-        yield
+        from hf_vanilla_transformer.cli import options
+
+        with options.importing():
+            yield
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
     except ModuleNotFoundError as error:
         _stop(
             f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
@@ -27,9 +31,17 @@ def importing() -> Iterator[None]:
         )
     except ImportError as error:
         _stop(" ".join(str(error).split()))
-    finally:
-        if handler is signal.default_int_handler:
-            signal.signal(signal.SIGINT, handler)
+
+
+def command(name: str, file: str) -> Callable[..., None]:
+    """Return the main function of a program that runs a command of `vanilla-transformer` under the file's own name."""
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        with importing():
+            from hf_vanilla_transformer.cli.main import main as run
+        run([name, *(sys.argv[1:] if argv is None else argv)], prog=Path(file).name)
+
+    return main
 
 
 def _stop(message: str) -> None:

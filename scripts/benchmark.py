@@ -26,14 +26,17 @@ with importing():
 
     from benchmarks.arguments import BenchmarkArguments
     from benchmarks.run import BENCHMARKS, run_benchmarks
-    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
     from hf_vanilla_transformer.data.arguments import DataArguments
+    from hf_vanilla_transformer.registration import register
+
+    register()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the benchmarks; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (BenchmarkArguments, DataArguments)
-    parser = argument_parser(kinds, __doc__)
+    parser = dataclass_parser(kinds, __doc__)
     parser.add_argument(
         "benchmarks",
         nargs="+",
@@ -44,8 +47,9 @@ def main(argv: list[str] | None = None) -> None:
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     show_progress = sys.stderr.isatty()
-    with one_line_errors(parser, going_on="what was measured is in the output folder"):
-        args, data_args, chosen = parser.parse_args_into_dataclasses(argv)
+    with one_line_errors(parser, advice="what was measured is in the output folder"):
+        chosen = parser.parse_args(argv)
+        args, data_args = parse_dataclasses(kinds, chosen)
         names = list(BENCHMARKS) if "all" in chosen.benchmarks else list(dict.fromkeys(chosen.benchmarks))
         run_benchmarks({name: BENCHMARKS[name] for name in names}, args, data_args, show_progress)
 

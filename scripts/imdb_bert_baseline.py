@@ -21,21 +21,24 @@ with importing():
     import datasets
     import transformers
 
-    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
+    from hf_vanilla_transformer.registration import register
     from imdb.classification import ComparisonArguments, compare_classifiers
     from imdb.labelled_text import LabelledTextArguments
+
+    register()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Train and compare; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (LabelledTextArguments, ComparisonArguments)
-    parser = argument_parser(kinds, __doc__)
+    parser = dataclass_parser(kinds, __doc__)
     transformers.logging.disable_progress_bar()
     show_progress = sys.stderr.isatty()
     if not show_progress:
         datasets.disable_progress_bars()
-    with one_line_errors(parser, going_on="--resume goes on from the last epoch"):
-        data_args, args = parser.parse_args_into_dataclasses(argv)
+    with one_line_errors(parser, advice="--resume goes on from the last epoch"):
+        data_args, args = parse_dataclasses(kinds, parser.parse_args(argv))
         compare_classifiers(data_args, args, show_progress=show_progress)
 
 

@@ -18,21 +18,25 @@ with importing():
     import datasets
     import transformers
 
-    from hf_vanilla_transformer.cli.options import argument_parser, one_line_errors
+    from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
     from hf_vanilla_transformer.data.arguments import DataArguments
+    from hf_vanilla_transformer.registration import register
     from tutorials.tutorials import TUTORIALS, TutorialArguments, reproduce
+
+    register()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Reproduce; a mistake in the input ends with one line on standard error and status 2."""
     kinds: Any = (TutorialArguments, DataArguments)
-    parser = argument_parser(kinds, __doc__)
+    parser = dataclass_parser(kinds, __doc__)
     parser.add_argument("name", choices=[*TUTORIALS, "all"], help="The tutorial, or all of them.")
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    with one_line_errors(parser, going_on="the same command goes on"):
-        args, data_args, chosen = parser.parse_args_into_dataclasses(argv)
+    with one_line_errors(parser, advice="the same command goes on"):
+        chosen = parser.parse_args(argv)
+        args, data_args = parse_dataclasses(kinds, chosen)
         reproduce(TUTORIALS if chosen.name == "all" else [chosen.name], args, data_args)
 
 

@@ -1,84 +1,254 @@
-"""What the scripts share: arguments from dataclasses, and one line instead of a stack trace for a mistake."""
+"""What the commands share: the option parser, one-line errors, and imports that can be interrupted."""
 
+import argparse
+import os
 import re
+import signal
 import sys
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NoReturn
-
-from transformers import HfArgumentParser
 
 from ..errors import SECRET_OPTION, did_you_mean, one_line, without_secrets
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
+HELP_ALL = "--help-all"
 
-class OneLineParser(HfArgumentParser):
-    """Reports a mistake in one line, and names the option that is nearest to an unknown one."""
+_TRUE = ("true", "t", "yes", "y", "1")
+_FALSE = ("false", "f", "no", "n", "0")
+
+# In a library message: `name` or `name=value`.
+_ARGUMENT = re.compile(r"`(\w+)(?:=([^`]+))?`")
+
+
+def boolean(text: str) -> bool:
+    """Parse the value of a switch such as `--bf16 false`."""
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise argparse.ArgumentTypeError(f"{text} is neither true nor false")
+    return text.lower() in _TRUE
+
+
+# For a switch: `add_argument("--bf16", **SWITCH, help=...)`.
+SWITCH: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "default": False, "metavar": "true|false"}
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves room for long options before their help."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Parser that reports a mistake in one line and suggests the option nearest to an unknown one.
+
+    `--max_tokens` can also be spelled `--max-tokens`, or abbreviated while it is unambiguous.
+
+    Args:
+        prog: Name of the program in usage and errors.
+        description: Text above the options; its line breaks are kept.
+        shows_all: Whether the help lists advanced options too.
+    """
+
+    def __init__(self, prog: str | None = None, description: str | None = None, *, shows_all: bool = True):
+        super().__init__(prog=prog, description=description, formatter_class=_Formatter, add_help=False)
+        self.shows_all = shows_all
+        # Text below the description in the long help; it may be expensive.
+        self.more_description: Callable[[], str] | None = None
+
+    def advanced(self, text: str) -> str:
+        """Return the help text of an option that only --help-all shows."""
+        return text if self.shows_all else argparse.SUPPRESS
+
+    def add_help_options(self, short: bool = True) -> None:
+        """Add --help and, for a parser with a short and a long help, --help-all."""
+        group = self.add_argument_group("help")
+        group.add_argument(
+            "-h", "--help", action="help", help="Show the main options." if short else "Show this help."
+        )
+        if short:
+            group.add_argument(HELP_ALL, action="help", help="Show all options.")
+
+    def format_help(self) -> str:
+        required = (action for action in self._actions if action.required and action.option_strings)
+        words = [f"{action.option_strings[0]} {action.metavar or action.dest.upper()}" for action in required]
+        self.usage = self.usage or " ".join(["%(prog)s", *words, "[options]"])
+        if self.shows_all and self.more_description:
+            self.description = f"{self.description}{self.more_description()}"
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; a word that is no argument ends the program, since to ignore it would give another result."""
+        """Parse; an argument that belongs to no option is an error: ignoring it would change the result."""
         words = sys.argv[1:] if args is None else list(args)
-        # Before argparse, which shows values, and to which a misspelt option that is required is one that is missing.
+        # Before argparse, which quotes values, and reports a misspelt required option as missing.
         end = words.index("--") if "--" in words else len(words)
-        words[:end] = map(self._spelt_out, words[:end])
+        words[:end] = map(self._in_full, words[:end])
         parsed, unknown = super().parse_known_args(words, namespace)
         if unknown:
             word = without_secrets(words)[words.index(unknown[0])]
             self.error(f"{re.split('[= ]' if word.startswith('-') else '=', word)[0]} belongs to no option")
         return parsed, unknown
 
-    def _spelt_out(self, word: str) -> str:
-        """Return a word with the option that it abbreviates in full; end the program if that is none or several.
+    def _in_full(self, word: str) -> str:
+        """Return a word with its option spelled in full, or end the program if that is unknown or ambiguous.
 
-        No message shows a value: it may be that of a misspelt `--hub_token`.
+        No message quotes a value: it may belong to a misspelt `--hub_token`.
         """
         name, equals, value = word.partition("=")
         known = self._option_string_actions
-        # A negative number, a single "-" and a text with blanks are values.
+        # Negative numbers, a single "-" and text with spaces are values.
         if name in known or not re.match(r"-[^\d.]", name) or " " in name:
             return word
-        # Most options have two spellings.
-        meant = {action: option for option, action in reversed(known.items()) if option.startswith(name)}
+        spellings = {_with_underscores(option): option for option in known}
+        start = _with_underscores(name)
+        if start in spellings:
+            return f"{spellings[start]}{equals}{value}"
+        # One option may have several spellings.
+        meant = {known[o]: o for spelling, o in reversed(spellings.items()) if spelling.startswith(start)}
         if len(meant) == 1:
             return f"{meant.popitem()[1]}{equals}{value}"
         if meant:
             self.error(f"ambiguous option: {name} could match {', '.join(reversed(meant.values()))}")
-        # A value without "=" or blank before it.
+        # A value without "=" or space before it.
         glued = (option for option in known if name.startswith(option) and SECRET_OPTION.fullmatch(option))
         name = next(glued, re.split(r"[^\w-]", name)[0])
         self.error(f"unknown option {name}{did_you_mean(name, known)}")
 
     def error(self, message: str) -> NoReturn:
-        """End the program with one line, where argparse shows the usage of all options first."""
+        """End the program with one line, without the usage of all options."""
         self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; --help lists the options\n")
 
 
-def argument_parser(kinds: Any, description: str | None, **options: Any) -> OneLineParser:
-    """Return a parser of the fields of one dataclass or several, which shows the description as it is laid out."""
-    return OneLineParser(kinds, description=description, **{"formatter_class": RawDescriptionHelpFormatter, **options})
+def _with_underscores(option: str) -> str:
+    return f"--{option[2:].replace('-', '_')}" if option.startswith("--") else option
+
+
+def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
+    """Add the fields of a dataclass as options, as `transformers.HfArgumentParser` defines them.
+
+    Args:
+        parser: Receives the options.
+        kind: The dataclass.
+        titles: Names of the fields in each group of the help, by the group's title.
+        rest: Title of the group of all other fields.
+    """
+    from transformers import HfArgumentParser
+
+    title_of = {name: title for title, names in titles.items() for name in names}
+    groups = {title: parser.add_argument_group(title) for title in (*titles, rest)}
+    for action in HfArgumentParser(kind, add_help=False)._actions:
+        # The parser knows the spelling with dashes by itself.
+        action.option_strings = [option for option in action.option_strings if "-" not in option.removeprefix("--")]
+        groups[title_of.get(action.dest, rest)]._add_action(action)
+
+
+def dataclass_parser(kinds: Iterable[Any], description: str | None) -> OneLineParser:
+    """Return a parser of the fields of several dataclasses, with a group of the help for each."""
+    parser = OneLineParser(description=description)
+    for kind in kinds:
+        add_fields(parser, kind, {}, f"{kind.__name__.removesuffix('Arguments')} options".capitalize())
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    return parser
+
+
+def parse_dataclasses(kinds: Sequence[Any], arguments: argparse.Namespace) -> tuple[Any, ...]:
+    """Return an object of each dataclass, made of parsed arguments."""
+    values = vars(arguments)
+    return tuple(kind(**{each.name: values[each.name] for each in fields(kind) if each.init}) for kind in kinds)
 
 
 @contextmanager
-def one_line_errors(parser: HfArgumentParser, going_on: Callable[[], str] | str | None = None) -> Iterator[None]:
-    """End the program with one line on standard error and status 2 where input or arguments cannot be used.
+def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterator[None]:
+    """End the program with one line on standard error and status 2 if input or arguments cannot be used.
+
+    A library message names a Python argument in backticks; it becomes the option where the parser has one.
 
     Args:
-        parser: The parser of the arguments.
-        going_on: How to go on after Ctrl-C, which ends the program with status 130; called then, if it is a function.
+        parser: Parser of the running command.
+        advice: How to continue after Ctrl-C, which ends the program with status 130; the text of the
+            `KeyboardInterrupt`, if it has one, comes first.
     """
     try:
         yield
-    except KeyboardInterrupt:
-        advice = going_on() if callable(going_on) else going_on
+    except KeyboardInterrupt as interrupt:
+        advice = str(interrupt) or advice
         parser.exit(INTERRUPTED, f"interrupted; {advice}\n" if advice else "interrupted\n")
     except (ValueError, OSError, ImportError) as error:
-        # A closed pipe is no mistake of the user's; the script decides what becomes of it.
+        # A closed pipe is no mistake of the user; the program decides what to do about it.
         if isinstance(error, BrokenPipeError):
             raise
-        parser.exit(USAGE_ERROR, f"{parser.prog}: error: {one_line(error)}\n")
+        parser.exit(USAGE_ERROR, f"{parser.prog}: error: {_with_options(one_line(error), parser)}\n")
 
 
-__all__ = ["argument_parser", "one_line_errors"]
+def _with_options(message: str, parser: OneLineParser) -> str:
+    """Return a message with --name for each `name`, and --name value for each `name=value`, that is an option."""
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if f"--{name}" not in parser._option_string_actions:
+            return match[0]
+        return f"--{name}" if value in (None, "True") else f"--{name} {value}"
+
+    return _ARGUMENT.sub(option, message)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Guard imports, which may take seconds: Ctrl-C ends the program quietly, and a missing package gets a remedy.
+
+    Raises:
+        ImportError: A package is missing, with how to install it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    guarded = handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if guarded:
+        # A KeyboardInterrupt could be raised, and lost, in a callback of the import system.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
+            'in, or install it there: pip install "hf-vanilla-transformer[train]"'
+        ) from error
+    finally:
+        if guarded:
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def out_of_memory(advice: str) -> Iterator[None]:
+    """Turn PyTorch's out-of-memory error into a ValueError that ends in `advice`."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise ValueError(f"out of memory; {advice}") from None
+
+
+def quiet_unless_terminal() -> None:
+    """Show transformers' progress bars on a terminal only."""
+    from transformers.utils.logging import disable_progress_bar
+
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+
+
+__all__ = [
+    "HELP_ALL",
+    "SWITCH",
+    "OneLineParser",
+    "add_fields",
+    "boolean",
+    "dataclass_parser",
+    "importing",
+    "one_line_errors",
+    "out_of_memory",
+    "parse_dataclasses",
+    "quiet_unless_terminal",
+]

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import atomic_write, check_output_file
+from hf_vanilla_transformer.inference import translation
 from paths import SCRIPTS
 
 NAMES = sorted(path.stem for path in SCRIPTS.glob("[a-z]*.py"))
@@ -64,7 +66,7 @@ def test_an_unknown_option_is_named_with_the_nearest(name, fail):
         (("--model",), "argument --model: expected one argument"),
         (("--model", "m", "--num_beams", "two"), "invalid int value: 'two'"),
         (("--model", "m", "--format", "xml"), "invalid choice: 'xml'"),
-        (("--model", "m", "--bf16", "maybe"), "Truthy value expected: got maybe"),
+        (("--model", "m", "--bf16", "maybe"), "argument --bf16: maybe is neither true nor false"),
         (("--model", "m", "extra"), "extra belongs to no option"),
         (("--model", "m", "--max", "3"), "ambiguous option: --max could match --max_source_length, --max_tokens;"),
         (("-m", "m"), "unknown option -m"),
@@ -140,15 +142,13 @@ def test_ctrl_c_while_importing_ends_quietly(name, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_ctrl_c_later_ends_in_one_line(load_script, monkeypatch, capsys):
-    script = load_script("translate")
-
+def test_ctrl_c_later_ends_in_one_line(monkeypatch, capsys):
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(script, "load", interrupted)
+    monkeypatch.setattr(translation, "load", interrupted)
     with pytest.raises(SystemExit) as stop:
-        script.main(["--model", "m"])
+        main(["translate", "--model", "m"])
     assert stop.value.code == 130 and capsys.readouterr().err == "interrupted\n"
 
 

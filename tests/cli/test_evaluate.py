@@ -95,6 +95,6 @@ def test_help_shows_the_options_and_an_example(capsys):
         main(["--help"])
     printed = capsys.readouterr().out
     assert stop.value.code == 0
-    assert "\n    python scripts/evaluate_translation.py --predictions" in printed
+    assert "\n    vanilla-transformer evaluate --predictions" in printed
     for option in ("--references", "--lowercase", "--tokenize", "--json"):
         assert option in printed

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_vanilla_transformer.cli.publish import readable
 from hf_vanilla_transformer.hub import files_to_share, publish
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import code_files
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
@@ -301,5 +302,5 @@ class TestRefusals:
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])
-def test_readable_sizes(script, size, text):
-    assert script.readable(size) == text
+def test_readable_sizes(size, text):
+    assert readable(size) == text

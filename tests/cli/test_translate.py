@@ -209,6 +209,6 @@ def test_help_shows_the_options_and_an_example(capsys):
         main(["--help"])
     printed = capsys.readouterr().out
     assert stop.value.code == 0
-    assert "\n    python scripts/translate.py --model my-model --input test.en" in printed
-    for option in ("--num_hypotheses", "--trust_remote_code", "--max_source_length", "--bf16", "--device"):
+    assert "\n    vanilla-transformer translate --model my-model --input test.en" in printed
+    for option in ("--num_hypotheses", "--bf16", "--device"):
         assert option in printed

@@ -1,0 +1,6 @@
+"""`python -m hf_vanilla_transformer`, the same as `vanilla-transformer`."""
+
+from .cli.main import main
+
+if __name__ == "__main__":
+    main()

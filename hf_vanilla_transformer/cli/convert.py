@@ -1,0 +1,127 @@
+r"""Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
+
+The names of the weights tell the layout. What weights cannot tell, such as the number of heads, is given by --config.
+Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, one token a line, or a dictionary of fairseq) become
+the tokenizer. For example:
+
+    vanilla-transformer convert --source Helsinki-NLP/opus-mt-en-de --output_dir opus-mt-en-de
+    vanilla-transformer convert --source seq2seq.pt --config encoder_attention_heads=8 --dry_run
+    vanilla-transformer convert --source checkpoint_best.pt --source_vocabulary dict.de.txt \
+        --target_vocabulary dict.en.txt --output_dir converted
+"""
+
+import json
+from argparse import Namespace
+from typing import Any
+
+from .options import SWITCH, OneLineParser, importing, quiet_unless_terminal
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    parser.more_description = _layouts
+    files = parser.add_argument_group("input and output")
+    files.add_argument(
+        "--source",
+        required=True,
+        help="File of weights (.safetensors, or one of torch.save), a folder that holds it, or its name on the Hub.",
+    )
+    files.add_argument("--output_dir", metavar="FOLDER", help="Folder of the converted model; new or empty.")
+    files.add_argument("--dry_run", **SWITCH, help="Print the mapping of the weights and write nothing.")
+    files.add_argument("--source_vocabulary", metavar="FILE", help="Tokens of the source side.")
+    files.add_argument("--target_vocabulary", metavar="FILE", help="Tokens of the target side. Default: the same.")
+    model = parser.add_argument_group("model")
+    model.add_argument("--layout", help="Layout of the checkpoint (--help-all lists them). Default: inferred.")
+    model.add_argument(
+        "--config",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="Fields of the configuration, such as encoder_attention_heads=8.",
+    )
+    model.add_argument("--encoder_only", **SWITCH, help="Convert the encoder alone.")
+    model.add_argument(
+        "--patched",
+        "--repaired",
+        **SWITCH,
+        help=parser.advanced("The code behind the weights is free of the defects that are otherwise refused."),
+    )
+    other = parser.add_argument_group("other layouts")
+    other.add_argument(
+        "--rename",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OLD=NEW",
+        help=parser.advanced("Prefixes of keys to replace first; what weights do not tell must then be given."),
+    )
+    other.add_argument(
+        "--first_position",
+        type=int,
+        help=parser.advanced("Row of the stored position tables that belongs to the first token."),
+    )
+    other.add_argument(
+        "--unbiased_norms",
+        **{**SWITCH, "default": None},
+        help=parser.advanced("Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."),
+    )
+
+
+def _layouts() -> str:
+    """Return the layouts with an example each."""
+    with importing():
+        from ..conversion.convert import LAYOUTS
+    return "\nOne example a layout:\n\n" + "\n".join(
+        f"    {layout.name}: {layout.description}\n"
+        f"        vanilla-transformer convert --output_dir converted --source {layout.example}\n"
+        for layout in LAYOUTS.values()
+    )
+
+
+def run(arguments: Namespace) -> None:
+    with importing():
+        from ..conversion.convert import convert_checkpoint
+    quiet_unless_terminal()
+    conversion = convert_checkpoint(
+        arguments.source,
+        arguments.output_dir,
+        arguments.layout,
+        arguments.source_vocabulary,
+        arguments.target_vocabulary,
+        rename=arguments.rename,
+        first_position=arguments.first_position,
+        unbiased_norms=arguments.unbiased_norms,
+        patched=arguments.patched,
+        encoder_only=arguments.encoder_only,
+        dry_run=arguments.dry_run,
+        **_fields(arguments.config),
+    )
+    print(conversion.describe() if arguments.dry_run else _summary(conversion, arguments))
+
+
+def _fields(texts: list[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in map(_field, texts):
+        if fields.setdefault(name, value) != value:
+            raise ValueError(f"--config {name} is given as {fields[name]!r} and as {value!r}; leave one out")
+    return fields
+
+
+def _field(text: str) -> tuple[str, Any]:
+    """Return the name and the value of a field; a value that is no JSON is a string."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"--config {text} is not name=value; for example encoder_attention_heads=8")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _summary(conversion: Any, arguments: Namespace) -> str:
+    parameters = sum(tensor.numel() for tensor in conversion.weights.values())
+    what = "encoder" if arguments.encoder_only else "model"
+    lines = [f"{arguments.output_dir}: {what} of layout {conversion.layout.name}, {parameters:,} weights"]
+    if conversion.tokenizer is None:
+        lines.append("no tokenizer: give --source_vocabulary and --target_vocabulary for one")
+    return "\n".join(lines + [f"note: {note}" for note in conversion.notes])

@@ -1,0 +1,49 @@
+"""Export a trained model to CTranslate2, ONNX or Marian.
+
+One example a format:
+
+    vanilla-transformer export --model my-model --to ctranslate2 --quantization int8 --output_dir my-model-ct2
+    vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en --output test.hyp
+
+    vanilla-transformer export --model my-model --to onnx --output_dir my-model-onnx
+    python scripts/onnx_translate.py --model my-model-onnx --input test.en --output test.hyp
+
+    vanilla-transformer export --model my-model --to marian --output_dir my-model-marian
+    vanilla-transformer translate --model my-model-marian --input test.en --output test.hyp
+
+The folder also holds the tokenizer and the generation settings. A property of the model that the format cannot express
+is an error that names it, and nothing is written.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from .options import OneLineParser, importing, quiet_unless_terminal
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
+    files.add_argument("--to", required=True, choices=("ctranslate2", "onnx", "marian"), help="Format to export to.")
+    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder of the result; new or empty.")
+    options = parser.add_argument_group("format options")
+    options.add_argument(
+        "--quantization",
+        help="ctranslate2: type of the weights: float32 (default), float16, int8 or int8_float16.",
+    )
+    options.add_argument(
+        "--max_positions",
+        type=int,
+        help="ctranslate2, onnx: longest source or output, in tokens, of a model with sinusoids. "
+        "Default: max_position_embeddings.",
+    )
+
+
+def run(arguments: Namespace) -> None:
+    with importing():
+        from ..export.formats import export_model
+    quiet_unless_terminal()
+    options = {name: getattr(arguments, name) for name in ("quantization", "max_positions")}
+    folder = export_model(arguments.model, arguments.to, arguments.output_dir, **options)
+    size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    print(f"{folder}: {size / 1e6:.1f} MB")

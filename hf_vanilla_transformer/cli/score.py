@@ -1,0 +1,116 @@
+"""Score given translations: the log-probability and the perplexity that a model assigns to each.
+
+Line n of the target file is scored as the translation of line n of the source file; UTF-8, plain or .gz. For example:
+
+    vanilla-transformer score --model my-model --source test.en --target test.de
+    vanilla-transformer score --model my-model --source test.en --target test.de --format json --output scores.jsonl
+
+Each pair gives one line of output: log-probability, in nats, a tab, and perplexity; with --format json
+{"source": ..., "target": ..., "log_prob": ..., "perplexity": ..., "tokens": [...], "token_log_probs": [...]}.
+The totals of the corpus follow on standard error.
+"""
+
+import json
+import math
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from itertools import islice, zip_longest
+
+from ..files import atomic_write, check_output_file, read_lines
+from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
+    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
+    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
+    files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
+    files.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="text (default): log-probability and perplexity; json: tokens and their log-probabilities too.",
+    )
+    compute = parser.add_argument_group("computation")
+    compute.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any.")
+    compute.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
+    compute.add_argument(
+        "--max_tokens",
+        type=int,
+        default=4096,
+        help="Tokens of a side scored at once (default: 4096); lower it if memory runs out.",
+    )
+    compute.add_argument(
+        "--chunk_size",
+        type=int,
+        default=8192,
+        help=parser.advanced("Pairs to read and sort at a time; 1 answers each pair at once."),
+    )
+    compute.add_argument(
+        "--trust_remote_code",
+        **SWITCH,
+        help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
+    )
+
+
+def run(arguments: Namespace) -> None:
+    if arguments.source == arguments.target == "-":
+        raise ValueError("--source and --target are both standard input; name a file for one of them")
+    if arguments.chunk_size < 1:
+        raise ValueError(f"--chunk_size {arguments.chunk_size} leaves nothing to read; set at least 1")
+    check_output_file(arguments.output, [arguments.source, arguments.target], "--output")
+    with importing():
+        import torch
+
+        from ..inference.scoring import score
+        from ..inference.translation import load
+    quiet_unless_terminal()
+    dtype = torch.bfloat16 if arguments.bf16 else None
+    model, tokenizer = load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
+    num_pairs, num_tokens, log_prob = 0, 0, 0.0
+    with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"), atomic_write(arguments.output) as file:
+        pairs = _pairs(arguments.source, arguments.target)
+        while chunk := list(islice(pairs, arguments.chunk_size)):
+            sources, targets = zip(*chunk, strict=True)
+            try:
+                scores = score(model, tokenizer, sources, targets, max_tokens=arguments.max_tokens)
+            except ValueError as error:
+                # Its numbers count from the beginning of the chunk.
+                raise ValueError(f"after line {num_pairs}: {error}" if num_pairs else str(error)) from error
+            for source, target, each in zip(sources, targets, scores, strict=True):
+                line = f"{each.log_prob:.4f}\t{each.perplexity:.4f}"
+                if arguments.format == "json":
+                    row = {
+                        "source": source,
+                        "target": target,
+                        "log_prob": each.log_prob,
+                        "perplexity": each.perplexity,
+                    }
+                    line = json.dumps(
+                        {**row, "tokens": each.tokens, "token_log_probs": each.token_log_probs}, ensure_ascii=False
+                    )
+                file.write(f"{line}\n".encode())
+                num_tokens += len(each.token_ids)
+                log_prob += each.log_prob
+            file.flush()
+            num_pairs += len(chunk)
+        if not num_pairs:
+            raise ValueError(f"{arguments.source} and {arguments.target} hold no lines; name files with text")
+    perplexity = math.exp(-log_prob / num_tokens)
+    totals = f"{num_pairs} pairs, {num_tokens} tokens: log-probability {log_prob:.4f}, perplexity {perplexity:.4f}"
+    print(totals, file=sys.stderr)
+
+
+def _pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of two files; raises ValueError where one of them ends before the other."""
+    number = 0
+    for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), start=1):
+        if one is None or other is None:
+            shorter, longer = (source, target) if one is None else (target, source)
+            raise ValueError(
+                f"{shorter} has {number - 1} lines but {longer} has more; line n of one must translate line n of the "
+                "other"
+            )
+        yield one, other

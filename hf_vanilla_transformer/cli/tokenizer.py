@@ -1,0 +1,104 @@
+r"""Train a tokenizer on text files, for `vanilla-transformer train` or AutoTokenizer.
+
+The files are UTF-8, plain or .gz, one sentence (or reaction, word, formula, ...) a line. For example:
+
+    # One vocabulary for both sides: two languages of one script
+    vanilla-transformer tokenizer --source_files train.en --target_files train.de --output_dir tokenizer
+
+    # One vocabulary per side: languages of different scripts, or spelling to phonemes
+    vanilla-transformer tokenizer --source_files words.txt --target_files phonemes.txt \
+        --separate_vocabularies --algorithm character --target_algorithm whitespace --output_dir tokenizer
+
+    # SMILES: the same notation on both sides
+    vanilla-transformer tokenizer --source_files reactions.txt --algorithm character --output_dir tokenizer
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from ..files import read_lines
+from .options import SWITCH, OneLineParser, importing
+
+ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
+TRAINING_OPTIONS = ("vocab_size", "min_frequency", "lowercase", "normalization", "max_length")
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--source_files", required=True, nargs="+", metavar="FILE", help="Source text.")
+    files.add_argument("--target_files", nargs="+", default=[], metavar="FILE", help="Target text, if it differs.")
+    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder to save the tokenizer in.")
+    files.add_argument("--overwrite", **SWITCH, help="Replace a tokenizer in the output folder.")
+    vocabulary = parser.add_argument_group("vocabulary")
+    vocabulary.add_argument(
+        "--algorithm",
+        choices=ALGORITHMS,
+        default="bpe",
+        help="bpe (lossless subwords, default) or unigram (likelihood subwords) for prose; word for words and "
+        "punctuation; whitespace for symbols separated by spaces; character for single characters.",
+    )
+    vocabulary.add_argument(
+        "--vocab_size",
+        type=int,
+        default=8000,
+        help="Most tokens in a vocabulary (default: 8000, which suits some 100,000 sentences).",
+    )
+    vocabulary.add_argument("--min_frequency", type=int, default=1, help="Fewest occurrences of a token (default: 1).")
+    vocabulary.add_argument("--separate_vocabularies", **SWITCH, help="Learn one vocabulary per side.")
+    vocabulary.add_argument(
+        "--target_algorithm",
+        choices=ALGORITHMS,
+        help="Algorithm of the target side, with --separate_vocabularies. Default: --algorithm.",
+    )
+    text = parser.add_argument_group("text")
+    text.add_argument("--lowercase", **SWITCH, help="Lower-case all text; translations are then lower-case too.")
+    text.add_argument(
+        "--normalization", choices=("NFC", "NFD", "NFKC", "NFKD"), help="Unicode normalization; NFKC unifies widths."
+    )
+    text.add_argument("--max_length", type=int, help="Length, in tokens, that truncation cuts a text to.")
+
+
+def run(arguments: Namespace) -> None:
+    with importing():
+        from ..data.tokenizer_training import train_tokenizer
+        from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+    files_of_pair = tuple(VanillaTransformerTokenizer.vocab_files_names.values())
+    _check(arguments, ("tokenizer.json", *files_of_pair, "tokenizer_config.json"))
+    options = {name: getattr(arguments, name) for name in TRAINING_OPTIONS} | {"show_progress": sys.stderr.isatty()}
+    source_files = arguments.source_files + ([] if arguments.separate_vocabularies else arguments.target_files)
+    tokenizer = train_tokenizer(_lines(source_files), algorithm=arguments.algorithm, **options)
+    sizes = f"{len(tokenizer)} tokens"
+    if arguments.separate_vocabularies:
+        algorithm = arguments.target_algorithm or arguments.algorithm
+        target = train_tokenizer(_lines(arguments.target_files), algorithm=algorithm, **options)
+        tokenizer = VanillaTransformerTokenizer.from_pair(tokenizer, target)
+        sizes += f" for the source, {tokenizer.target_vocab_size} for the target"
+    folder = Path(arguments.output_dir)
+    # A vocabulary per side left from before would pass for part of the new tokenizer.
+    for name in files_of_pair:
+        (folder / name).unlink(missing_ok=True)
+    tokenizer.save_pretrained(folder)
+    print(f"{folder}: {sizes}")
+    example = next(filter(str.strip, _lines(arguments.source_files)), "")
+    print("For example:", *tokenizer.tokenize(example))
+
+
+def _check(arguments: Namespace, file_names: tuple[str, ...]) -> None:
+    """Find mistakes before the training, not after it."""
+    if arguments.separate_vocabularies and not arguments.target_files:
+        raise ValueError("--separate_vocabularies needs --target_files; name them, or leave it out")
+    if arguments.target_algorithm and not arguments.separate_vocabularies:
+        raise ValueError("--target_algorithm needs --separate_vocabularies; one vocabulary has one algorithm")
+    folder = Path(arguments.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output_dir {folder} is a file; name a folder")
+    present = [name for name in file_names if (folder / name).exists()]
+    if present and not arguments.overwrite:
+        raise ValueError(f"--output_dir {folder} holds {present[0]} already; name another, or pass --overwrite")
+
+
+def _lines(paths: list[str]) -> Iterator[str]:
+    return chain.from_iterable(map(read_lines, paths))

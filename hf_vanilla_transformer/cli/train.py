@@ -1,0 +1,156 @@
+r"""Train a translation model from scratch on parallel text.
+
+Two text files, line n of one translating line n of the other:
+
+    vanilla-transformer train --train_source_file train.en --train_target_file train.de \
+        --validation_split_size 1000 --preset small --output_dir my-model
+
+A .yaml or .json file of options may come first; options that follow override it:
+
+    vanilla-transformer train scripts/recipes/multi30k.yaml --output_dir my-model
+
+On several devices:
+
+    accelerate launch -m hf_vanilla_transformer train --train_source_file train.en ...
+
+The folder then holds model, tokenizer, generation settings, all_results.json, pictures and a model card;
+`vanilla-transformer translate --model my-model` uses it.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any
+
+from ..errors import did_you_mean
+from .options import OneLineParser, add_fields, importing, parse_dataclasses
+
+ARGUMENT_FILES = (".yaml", ".yml", ".json")
+
+# What --help shows, without the seconds that the dataclasses of all options take to import.
+MAIN_OPTIONS = {
+    "text": {
+        "train_source_file FILE": "Training text of the source side, one sentence a line, plain or .gz.",
+        "train_target_file FILE": "Training text of the target side; line n translates line n of the source.",
+        "train_file FILE": "Or: training pairs in one TSV, CSV, JSON lines or Parquet file.",
+        "dataset_name NAME": "Or: a data set on the Hub, or a local copy of one.",
+        "validation_split_size N": "Pairs (or the fraction of pairs) to take from the training text for validation.",
+    },
+    "model and tokenizer": {
+        "preset NAME": "Model shape: base (default), big, small, tiny or a row of the paper's Table 3.",
+        "config_overrides FIELD=VALUE,...": "Changes to the preset, e.g. encoder_layers=4,dropout=0.3.",
+        "vocab_size N": "Size of the vocabulary to learn (default: 8000).",
+    },
+    "training": {
+        "output_dir FOLDER": "Folder of checkpoints and, at the end, of the model (default: trainer_output).",
+        "num_train_epochs N": "Passes over the training pairs (default: 20).",
+        "warmup_steps N": "Steps of linear warm-up (default, as in the paper: 4000).",
+        "max_tokens N": "Tokens in a batch, source, target and padding counted (default: 8192).",
+        "bf16_if_fast": "Compute in bfloat16 where the hardware has instructions for it.",
+        "resume_from_checkpoint FOLDER": "Continue from a checkpoint; `last`: the newest one in --output_dir.",
+    },
+}
+
+MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "attn_implementation")
+INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    parser.usage = "%(prog)s [options.yaml] [options]"
+    if not parser.shows_all:
+        for title, options in MAIN_OPTIONS.items():
+            group = parser.add_argument_group(title)
+            for option, text in options.items():
+                name, _, metavar = option.partition(" ")
+                group.add_argument(f"--{name}", metavar=metavar, help=text)
+        return
+    model, data, training = _dataclasses()
+    add_fields(parser, data, {}, "text")
+    add_fields(parser, model, {"model": MODEL_FIELDS}, "tokenizer")
+    add_fields(parser, training, {"training": get_annotations(training)}, INHERITED)
+    # None: not given.
+    parser.set_defaults(do_train=None, do_eval=None)
+
+
+def _dataclasses() -> tuple[Any, ...]:
+    with importing():
+        from ..data.arguments import DataArguments
+        from ..training.arguments import ModelArguments, VanillaTransformerTrainingArguments
+    return ModelArguments, DataArguments, VanillaTransformerTrainingArguments
+
+
+def parse(parser: OneLineParser, words: list[str]) -> Namespace:
+    """Return the arguments of the command line, over those of an argument file that comes first."""
+    if words and words[0].endswith(ARGUMENT_FILES):
+        known = [action.dest for action in parser._actions]
+        words = [*read_argument_file(words[0], known), *words[1:]]
+    return parser.parse_args(words)
+
+
+def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
+    """Return the content of a .yaml or .json file as words of a command line.
+
+    Args:
+        path: The file.
+        known: Names of the options.
+
+    Raises:
+        ValueError: The file cannot be read, or an option in it is unknown.
+    """
+    with importing():
+        import yaml
+    try:
+        # JSON is YAML too. Values stay strings, because the parser knows their types.
+        arguments = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        # Its own text quotes the line, which may hold a token.
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise ValueError(f"{path} cannot be read: line {line}: {error.problem}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{path} holds no mapping of argument names to values")
+    words = []
+    for name, value in arguments.items():
+        if name not in known:
+            raise ValueError(f"{path}: unknown argument {name}{did_you_mean(str(name), known)}")
+        if isinstance(value, dict):
+            raise ValueError(f"{path}: {name} is a mapping; write it as a JSON string in quotes")
+        if value not in ("", "null", "~"):
+            words += [f"--{name}", *value] if isinstance(value, list) else [f"--{name}={value}"]
+    return words
+
+
+def run(arguments: Namespace) -> None:
+    with importing():
+        import datasets
+        from transformers.utils.logging import disable_progress_bar
+
+        from ..training.checkpoints import newest_checkpoint
+        from ..training.experiment import train_translation
+    # Reading and writing a checkpoint takes a moment and is no news.
+    disable_progress_bar()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        model_args, data_args, args = parse_dataclasses(_dataclasses(), arguments)
+        _check_training_is_wanted(args)
+        train_translation(model_args, data_args, args)
+    except KeyboardInterrupt:
+        if newest_checkpoint(arguments.output_dir):
+            raise KeyboardInterrupt("--resume_from_checkpoint last continues from the last checkpoint") from None
+        raise KeyboardInterrupt("there is no checkpoint yet, so the same command starts again") from None
+
+
+def _check_training_is_wanted(args: Any) -> None:
+    """Refuse switches that make the example programs of transformers skip training, since this command never does."""
+    given = [f"--{name}" for name in ("do_eval", "do_predict") if getattr(args, name)]
+    if args.do_train is False or (given and not args.do_train):
+        switches = " and ".join(given) + " without --do_train" if given else "--do_train false"
+        raise ValueError(
+            f"{switches}: this command always trains, and then evaluates; add --do_train, or, for a model that is "
+            "already trained, use the commands translate and evaluate"
+        )
+    args.do_train, args.do_eval = True, args.eval_strategy != "no"
