@@ -21,8 +21,8 @@ HELP_ALL = "--help-all"
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
 
-# In a library message: `name` or `name=value`.
-_ARGUMENT = re.compile(r"`(\w+)(?:=([^`]+))?`")
+# In a library message: `name` or `name=value`, but no field of the model's configuration.
+_ARGUMENT = re.compile(r"(?<!the model's )`(\w+)(?:=([^`]+))?`")
 
 
 def boolean(text: str) -> bool:

@@ -1184,7 +1184,7 @@ class TestScript:
         assert "there is no --output_dir" in capsys.readouterr().err
 
     def test_help_shows_an_example_of_each_layout(self):
-        result = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True)
+        result = subprocess.run([sys.executable, str(SCRIPT), "--help-all"], capture_output=True, text=True)
         assert result.returncode == 0 and result.stderr == ""
         for layout in LAYOUTS.values():
             assert layout.name in result.stdout and layout.example and layout.example in result.stdout

@@ -570,7 +570,7 @@ class TestResuming:
             with pytest.raises(SystemExit) as stop:
                 run(*files, folder="parts", options=options)
         assert stop.value.code == 130
-        message = "interrupted; --resume_from_checkpoint last goes on from the last checkpoint"
+        message = "interrupted; --resume_from_checkpoint last continues from the last checkpoint"
         assert capsys.readouterr().err.splitlines()[-1] == message
         # Without its preset and tokenizer: they come from the checkpoint.
         parts, results = run(*files, "--resume_from_checkpoint", "last", folder="parts", options=options[len(MODEL) :])
@@ -738,9 +738,9 @@ class TestFaults:
             ),
             (["--tokenizer_algorithm", "magic"], "magic"),
             (["--model_name_or_path", "there"], "brings its own tokenizer and configuration"),
-            (["--do_predict"], "--do_predict without --do_train: this program always trains"),
+            (["--do_predict"], "--do_predict without --do_train: this command always trains"),
             (["--do_eval", "--do_predict"], "--do_eval and --do_predict without --do_train"),
-            (["--do_train", "false"], "--do_train false: this program always trains"),
+            (["--do_train", "false"], "--do_train false: this command always trains"),
             (["--early_stopping_patience", "1", "--eval_strategy", "no"], "needs evaluations; set --eval_strategy"),
             (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown; use bleu, chrf"),
             (["--predict_with_generate", "false"], "bleu needs --predict_with_generate; use loss without it"),
