@@ -21,7 +21,8 @@ with importing():
     from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
     from hf_vanilla_transformer.data.arguments import DataArguments
     from hf_vanilla_transformer.registration import register
-    from tutorials.tutorials import TUTORIALS, TutorialArguments, reproduce
+    from tutorials.common import TutorialArguments
+    from tutorials.run import TUTORIALS, reproduce
 
     register()
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(parser, advice="the same command goes on"):
         chosen = parser.parse_args(argv)
         args, data_args = parse_dataclasses(kinds, chosen)
-        reproduce(TUTORIALS if chosen.name == "all" else [chosen.name], args, data_args)
+        reproduce(TUTORIALS if chosen.name == "all" else {chosen.name: TUTORIALS[chosen.name]}, args, data_args)
 
 
 if __name__ == "__main__":

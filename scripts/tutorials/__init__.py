@@ -1,1 +1,1 @@
-"""The tutorials as recipes."""
+"""The seven tutorials that this model grew from, reproduced with it."""

@@ -1,38 +1,9 @@
-"""Figures that benchmarks, tutorials and the comparison of classifiers draw."""
-
 import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from drawings import panels, tick_labels, visible
-from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from imdb.figures import plot_accuracies, plot_learning_curves
-from tiny import tiny_model
-from tutorials import tutorials
-
-
-def test_rows_of_the_decoder_are_the_words_that_it_predicts(tmp_path, monkeypatch):
-    drawn = {}
-
-    def draw(weights, columns, rows, path, title, keys, queries):
-        assert weights.shape[-2:] == (len(rows), len(columns))
-        drawn[path.stem] = (keys, columns, queries, rows)
-
-    monkeypatch.setattr(tutorials, "plot_attention", draw)
-    source, target = tutorials.STATQUEST.pairs[0]
-    tokenizer = VanillaTransformerTokenizer.from_pair(
-        train_tokenizer([source], algorithm="word"), train_tokenizer([target], algorithm="word")
-    )
-    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": tokenizer.target_vocab_size}
-    untied = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
-    model = tiny_model(**sizes, **untied, position_embedding_type="learned")
-    tutorials.draw_statquest(model, tokenizer, tmp_path)
-    read, said = [*source.split(), "</s>"], [*target.split(), "</s>"]
-    assert drawn == {
-        "encoder_attention": ("source", read, "source", read),
-        "decoder_attention": ("target so far", ["<s>", *said[:-1]], "target", said),
-        "cross_attention": ("source", read, "target", said),
-    }
 
 
 def test_accuracies_are_bars_with_intervals(tmp_path):
