@@ -46,8 +46,8 @@ def run(arguments: Namespace) -> None:
 def _checkpoints(arguments: Namespace) -> list[Path]:
     """Return the folders to average, once it is certain that each holds intact safetensors weights."""
     with importing():
-        from ..hub import check_safetensors
         from ..training.checkpoints import last_checkpoints
+        from ..weight_files import check_safetensors
     if bool(arguments.checkpoints) == bool(arguments.run_dir):
         raise ValueError("give either --checkpoints or --run_dir")
     if arguments.last < 1:

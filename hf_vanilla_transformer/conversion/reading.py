@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import one_line
 from ..files import read_json_object
-from ..hub import check_safetensors
+from ..weight_files import check_safetensors, read_shard_index
 
 # Where the weights are, when a file holds more than them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
@@ -131,14 +131,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
         names = ", ".join(index.name for index in indexes)
         raise ValueError(f"{folder} holds several indexes of shards ({names}); keep only one there")
     for index in indexes:
-        placed = read_json_object(index, REFETCH).get("weight_map")
-        if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
-            raise ValueError(f"{index} names no file for each weight (weight_map); fetch it again")
-        files = [folder / name for name in sorted(set(placed.values()))]
-        for file in files:
-            if not file.is_file():
-                raise ValueError(f"{folder} holds no {file.name}, which {index.name} names; fetch it too")
-        return files, set(placed)
+        weight_map = read_shard_index(index, REFETCH)
+        return [folder / name for name in sorted(set(weight_map.values()))], set(weight_map)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model.bin"))
     files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLES)
     if len(files) != 1:

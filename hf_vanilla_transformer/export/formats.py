@@ -1,4 +1,4 @@
-"""Trained models carried out to where they serve: one function for a folder, and a table of the formats."""
+"""Export of a saved model: one function for all formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,64 +18,63 @@ from .onnx import write_onnx
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
-class Format(NamedTuple):
-    """A format: what writes it, and the options that it has."""
+class ExportFormat(NamedTuple):
+    """A format: what writes it, and the options it takes."""
 
     write: Callable[..., None]
     options: tuple[str, ...]
 
 
-def _to_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+def _write_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
     check_settings(model.generation_config.to_dict())
     write_ctranslate2(model, folder, tokenizer, **options)
 
 
-def _to_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+def _write_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
     check_settings(model.generation_config.to_dict(), "onnx_translate.py")
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
-def _to_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+def _write_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
     write_marian(model, folder)
 
 
-FORMATS = {
-    "ctranslate2": Format(_to_ctranslate2, ("quantization", "max_positions")),
-    "onnx": Format(_to_onnx, ("max_positions",)),
-    "marian": Format(_to_marian, ()),
+EXPORT_FORMATS = {
+    "ctranslate2": ExportFormat(_write_ctranslate2, ("quantization", "max_positions")),
+    "onnx": ExportFormat(_write_onnx, ("max_positions",)),
+    "marian": ExportFormat(_write_marian, ()),
 }
 
 
 def export_model(name: str | Path, to: str, output_dir: str | Path, **options: Any) -> Path:
-    """Write a saved model in another format, with its tokenizer and its generation settings.
+    """Write a saved model in another format, with its tokenizer and generation settings.
 
     Args:
-        name: Folder of the model, or its name on the Hub. The tokenizer is expected there too; without one, nothing
-            but ids can be translated.
-        to: The format, a key of `FORMATS`.
-        output_dir: A new or empty folder. It appears when all is written, or not at all.
-        **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, where the
-            format has them; None stands for its default.
+        name: Folder of the model, or its name on the Hub. Without a tokenizer there, the export translates only ids.
+        to: The format, a key of `EXPORT_FORMATS`.
+        output_dir: A new or empty folder; written completely or not at all.
+        **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, for formats
+            that take them; None means the format's default.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: The model cannot be loaded, is none of ours, lacks weights, or has a property that the format
-            has not; the format or an option is unknown; or the folder is not empty. Says which.
+        ValueError: The model cannot be loaded, is not of this package, or has a property that the format cannot
+            express; the format or an option is unknown; or the folder is not empty.
     """
-    if to not in FORMATS:
-        raise ValueError(f"--to {to} is unknown; use one of {', '.join(FORMATS)}")
+    if to not in EXPORT_FORMATS:
+        raise ValueError(f"format {to} is unknown; set `to` to one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
     for option in options:
-        if option not in FORMATS[to].options:
-            raise ValueError(f"--to {to} has no --{option}; leave it out")
+        if option not in EXPORT_FORMATS[to].options:
+            raise ValueError(f"format {to} has no `{option}`; leave it out")
     if options.get("max_positions", 1) < 1:
-        raise ValueError(f"--max_positions {options['max_positions']} is too small; set at least 1")
+        raise ValueError(f"`max_positions` {options['max_positions']} is too small; set at least 1")
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name)
     with atomic_folder(output_dir) as folder:
-        FORMATS[to].write(model, tokenizer, folder, **options)
+        EXPORT_FORMATS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -83,19 +82,20 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
 
 
 def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | None]:
-    """Return a model of ours in float32, and its tokenizer if its folder holds one.
+    """Load a model of this package in float32, and its tokenizer if there is one.
 
     Raises:
-        ValueError: They cannot be loaded whole (see `load_model`), or the model is of another kind.
+        ValueError: They cannot be loaded (see `load_model`), or the model is of another family.
     """
     model = load_model(name, dtype=torch.float32)
-    if (kind := model.config.model_type) != MODEL_TYPE:
+    if (model_type := model.config.model_type) != MODEL_TYPE:
         raise ValueError(
-            f"model {name} cannot be exported: model_type is {kind!r}, not {MODEL_TYPE!r}; use tools of its own"
+            f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use the exporters of "
+            "its own family"
         )
     folder = Path(name)
     has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
     return model.eval(), load_tokenizer(name) if has_tokenizer else None
 
 
-__all__ = ["FORMATS", "Format", "export_model", "load_for_export"]
+__all__ = ["EXPORT_FORMATS", "ExportFormat", "export_model", "load_for_export"]

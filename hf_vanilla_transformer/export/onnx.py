@@ -1,14 +1,14 @@
-"""Our models as two ONNX graphs, which run where there is no PyTorch.
+"""Export to two ONNX graphs, which run without PyTorch.
 
-The graphs, with the names of their inputs and outputs:
+The graphs and the names of their inputs and outputs:
 
     encoder.onnx: input_ids (B, S), attention_mask (B, S) -> cross_keys (N, B, h, S, d_k), cross_values (..., d_v)
     decoder.onnx: decoder_input_ids (B, T), attention_mask (B, S), cross_keys, cross_values,
                   past_keys (N, B, h, P, d_k), past_values (..., d_v)
                   -> logits (B, T, V), present_keys (N, B, h, P + T, d_k), present_values (..., d_v)
 
-Legend: B batch, S source length, T target length, P past of it, N decoder layers, h heads, d_k and d_v width of a
-head's keys and values, V target vocabulary.
+Legend: B batch, S source length, T new target tokens, P cached target tokens, N decoder layers, h heads, d_k and d_v
+width of a head's keys and values, V target vocabulary.
 """
 
 import copy
@@ -30,7 +30,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 from ..model.pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
-# Inputs and outputs of each graph, in the order in which they are traced.
+# Inputs and outputs of each graph, in tracing order.
 GRAPHS = {
     "encoder": (("input_ids", "attention_mask"), ("cross_keys", "cross_values")),
     "decoder": (
@@ -39,7 +39,7 @@ GRAPHS = {
     ),
 }
 
-# The axes of each: sizes by the legend where they are fixed, names where they are free.
+# Their axes: symbols of the legend have fixed sizes, words are free.
 AXES = {
     "input_ids": ("batch", "source"),
     "attention_mask": ("batch", "source"),
@@ -53,11 +53,11 @@ AXES = {
     "present_values": ("N", "batch", "h", "past + target", "d_v"),
 }
 
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
+REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class EncoderGraph(VanillaTransformerPreTrainedModel):
-    """The encoder, and what every decoder layer attends to of its output."""
+    """The encoder, with the cross-attention keys and values of every decoder layer."""
 
     def __init__(self, model: Any):
         super().__init__(model.config)
@@ -65,16 +65,15 @@ class EncoderGraph(VanillaTransformerPreTrainedModel):
         self.attentions = torch.nn.ModuleList(layer.encoder_attn for layer in model.model.decoder.layers)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> ModelOutput:
-        """Return the keys and values that the module's description names."""
         states = self.encoder(input_ids, attention_mask).last_hidden_state
         attentions: Any = self.attentions
         pairs = [attention._keys_values(states, states, None) for attention in attentions]
-        keys, values = (torch.stack(side) for side in zip(*pairs, strict=True))
+        keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))
         return ModelOutput(cross_keys=keys, cross_values=values)
 
 
 class DecoderGraph(VanillaTransformerPreTrainedModel):
-    """The decoder over a cache that goes in and out, and the projection to the vocabulary."""
+    """The decoder and the output projection; the cache is an input and an output."""
 
     def __init__(self, model: Any):
         super().__init__(model.config)
@@ -89,7 +88,6 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
         past_keys: Tensor,
         past_values: Tensor,
     ) -> ModelOutput:
-        """Return the logits, keys and values that the module's description names."""
         cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         for layer in range(self.config.decoder_layers):
             cache.self_attention_cache.update(past_keys[layer], past_values[layer], layer)
@@ -97,7 +95,7 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
             cache.is_updated[layer] = True
         output = self.decoder(
             decoder_input_ids,
-            # Only their shape is read, of what the cache holds already: rows and source length.
+            # The cache holds their keys and values; only batch and source length are read.
             encoder_hidden_states=cross_keys[0, :, 0],
             encoder_attention_mask=attention_mask,
             past_key_values=cache,
@@ -112,74 +110,70 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
 
 
 def onnx_missing() -> str | None:
-    """Return what to do where a package is not installed, or None."""
-    missing = [name for name in NEEDED if not find_spec(name)]
+    """Return which required packages are missing, or None."""
+    missing = [name for name in REQUIRED_PACKAGES if not find_spec(name)]
     if not missing:
         return None
-    return f'{", ".join(missing)} not installed; `pip install "hf-vanilla-transformer[export]"` brings what ONNX needs'
+    return f'export to ONNX needs {", ".join(missing)}; run `pip install "hf-vanilla-transformer[export]"`'
 
 
 def write_onnx(model: Any, folder: Path, max_positions: int | None = None) -> VanillaTransformerConfig:
-    """Write `encoder.onnx` and `decoder.onnx`, in float32, by the exporters of transformers.
+    """Write `encoder.onnx` and `decoder.onnx` in float32, with the exporters of transformers.
 
     Args:
-        model: A `VanillaTransformerForConditionalGeneration`; it is left as it is.
+        model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
         max_positions: Sinusoids that the graphs hold: the most tokens of a source and of an output. By default
-            `max_position_embeddings`; learned positions cannot be more than were learned.
+            `max_position_embeddings`. Learned positions cannot be changed.
 
     Returns:
-        The configuration of what the graphs hold: `max_position_embeddings` is the number of their positions.
+        The configuration of the graphs, with their number of positions as `max_position_embeddings`.
 
     Raises:
-        ValueError: A package is not installed, or learned positions are too few.
+        ValueError: A package is not installed, or `max_positions` is set for learned positions.
     """
     if missing := onnx_missing():
         raise ValueError(missing)
     from transformers.exporters import OnnxConfig, OnnxExporter
 
-    model = with_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)
+    model = _resize_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
-    source, target = _inputs(encoder)
-    stages: Any = (("encoder", encoder, source), ("decoder", decoder, target))
-    for name, graph, given in stages:
+    encoder_inputs, decoder_inputs = _example_inputs(encoder)
+    graphs: Any = (("encoder", encoder, encoder_inputs), ("decoder", decoder, decoder_inputs))
+    for name, graph, inputs in graphs:
         with torch.no_grad(), _silence():
-            exported = OnnxExporter().export(graph, given, OnnxConfig(dynamic=True))
+            exported = OnnxExporter().export(graph, inputs, OnnxConfig(dynamic=True))
         _save(exported, folder / f"{name}.onnx", model.config)
     return model.config
 
 
-def with_positions(model: Any, rows: int | None) -> Any:
-    """Give both stacks of a model so many positions, and its configuration the number.
-
-    Raises:
-        ValueError: So many were not learned.
-    """
+def _resize_positions(model: Any, num_positions: int | None) -> Any:
+    """Give both stacks of a model tables of so many positions, and its configuration the number."""
     config = model.config
-    if rows is None or rows == config.max_position_embeddings:
+    if num_positions is None or num_positions == config.max_position_embeddings:
         return model
     if config.position_embedding_type == "learned":
         raise ValueError(
-            f"--max_positions is {rows}, but the model has learned `max_position_embeddings`="
+            f"`max_positions` is {num_positions}, but the model has learned `max_position_embeddings`="
             f"{config.max_position_embeddings}; leave it out"
         )
-    config.max_position_embeddings = rows
+    config.max_position_embeddings = num_positions
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_positions = VanillaTransformerSinusoidalPositions(config)
     return model
 
 
-def _inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return inputs of both graphs, of lengths that are all different, by which the graphs are traced."""
-    rows, length, past, new = 3, 6, 2, 4
+def _example_inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return inputs to trace both graphs with; all sizes differ, so that tracing cannot confuse axes."""
+    batch, source_length, past, new = 3, 6, 2, 4
     config = encoder.config
-    ids = torch.randint(min(4, config.vocab_size - 1), config.vocab_size, (rows, length))
+    ids = torch.randint(min(4, config.vocab_size - 1), config.vocab_size, (batch, source_length))
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     source["attention_mask"][-1, -2:] = 0
     with torch.no_grad():
         encoded = encoder(**source)
     return source, {
-        "decoder_input_ids": torch.full((rows, new), int(config.decoder_start_token_id or 0)),
+        "decoder_input_ids": torch.full((batch, new), int(config.decoder_start_token_id or 0)),
         "attention_mask": source["attention_mask"],
         **encoded,
         "past_keys": encoded["cross_keys"][..., :past, :].clone(),
@@ -188,10 +182,10 @@ def _inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]
 
 
 def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
-    """Write a graph in one file, its inputs and outputs by the names and axes of the tables."""
+    """Write a graph to one file, with inputs and outputs named as in `GRAPHS` and `AXES`."""
     import onnx_ir
 
-    # Newer releases of transformers give a model of several programs, older ones the program itself.
+    # Newer releases of transformers return a model of several programs, older ones the program itself.
     program = getattr(exported, "program", exported)
     model = getattr(program, "model", program)
     heads = config.decoder_attention_heads
@@ -207,7 +201,7 @@ def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep to itself what the exporters print and log of their steps, versions and future."""
+    """Suppress what the exporters print, log and warn of."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -218,4 +212,4 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-__all__ = ["onnx_missing", "with_positions", "write_onnx"]
+__all__ = ["onnx_missing", "write_onnx"]

@@ -1,6 +1,6 @@
-"""A model that `export.py` wrote for CTranslate2, with the `generate()` that `translation.py` asks of a model.
+"""The CTranslate2 runtime: an exported model behind the `generate()` that `translate()` calls.
 
-Legend: B batch, n hypotheses a sentence, S source length, T target length.
+Shape legend: B batch, n hypotheses a sentence, S source length, T target length.
 """
 
 import json
@@ -19,34 +19,37 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from .loading import load_tokenizer
 from .translation import LENGTH_BOUNDS
 
-# Settings of `generate()` by the names that CTranslate2 has for the same. It also has ways to keep words or the end
-# from a sentence, but makes up for it among the other words, which in a beam search gives other translations.
-SERVED = {
+# Key of the number of positions in CTranslate2's config.json, which CTranslate2 itself ignores.
+POSITIONS_KEY = "max_position_embeddings"
+
+# Settings of `generate()` and their names in CTranslate2. It can also bar tokens or the end of a sentence, but then
+# renormalizes the other tokens, so that a beam search finds other translations.
+OPTION_NAMES = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
 }
 
-# Hypotheses that must be finished before a search ends, as a multiple of the beams. `generate()` ends, with True, when
-# there are as many as beams; with False, when none that is going on would be better if it ended now, which may be too
-# early. Beams of 4 and 5, 500 sentences of Multi30k: with 2.0 all and 499 are those of `generate()`, with 1.0 495 and
-# 493. Of a model of 20 BLEU it is 494; of the others five score better than those of `generate()`, and one worse.
+# Finished hypotheses that end a search, as a multiple of the beams, by `early_stopping`. With True, `generate()` ends
+# at as many as beams; with False, when no unfinished one would be better if it ended now, which may be too early. Of
+# 500 sentences of Multi30k with 4 and 5 beams, 2.0 gives 500 and 499 translations of `generate()`, 1.0 gives 495 and
+# 493. With a model of 20 BLEU it is 494; of the other six, five score better than those of `generate()`.
 PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 
-# What is read of the generation settings in another way, or says nothing of the tokens.
-READ_APART = {*LENGTH_BOUNDS} | {
-    "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "output_attentions",
+# Settings that are translated otherwise, or do not affect tokens.
+OTHER_SUPPORTED = {
+    *LENGTH_BOUNDS, "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "output_attentions",
     "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "return_dict_in_generate",
     "transformers_version", "use_cache",
 }  # fmt: skip  # one name a line would say no more
 
-# Says nothing as long as nobody asks for samples, groups of beams or an assistant model.
-WITHOUT_EFFECT = (
+# Prefixes of settings without effect unless sampling, beam groups or an assistant model are on.
+INEFFECTIVE = (
     "_", "assistant_", "cache_", "epsilon_", "eta_", "is_assistant", "max_cache_len", "min_p", "num_assistant_",
     "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "typical_p",
-)  # fmt: skip  # beginnings of names, as above
+)  # fmt: skip  # as above
 
-# Of settings whose default in transformers is None, the value that changes nothing.
+# Values that change nothing, of settings whose default in transformers is None.
 NEUTRAL = {
     "min_length": 0,
     "repetition_penalty": 1.0,
@@ -61,78 +64,57 @@ NEUTRAL = {
 }
 
 
-# Where the number of positions stands in the config.json of CTranslate2, which knows nothing of it and lets it be.
-POSITIONS_KEY = "max_position_embeddings"
-
-
 def ctranslate2_missing() -> str | None:
     """Return why CTranslate2 cannot be used, or None."""
     if find_spec("ctranslate2"):
         return None
-    return 'it is not installed; `pip install "hf-vanilla-transformer[export]"` brings it'
-
-
-def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the ids of the source and of the target, as the export wrote them."""
-    shared = folder / "shared_vocabulary.json"
-    files = (
-        [shared, shared] if shared.is_file() else [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
-    )
-    source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-    return source, target
-
-
-def is_single_words(name: str, value: Any) -> bool:
-    """Return whether a setting bars single tokens, as Marian's do padding.
-
-    CTranslate2 shares their probability out among the others, `generate()` does not: no difference where it is small.
-    """
-    return name == "bad_words_ids" and all(len(word) == 1 for word in value)
-
-
-def bars_empty_outputs(name: str, value: Any) -> bool:
-    """Return whether a setting bars the end as the first token, as fairseq does: with the effect of single words."""
-    return name == "min_new_tokens" and value == 1
-
-
-def ends_at_the_bound(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
-    """Return whether a setting forces the end upon an output that has reached its bound, whose last token it is."""
-    ends = settings.get("eos_token_id")
-    return name == "forced_eos_token_id" and value in (ends if isinstance(ends, list) else [ends])
+    return 'it is not installed; run `pip install "hf-vanilla-transformer[export]"`'
 
 
 def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") -> None:
-    """Raise for a setting of `generate()` that CTranslate2, or another program, has not.
+    """Raise for a setting of `generate()` that CTranslate2, or another program, does not support.
 
     Raises:
         ValueError: Names the setting and its value.
     """
     defaults = GenerationConfig().to_dict()
     for name, value in settings.items():
-        if value is None or name in SERVED or name in READ_APART or name.startswith(WITHOUT_EFFECT):
+        if value in (None, defaults.get(name), NEUTRAL.get(name)) or _is_supported(name, value, settings):
             continue
-        if is_single_words(name, value) or bars_empty_outputs(name, value):
-            continue
-        if ends_at_the_bound(name, value, settings):
-            continue
-        if value not in (defaults.get(name), NEUTRAL.get(name)):
-            raise ValueError(
-                f"{program} has no `{name}`={value!r} of generate(); leave it out, or translate with "
-                "--backend transformers"
-            )
+        raise ValueError(
+            f"{program} does not support `{name}`={value!r} of generate(); leave it out, or translate with "
+            "`backend=transformers`"
+        )
     if settings.get("early_stopping") not in PATIENCE:
-        raise ValueError(f"{program} has no `early_stopping`={settings['early_stopping']!r}; set it to True or False")
+        raise ValueError(
+            f"{program} does not support `early_stopping`={settings['early_stopping']!r}; set it to True or False"
+        )
+
+
+def _is_supported(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
+    if name in OPTION_NAMES or name in OTHER_SUPPORTED or name.startswith(INEFFECTIVE):
+        return True
+    if name == "bad_words_ids":
+        # Single tokens, as Marian bars padding. CTranslate2 shares out their probability, `generate()` does not: no
+        # difference where it is small.
+        return all(len(word) == 1 for word in value)
+    if name == "min_new_tokens":
+        # Bars the end as the first token, as fairseq does; also by sharing out its probability.
+        return value == 1
+    # An end forced as the last token that the length bound allows.
+    ends = settings.get("eos_token_id")
+    return name == "forced_eos_token_id" and value in (ends if isinstance(ends, list) else [ends])
 
 
 def load_ctranslate2(
     folder: str | Path, device: str | None = None, compute_type: str = "default"
 ) -> tuple["CTranslate2Model", PreTrainedTokenizerBase]:
-    """Return an exported model and its tokenizer, for `translate_lines` and `translate`.
+    """Load an exported model and its tokenizer, for `translate` and `translate_lines`.
 
     Args:
-        folder: What `scripts/export_model.py --to ctranslate2` wrote.
+        folder: What `export_model(..., to="ctranslate2")` wrote.
         device: "cpu" (default), "cuda" or "cuda:1".
-        compute_type: Of CTranslate2; by default that of the weights, or the nearest that the device has.
+        compute_type: Of CTranslate2; by default that of the weights, or the nearest one that the device supports.
 
     Raises:
         ValueError: CTranslate2 is not installed, or the folder, the device or the compute type cannot be used.
@@ -141,15 +123,15 @@ def load_ctranslate2(
 
 
 class CTranslate2Model(nn.Module):
-    """An exported model in the place of one of transformers, for decoding; its weights are CTranslate2's.
+    """An exported model that decodes in place of one of transformers.
 
-    The same settings give the same tokens, but that a beam search ends by another rule where `early_stopping` is
-    False: when there are `PATIENCE` times as many finished hypotheses as beams.
+    The same settings give the same tokens, except that with `early_stopping=False` a beam search ends by another rule:
+    at `PATIENCE` times as many finished hypotheses as beams.
 
     Attributes:
-        config: With `max_position_embeddings`, the most tokens of a source and of an output.
-        generation_config: The settings that came with the model.
-        device: Where ids are expected, and come back: the CPU in any case.
+        config: Has `max_position_embeddings`, the most tokens of a source and of an output.
+        generation_config: The settings saved with the model.
+        device: Where ids are expected and returned: always the CPU.
 
     Raises:
         ValueError: As `load_ctranslate2`.
@@ -165,45 +147,44 @@ class CTranslate2Model(nn.Module):
             settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             self.config = SimpleNamespace(max_position_embeddings=settings[POSITIONS_KEY])
             self.generation_config = GenerationConfig.from_pretrained(folder)
-            self._source, self._target = read_vocabularies(folder)
+            self._source_tokens, self._target_tokens = _read_vocabularies(folder)
         except (KeyError, ValueError, OSError) as error:
             raise ValueError(
-                f"{folder} was not written by scripts/export_model.py, or not all of it is there ({error}); export "
-                "the model again"
+                f"{folder} is not a complete export of `export_model` ({error}); export the model again"
             ) from error
-        self._ids = {token: number for number, token in enumerate(self._target)}
+        self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
 
     def generate(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> GenerateBeamEncoderDecoderOutput | Tensor:
-        """Return the tokens (B * n, T) of the best n hypotheses, as `generate()` of transformers does.
+        """Return the tokens (B * n, T) of the best n hypotheses, like `generate()` of transformers.
 
         Args:
             input_ids: Sources (B, S), padded.
             attention_mask: 1 at tokens, 0 at padding, (B, S).
             **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `max_length` and
-                `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, the scores come along
-                where `output_scores` or `output_logits` ask for any.
+                `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, scores are returned too
+                if `output_scores` or `output_logits` asks for them.
 
         Raises:
-            ValueError: An option that CTranslate2 has not; names it. Or a source is longer than the positions.
+            ValueError: CTranslate2 does not support an option, or a source is longer than the positions.
         """
-        options = self._settings(options)
+        options = self._merge_settings(options)
         if input_ids.shape[1] > self.config.max_position_embeddings:
             raise ValueError(
-                f"the source has {input_ids.shape[1]} tokens, but the exported positions end at "
-                f"{self.config.max_position_embeddings}; shorten it, or export with more --max_positions"
+                f"the source has {input_ids.shape[1]} tokens, but the export has positions for "
+                f"{self.config.max_position_embeddings}; shorten it, or export with larger `max_positions`"
             )
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         sources = [
-            [self._source[number] for number in row[keep.bool()].tolist()]
+            [self._source_tokens[i] for i in row[keep.bool()].tolist()]
             for row, keep in zip(input_ids.cpu(), mask.cpu(), strict=True)
         ]
-        results = self._translator.translate_batch(sources, **self._arguments(options))
+        results = self._translator.translate_batch(sources, **self._translator_options(options))
         start = [options["decoder_start_token_id"]]
         hypotheses = [tokens for result in results for tokens in result.hypotheses]
         sequences = pad_sequence(
-            [torch.tensor(start + [self._ids[token] for token in tokens]) for tokens in hypotheses],
+            [torch.tensor(start + [self._target_ids[token] for token in tokens]) for tokens in hypotheses],
             batch_first=True,
             padding_value=options.get("pad_token_id", 0),
         )
@@ -215,29 +196,29 @@ class CTranslate2Model(nn.Module):
             sequences_scores=torch.tensor(scores) if scores else None,
         )
 
-    def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's settings, and the caller's before them, that CTranslate2 can follow."""
-        own, given = self.generation_config.to_dict(), dict(options)
-        if given.keys() & {*LENGTH_BOUNDS}:
-            # One bound of the caller's stands for both of the model's.
+    def _merge_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the model's settings overridden by the caller's, checked."""
+        own = self.generation_config.to_dict()
+        if options.keys() & {*LENGTH_BOUNDS}:
+            # One bound of the caller's replaces both of the model's.
             own = {name: value for name, value in own.items() if name not in LENGTH_BOUNDS}
-        settings = own | {name: value for name, value in given.items() if value is not None}
+        settings = own | {name: value for name, value in options.items() if value is not None}
         check_settings(settings)
         return {name: value for name, value in settings.items() if value is not None}
 
-    def _arguments(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what CTranslate2 calls the settings."""
+    def _translator_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Translate the settings into arguments of CTranslate2."""
         ends = options["eos_token_id"]
-        # The start token counts in the one bound, and not in the other.
+        # `max_length` counts the start token, `max_new_tokens` does not.
         longest = options.get("max_new_tokens") or options.get("max_length", 20) - 1
         if options.get("forced_eos_token_id") is not None:
             longest = max(longest - 1, 1)
         return {
-            **{theirs: options[ours] for ours, theirs in SERVED.items() if ours in options},
+            **{theirs: options[ours] for ours, theirs in OPTION_NAMES.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
-            "end_token": [self._target[end] for end in (ends if isinstance(ends, list) else [ends])],
-            "suppress_sequences": [[self._target[word[0]]] for word in options.get("bad_words_ids", [])],
-            # The end token counts as part of the output, also in its score.
+            "end_token": [self._target_tokens[end] for end in (ends if isinstance(ends, list) else [ends])],
+            "suppress_sequences": [[self._target_tokens[word[0]]] for word in options.get("bad_words_ids", [])],
+            # The end token is part of the output, also in its score.
             "return_end_token": True,
             "max_decoding_length": min(longest, self.config.max_position_embeddings),
             "min_decoding_length": options.get("min_new_tokens", 0),
@@ -247,13 +228,12 @@ class CTranslate2Model(nn.Module):
 
 
 def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
-    """Return CTranslate2's translator of a folder."""
+    """Return a `ctranslate2.Translator`."""
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
     if not (folder / "model.bin").is_file():
         raise ValueError(
-            f"{folder} holds no model.bin of CTranslate2; write one with scripts/export_model.py --to ctranslate2, or "
-            "leave --backend ctranslate2 out"
+            f"{folder} holds no model.bin of CTranslate2; export the model first, or use `backend=transformers`"
         )
     import ctranslate2
 
@@ -270,4 +250,13 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
         raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {error}") from error
 
 
-__all__ = ["CTranslate2Model", "check_settings", "ctranslate2_missing", "load_ctranslate2", "read_vocabularies"]
+def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the source and target tokens by id, one list for both if they share a vocabulary."""
+    shared = folder / "shared_vocabulary.json"
+    separate = [folder / "source_vocabulary.json", folder / "target_vocabulary.json"]
+    files = [shared, shared] if shared.is_file() else separate
+    source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    return source, target
+
+
+__all__ = ["CTranslate2Model", "check_settings", "ctranslate2_missing", "load_ctranslate2"]

@@ -1,4 +1,4 @@
-"""Loading a model whole: every weight comes from its folder, has the right shape and is finite."""
+"""Loading models strictly: every weight comes from the folder, has the right shape and is finite."""
 
 import os
 import re
@@ -28,81 +28,91 @@ from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 
 logger = logging.get_logger(__name__)
 
-# How many weights a message names before it counts the rest.
-NAMED_WEIGHTS = 3
+# Weights that a message names before it counts the rest.
+MAX_NAMED_WEIGHTS = 3
 
-# What a model's name on the Hub looks like; "gpt2" has no owner.
+# A repository on the Hub; "gpt2" has no owner.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
-# What an exported model is known by, and how to use it.
+# Files that only an exported model has, and how to use it.
 EXPORTED = {
-    "model.bin": "it was exported to CTranslate2; translate by --backend ctranslate2",
-    "encoder.onnx": "it was exported to ONNX; translate by scripts/onnx_translate.py",
+    "model.bin": "it was exported to CTranslate2; translate with `backend=ctranslate2`",
+    "encoder.onnx": "it was exported to ONNX; translate with scripts/onnx_translate.py",
 }
 
 
 def load_model(
-    name: str | os.PathLike[str], auto_class: Any = AutoModelForSeq2SeqLM, new: tuple[str, ...] = (), **options: Any
+    name: str | os.PathLike[str],
+    auto_class: Any = AutoModelForSeq2SeqLM,
+    new_weights: tuple[str, ...] = (),
+    **options: Any,
 ) -> PreTrainedModel:
-    """Return a model with the weights of its folder, and no others.
+    """Load a model with all weights of its folder and no others.
 
-    `from_pretrained` itself fills weights that it does not find with random numbers, and only warns.
+    `from_pretrained` alone initializes missing weights at random and only warns.
 
     Args:
         name: Folder of the model, or its name on the Hub.
-        auto_class: The Auto class that loads it.
-        new: Prefixes of weights that may be missing and start random: a head to be trained.
+        auto_class: The Auto class to load it with.
+        new_weights: Prefixes of weights that may be missing and start random, such as a head to train.
         **options: Those of `from_pretrained`, such as `dtype` or `trust_remote_code`.
 
     Raises:
-        ValueError: There is no such model, or it is damaged; weights are missing, of another shape, or not finite; or
-            a model of this package does not use all of them.
+        ValueError: There is no such model, or it is damaged; weights are missing, have another shape or are not
+            finite; or a model of this package leaves some unused.
     """
-    with _one_error(f"model {name} cannot be loaded"), _without_report():
-        folder = _located(name)
+    with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
+        folder = _resolve(name)
         _check_not_exported(Path(folder))
-        model, found = auto_class.from_pretrained(
+        model, info = auto_class.from_pretrained(
             folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
-        # Generation settings that cannot be read are left out there without a word.
+        # `from_pretrained` silently ignores generation settings that it cannot read.
         if Path(folder, GENERATION_CONFIG_NAME).is_file():
             GenerationConfig.from_pretrained(folder)
-    faults = []
-    unused = sorted(found["unexpected_keys"])
-    if missing := sorted(key for key in found["missing_keys"] if not key.startswith(new)):
-        faults.append(f"no weights of {_named(missing)}" + (f" (but of {_named(unused)})" if unused else ""))
-    elif unused and model.config.model_type == MODEL_TYPE:
-        faults.append(f"weights that its configuration has no place for: {_named(unused)}")
-    elif unused:
-        logger.warning(f"model {name} has weights that {type(model).__name__} does not use: {_named(unused)}")
-    if mismatched := sorted(found["mismatched_keys"]):
-        shapes = [f"{key} {tuple(stored)}, not {tuple(wanted)}" for key, stored, wanted in mismatched]
-        faults.append(f"weights of another shape: {_named(shapes)}")
-    if faults:
-        raise ValueError(f"model {name} has {' and '.join(faults)}; save or fetch it again")
+    _check_loading_info(f"model {name}", model, info, new_weights)
     check_finite(model, f"model {name}")
     return model
 
 
+def _check_loading_info(
+    where: str, model: PreTrainedModel, info: dict[str, Any], new_weights: tuple[str, ...]
+) -> None:
+    """Raise for missing, mismatched or unused weights; warn of unused ones in a model of another family."""
+    faults = []
+    unused = sorted(info["unexpected_keys"])
+    if missing := sorted(key for key in info["missing_keys"] if not key.startswith(new_weights)):
+        faults.append(f"no weights of {_first(missing)}" + (f" (but of {_first(unused)})" if unused else ""))
+    elif unused and model.config.model_type == MODEL_TYPE:
+        faults.append(f"weights that its configuration has no place for: {_first(unused)}")
+    elif unused:
+        logger.warning(f"{where} has weights that {type(model).__name__} does not use: {_first(unused)}")
+    if mismatched := sorted(info["mismatched_keys"]):
+        shapes = [f"{key} {tuple(stored)}, not {tuple(expected)}" for key, stored, expected in mismatched]
+        faults.append(f"weights of another shape: {_first(shapes)}")
+    if faults:
+        raise ValueError(f"{where} has {' and '.join(faults)}; save or fetch it again")
+
+
 def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub, or raise a ValueError of one line."""
-    with _one_error(f"configuration of {name} cannot be loaded"):
-        return AutoConfig.from_pretrained(_located(name))
+    """Load the configuration of a model in a folder or on the Hub; every failure is a ValueError of one line."""
+    with _one_line_errors(f"configuration of {name} cannot be loaded"):
+        return AutoConfig.from_pretrained(_resolve(name))
 
 
 def load_tokenizer(name: str | os.PathLike[str], **options: Any) -> PreTrainedTokenizerBase:
-    """Return a tokenizer.
+    """Load a tokenizer.
 
     Args:
         name: Its folder, or its name on the Hub.
         **options: Those of `from_pretrained`, such as `trust_remote_code`.
 
     Raises:
-        ValueError: There is no such tokenizer, or it is damaged or has no tokens but special ones.
+        ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
-    with _one_error(f"tokenizer {name} cannot be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(_located(name), **options)
-        # Without its files some families get an empty vocabulary.
+    with _one_line_errors(f"tokenizer {name} cannot be loaded"):
+        tokenizer = AutoTokenizer.from_pretrained(_resolve(name), **options)
+        # Some families get an empty vocabulary if their files are missing.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")
     return tokenizer
@@ -118,13 +128,13 @@ def check_finite(model: nn.Module, where: str) -> None:
             )
 
 
-def _located(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return what to load by: the name, or its folder in the cache where the Hub cannot be reached.
+def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the name, or its folder in the cache if the Hub cannot be reached.
 
-    By the name, `from_pretrained` would then try again for half a minute a file, cached or not.
+    Given the name, `from_pretrained` would retry for half a minute a file, cached or not.
 
     Raises:
-        ValueError: There is no such folder, and the Hub cannot be asked for it.
+        ValueError: There is no such folder, and the Hub cannot be reached.
     """
     if os.path.isdir(name):
         return name
@@ -135,15 +145,15 @@ def _located(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
     try:
         get_hf_file_metadata(hf_hub_url(str(name), CONFIG_NAME))
     except HfHubHTTPError:
-        # What the Hub's answer means, `from_pretrained` says better.
+        # `from_pretrained` explains the Hub's answer better.
         pass
     except (HTTPError, OSError) as error:
         cached = try_to_load_from_cache(str(name), CONFIG_NAME)
         if cached is None:
-            raise ValueError(f"there is no such folder, and the Hub cannot be asked for it: {error}") from error
-        # Or the cache holds that the Hub has no such file: that of a tokenizer alone.
+            raise ValueError(f"there is no such folder, and the Hub cannot be reached: {error}") from error
+        # Not a path if the cache records that the repository has no such file, as for a tokenizer alone.
         if isinstance(cached, str):
-            logger.warning_once(f"{name}: the Hub cannot be asked, so what its cache holds is used")
+            logger.warning_once(f"{name}: the Hub cannot be reached, so the cached copy is used")
             return Path(cached).parent
     return name
 
@@ -156,15 +166,15 @@ def _check_not_exported(folder: Path) -> None:
 
 
 @contextmanager
-def _one_error(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong into a ValueError of one line: damaged files raise errors of many kinds."""
+def _one_line_errors(what: str) -> Iterator[None]:
+    """Turn any error into a ValueError of one line: damaged files raise errors of many kinds."""
     try:
         yield
     except Exception as error:
         raise ValueError(f"{what}: {one_line(error)}") from error
 
 
-class _NoReport(Filter):
+class _DropLoadReport(Filter):
     """Drops the table of missing and unexpected weights that transformers logs: `load_model` names them."""
 
     def filter(self, record: LogRecord) -> bool:
@@ -172,19 +182,20 @@ class _NoReport(Filter):
 
 
 @contextmanager
-def _without_report() -> Iterator[None]:
-    # Not by the logger's level, by which transformers chooses what else to check and to log.
-    source, no_report = logging.get_logger("transformers.modeling_utils"), _NoReport()
-    source.addFilter(no_report)
+def _without_load_report() -> Iterator[None]:
+    # Not by the logger's level, on which transformers bases what else it checks and logs.
+    source, drop_report = logging.get_logger("transformers.modeling_utils"), _DropLoadReport()
+    source.addFilter(drop_report)
     try:
         yield
     finally:
-        source.removeFilter(no_report)
+        source.removeFilter(drop_report)
 
 
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED_WEIGHTS} more" if len(names) > NAMED_WEIGHTS else ""
-    return ", ".join(names[:NAMED_WEIGHTS]) + more
+def _first(names: list[str]) -> str:
+    """List the first names and count the rest."""
+    more = f" and {len(names) - MAX_NAMED_WEIGHTS} more" if len(names) > MAX_NAMED_WEIGHTS else ""
+    return ", ".join(names[:MAX_NAMED_WEIGHTS]) + more
 
 
 __all__ = ["check_finite", "load_config", "load_model", "load_tokenizer"]

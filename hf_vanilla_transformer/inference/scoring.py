@@ -1,4 +1,7 @@
-"""How likely a model finds a translation: log-probabilities of sentences and of their tokens."""
+"""Log-probabilities that a model assigns to given translations and their tokens.
+
+Shape legend: B batch, T target length.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,9 +13,9 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .translation import checked_scores, evaluating, position_limit
+from .translation import checked_scores, evaluation_mode, position_limit
 
-# A target is a text, or the ids that `generate()` returned.
+# Text, or ids as returned by `generate()`.
 Target = str | Sequence[int] | torch.Tensor
 
 
@@ -21,9 +24,9 @@ class Score:
     """How likely a model finds one translation.
 
     Attributes:
-        token_ids: Ids of the T target tokens, the end token included.
+        token_ids: Ids of the T target tokens, end token included.
         tokens: The same as tokens of the target vocabulary.
-        token_log_probs: Log-probability of each, given the source and the tokens before it, in nats.
+        token_log_probs: Log-probability of each, given the source and the preceding tokens, in nats.
     """
 
     token_ids: list[int]
@@ -50,35 +53,34 @@ def score(
     max_tokens: int = 4096,
     forced_bos_token_id: int | None = None,
 ) -> list[Score]:
-    """Return how likely a model finds each target as a translation of its source.
+    """Score each target as a translation of its source.
 
-    The result equals what `generate()` reports for its own output: the sum of the transition scores, which with
-    `length_penalty=0` is the score of a beam. A first token that `generate()` is made to choose counts as certain.
-    What `generate()` returned should be passed as ids, since tokenizing its text may cut the text otherwise.
+    The result equals what `generate()` reports for its own output: the sum of transition scores, which is a beam's
+    score with `length_penalty=0`. A first token forced on `generate()` counts as certain. Pass output of `generate()`
+    as ids: tokenizing its text may split it differently.
 
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
         sources: Source sentences.
-        targets: A target for each: a text, or ids, with or without the start token in front; what
-            follows the end token is padding.
-        max_tokens: Most tokens in a batch, padding counted, sources and targets each.
-        forced_bos_token_id: The first token that `generate()` was made to choose, such as the target's language; by
-            default the one of the model's generation settings.
+        targets: Text or ids for each source. Ids may include the start token; what follows the end token is padding.
+        max_tokens: Most tokens in a batch, padding included, for sources and targets each.
+        forced_bos_token_id: The first token forced on `generate()`, such as the target language; by default that of
+            the model's generation settings.
 
     Returns:
-        A score for each pair, in their order.
+        A score for each pair, in order.
 
     Raises:
-        ValueError: The lists differ in length, an item is no text or has no token, or a side has more tokens than the
-            model has positions, and names the pair; or a score is NaN.
+        ValueError: The lists differ in length, an item is not text or has no tokens, a side exceeds the model's
+            positions, or a score is NaN; names the item.
     """
     if isinstance(sources, str) or isinstance(targets, str):
-        raise ValueError("sources and targets are lists, of one sentence or more; put a single one into a list")
+        raise ValueError("`sources` and `targets` are lists of sentences; put a single sentence into a list")
     if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; give one for each")
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
     if max_tokens < 1:
-        raise ValueError(f"max_tokens is {max_tokens}; it must be at least 1")
+        raise ValueError(f"`max_tokens` is {max_tokens}; it must be at least 1")
     pairs = [
         (_source_ids(model, tokenizer, source, number), _target_ids(model, tokenizer, target, number))
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1)
@@ -86,59 +88,58 @@ def score(
     if forced_bos_token_id is None:
         forced_bos_token_id = getattr(model.generation_config, "forced_bos_token_id", None)
     scores: dict[int, Score] = {}
-    with evaluating(model):
-        for places in _batches(pairs, max_tokens):
-            log_probs = _token_log_probs(model, [pairs[place] for place in places], forced_bos_token_id)
-            for place, row in zip(places, log_probs, strict=True):
-                ids = pairs[place][1]
+    with evaluation_mode(model):
+        for indices in _batches(pairs, max_tokens):
+            log_probs = _token_log_probs(model, [pairs[i] for i in indices], forced_bos_token_id)
+            for i, row in zip(indices, log_probs, strict=True):
+                ids = pairs[i][1]
                 tokens = list(tokenizer.convert_ids_to_tokens(ids))
-                scores[place] = Score(ids, tokens, checked_scores(row[: len(ids)]))
-    return [scores[place] for place in range(len(pairs))]
+                scores[i] = Score(ids, tokens, checked_scores(row[: len(ids)]))
+    return [scores[i] for i in range(len(pairs))]
 
 
 def _source_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
     if not isinstance(source, str):
         raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
-    return _checked(model, tokenizer(source, verbose=False)["input_ids"], f"source {number}")
+    return _checked_ids(model, tokenizer(source, verbose=False)["input_ids"], f"source {number}")
 
 
 def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target, number: int) -> list[int]:
-    """Return the ids that are to be predicted: no start token, and nothing after the end token."""
+    """Return the ids to predict, from after the start token through the end token."""
     if isinstance(target, str):
         ids = tokenizer(text_target=target, verbose=False)["input_ids"]
-        return _checked(model, ids, f"target {number}")
+        return _checked_ids(model, ids, f"target {number}")
     ids = [int(token) for token in target]
     if ids and ids[0] == _start_token_id(model):
         ids = ids[1:]
-    end = next((place for place, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
-    return _checked(model, ids[: end + 1], f"target {number}")
+    end = next((i for i, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
+    return _checked_ids(model, ids[: end + 1], f"target {number}")
 
 
 def _start_token_id(model: PreTrainedModel) -> int | None:
-    """Return the id that `generate()` gives the decoder first."""
     settings: Any = model.generation_config
     return settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
 
 
-def _checked(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
+def _checked_ids(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
     limit = position_limit(model.config)
     if not ids:
-        raise ValueError(f"{name} has no token, not even one for its end; leave the pair out")
+        raise ValueError(f"{name} has no tokens, not even an end token; leave the pair out")
     if limit is not None and len(ids) > limit:
         raise ValueError(f"{name} has {len(ids)} tokens, but the model has positions for {limit}; shorten it")
     return ids
 
 
 def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> Iterator[list[int]]:
-    """Yield the places of pairs of similar length, so many that no side has more than `max_tokens`, or one."""
+    """Yield indices of pairs of similar length, with at most `max_tokens` tokens a side unless it is a single pair."""
     batch: list[int] = []
     lengths = [max(map(len, pair)) for pair in pairs]
-    for place in sorted(range(len(pairs)), key=lengths.__getitem__):
-        # Sorted, the newest pair is the longest.
-        if batch and lengths[place] * (len(batch) + 1) > max_tokens:
+    for i in sorted(range(len(pairs)), key=lengths.__getitem__):
+        # In this order the newest pair is the longest.
+        if batch and lengths[i] * (len(batch) + 1) > max_tokens:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(i)
     if batch:
         yield batch
 
@@ -146,14 +147,14 @@ def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> I
 def _token_log_probs(
     model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]], forced: int | None
 ) -> list[list[float]]:
-    """Return the log-probability of each target token, (B, T) with values of no meaning where there is padding."""
+    """Return the log-probability of each target token, (B, T); values at padding are meaningless."""
     device = model.device
     sources, targets = ([torch.tensor(row, device=device) for row in side] for side in zip(*pairs, strict=True))
     labels = pad_sequence(targets, batch_first=True, padding_value=-100)
     start = _start_token_id(model)
     if start is None:
-        raise ValueError("the generation settings have no decoder_start_token_id; set model.generation_config's")
-    # Families shift labels each in its own way, or not at all; `generate()` puts the start token before all of them.
+        raise ValueError("the generation settings have no decoder_start_token_id; set it in model.generation_config")
+    # Families shift labels in different ways or not at all; `generate()` puts the start token first for all.
     decoder_input_ids = nn.functional.pad(labels[:, :-1].clamp(min=0), (1, 0), value=start)
     logits = model(
         input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
@@ -161,10 +162,10 @@ def _token_log_probs(
         decoder_input_ids=decoder_input_ids,
         use_cache=False,
     ).logits
-    chosen = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    log_probs = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
     if forced is not None:
-        chosen[:, 0] = chosen[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
-    return chosen.tolist()
+        log_probs[:, 0] = log_probs[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
+    return log_probs.tolist()
 
 
 __all__ = ["Score", "Target", "score"]

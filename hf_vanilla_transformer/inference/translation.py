@@ -1,4 +1,7 @@
-"""Translating text with a trained model: batches by tokens, results in the order of the input, n-best with scores."""
+"""Translation of text: batches by token budget, results in input order, n-best lists with scores.
+
+Shape legend: B batch, S source length, T target length, n hypotheses a sentence, V target vocabulary.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -23,11 +26,11 @@ EXTRA_OUTPUT_TOKENS = 50
 # Settings of `generate()` that bound the length of an output.
 LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
-# Lines of a stream that are held and sorted by length at a time.
+# Sentences of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
 
-# Settings that mean nothing to a search without beams: left in place, `generate()` would warn of each.
-NO_BEAMS = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+# Without beams, `generate()` warns of each of these that the model has set.
+NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Hypothesis:
 
     Attributes:
         text: The translation.
-        score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length
-            counts the generated tokens with the end token; 0 for a blank sentence; None if not asked for. That of a
-            sample is the model's own, whatever the temperature.
+        score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
+            generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
+            model's own probabilities count, whatever the temperature.
     """
 
     text: str
@@ -48,41 +51,41 @@ class Hypothesis:
 def load(
     name: str, dtype: torch.dtype | None = None, device: str | None = None, trust_remote_code: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return an encoder-decoder and its tokenizer.
+    """Load an encoder-decoder and its tokenizer.
 
     Args:
         name: Folder of both, or their name on the Hub.
-        dtype: Of the weights; by default the one that they were saved in.
-        device: For example "cuda:1"; by default the accelerator of the machine, if it has one.
+        dtype: Of the weights; by default the saved one.
+        device: For example "cuda:1"; by default the machine's accelerator, if it has one.
         trust_remote_code: Whether to run Python code that comes with the model.
 
     Raises:
-        ValueError: They cannot be loaded whole (see `load_model`), or the device cannot be used; names what it was.
+        ValueError: Model or tokenizer cannot be loaded (see `load_model`), or the device cannot be used.
     """
-    # The model first: what it says of code that is not trusted is clearer.
+    # The model first: its message about untrusted code is clearer.
     model = load_model(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
-    place = device or torch.accelerator.current_accelerator() or "cpu"
+    target = device or torch.accelerator.current_accelerator() or "cpu"
     try:
-        # The type of PreTrainedModel does not tell of it.
-        return cast(Any, model).to(place), tokenizer
+        # PreTrainedModel hides the type of `to`.
+        return cast(Any, model).to(target), tokenizer
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {place} cannot be used: {error}") from error
+        raise ValueError(f"`device` {target} cannot be used: {error}") from error
 
 
 def translate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], **options: Any
 ) -> list[list[Hypothesis]]:
-    """Translate sentences that fit in memory, and return their translations in their order.
+    """Translate sentences that fit in memory.
 
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
         sentences: Source sentences.
-        **options: Those of `translate_lines`; `chunk_size` is all sentences by default.
+        **options: Those of `translate_lines`; by default all sentences are one chunk.
 
     Returns:
-        For each sentence, `num_hypotheses` hypotheses.
+        `num_hypotheses` hypotheses for each sentence, in order.
 
     Raises:
         ValueError: As `translate_lines`.
@@ -105,93 +108,92 @@ def translate_lines(
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of sentences of any length, chunk by chunk, in order.
 
-    The sentences of a chunk are decoded in batches of similar length. A sentence of white space only has empty
-    translations. Sources with more tokens than `max_source_length`, or than the model has positions for, are cut,
-    and a warning says in the end how many were.
+    Within a chunk, sentences of similar length are decoded together. A sentence of white space only has empty
+    translations. Sources longer than `max_source_length` or the model's positions are truncated; a warning at the end
+    counts them.
 
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
-        lines: Source sentences; read as they are needed.
-        num_hypotheses: Translations of each sentence; those of a beam search come the best first.
-        max_tokens: Most source tokens in a batch, padding counted, times the number of beams or samples. With scores,
-            output tokens count instead, since the scores of the whole vocabulary are kept for each of them.
-        max_source_length: Cut longer sources to so many tokens, the end token kept; None cuts none.
+        lines: Source sentences, read as they are needed.
+        num_hypotheses: Translations of each sentence; those of a beam search come best first.
+        max_tokens: Most source tokens in a batch, padding included, times the number of beams or samples. With
+            scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
+        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
         with_scores: Whether to return scores.
         chunk_size: Sentences to hold and sort at a time.
-        show_progress: Whether to show a bar on standard error.
-        **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default
-            an output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. No bound goes
-            beyond the positions that the model has.
+        show_progress: Whether to show a progress bar on standard error.
+        **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
+            output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. Bounds never exceed
+            the model's positions.
 
     Yields:
-        For each sentence, `num_hypotheses` hypotheses.
+        `num_hypotheses` hypotheses for each sentence.
 
     Raises:
-        ValueError: An option is out of its range, there are more hypotheses than beams, a sentence is no string, or a
+        ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, or a
             score is NaN.
     """
-    search = Search(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
-    _at_least(1, chunk_size=chunk_size)
+    translator = BatchTranslator(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
+    _check_at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
-        _at_least(2, max_source_length=max_source_length)
+        _check_at_least(2, max_source_length=max_source_length)
     limit = tightest_limit(max_source_length, position_limit(model.config))
-    read = cut = 0
-    iterator, total = iter(strings(lines)), len(lines) if isinstance(lines, Sized) else None
+    num_read = num_truncated = 0
+    iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                ids, longer = encode(tokenizer, chunk, limit)
-                read, cut = read + len(chunk), cut + longer
-                yield from search.run(ids, bar)
+                ids, truncated = encode(tokenizer, chunk, limit)
+                num_read, num_truncated = num_read + len(chunk), num_truncated + truncated
+                yield from translator.translate_chunk(ids, bar)
     finally:
-        if cut:
-            logger.warning(f"{cut} of {read} sentences had more than {limit} tokens and were cut")
+        if num_truncated:
+            logger.warning(f"{num_truncated} of {num_read} sentences had more than {limit} tokens and were truncated")
 
 
 def encode(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_source_length: int | None = None
 ) -> tuple[list[list[int]], int]:
-    """Turn source sentences into ids.
+    """Tokenize source sentences.
 
     Args:
         tokenizer: Any tokenizer.
         sentences: Source sentences.
-        max_source_length: Cut longer sources to so many tokens, the end token kept; None cuts none.
+        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
 
     Returns:
-        The ids of each sentence, none for a blank one, and how many sentences were cut.
+        The ids of each sentence, none for a blank one, and how many sentences were truncated.
     """
     ids: list[list[int]] = [[] for _ in sentences]
-    places = [i for i, sentence in enumerate(sentences) if sentence.strip()]
 
-    def fill(places: list[int], **truncation: Any) -> None:
-        if places:
-            texts = [sentences[i] for i in places]
+    def tokenize(indices: list[int], **truncation: Any) -> None:
+        if indices:
+            texts = [sentences[i] for i in indices]
             rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
-            for i, row in zip(places, rows, strict=True):
+            for i, row in zip(indices, rows, strict=True):
                 ids[i] = row
 
-    fill(places)
-    longer = [i for i in places if max_source_length is not None and len(ids[i]) > max_source_length]
-    # The tokenizer knows which special tokens a cut text must keep, and on which side it is to be cut.
-    fill(longer, truncation=True, max_length=max_source_length)
-    return ids, len(longer)
+    tokenize([i for i, sentence in enumerate(sentences) if sentence.strip()])
+    too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
+    # Only the tokenizer knows which special tokens to keep, and which side to truncate.
+    tokenize(too_long, truncation=True, max_length=max_source_length)
+    return ids, len(too_long)
 
 
-def strings(lines: Iterable[Any]) -> Iterator[str]:
-    """Yield the lines, or say which of them is no text."""
+def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
+    """Yield the lines, each checked by `checked_sentence`."""
     if isinstance(lines, str):
         raise ValueError("sentences is one string, whose characters would be the sentences; pass a list of strings")
     for number, line in enumerate(lines, start=1):
-        yield checked_string(line, number)
+        yield checked_sentence(line, number)
 
 
-def checked_string(line: Any, number: int) -> str:
-    """Return the line of that number, counted from 1.
+def checked_sentence(line: Any, number: int) -> str:
+    """Return a line if it is text that can be encoded.
 
     Raises:
-        ValueError: It is no text; says what it is.
+        ValueError: It is not; names the line by its number, counted from 1.
     """
     if not isinstance(line, str):
         raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
@@ -199,50 +201,34 @@ def checked_string(line: Any, number: int) -> str:
         line.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"sentence {number} holds U+{ord(line[error.start]):04X} at position {error.start}, half of a "
-            "surrogate pair and no character; read the text as UTF-8"
+            f"sentence {number} has a lone surrogate, U+{ord(line[error.start]):04X}, at position {error.start}; "
+            "read the text as UTF-8"
         ) from None
     return line
 
 
 def checked_scores(scores: list[float]) -> list[float]:
-    """Return the scores, or raise a ValueError if one is NaN: what was chosen by it is no translation."""
+    """Return the scores, or raise a ValueError if one is NaN: a search guided by NaN finds no translation."""
     if any(map(math.isnan, scores)):
-        raise ValueError("a score is NaN: the model's numbers overflow in its dtype; compute in float32")
+        raise ValueError("a score is NaN: activations overflow the model's dtype; compute in float32")
     return scores
 
 
 def position_limit(config: Any) -> int | None:
-    """Return the most tokens of a side that a model has positions for; None where it computes them for any."""
+    """Return the most tokens a side may have, or None if positions are computed for any length."""
     if getattr(config, "position_embedding_type", None) == "sinusoidal":
         return None
     return getattr(config, "max_position_embeddings", None)
 
 
-def tightest_limit(*lengths: int | None) -> int | None:
-    """Return the least of several lengths, None standing for no limit."""
-    return min((length for length in lengths if length is not None), default=None)
-
-
-def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
-    """Return the caller's bounds of an output, or one by the longest source, within the model's positions."""
-    bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
-    if not any(bounds.values()):
-        # The other bound stays None: a model's own max_new_tokens would win over it.
-        bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS
-    limit = position_limit(model.config)
-    return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
-
-
-def _at_least(minimum: int, **arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < minimum:
-            raise ValueError(f"{name} is {value}; it must be at least {minimum}")
+def tightest_limit(*limits: int | None) -> int | None:
+    """Return the smallest limit; None means unlimited."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 @contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Switch dropout and gradients off for a while."""
+def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Disable dropout and gradients, then restore the model's mode."""
     training = model.training
     model.eval()
     try:
@@ -252,8 +238,8 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-class Search:
-    """Decodes one chunk after the other by the same settings; its arguments are those of `translate_lines`."""
+class BatchTranslator:
+    """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
 
     def __init__(
         self,
@@ -265,60 +251,57 @@ class Search:
         options: dict[str, Any],
     ) -> None:
         if "generation_config" in options:
-            raise ValueError("generation_config is not taken; pass its settings by name, such as num_beams=4")
+            raise ValueError("`generation_config` is not accepted; pass its settings by name, such as num_beams=4")
         self.model, self.tokenizer, self.options = model, tokenizer, options
-        # The type of PreTrainedModel does not tell of it.
+        # PreTrainedModel hides the type of `generate`.
         self.generate: Any = model.generate
         self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
         self.num_beams = num_beams = self._setting("num_beams", 1)
-        _at_least(1, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
+        _check_at_least(1, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
         if not math.isfinite(length_penalty := self._setting("length_penalty", 1.0)):
-            raise ValueError(f"length_penalty is {length_penalty}; it must be finite, or no score can be compared")
+            raise ValueError(f"`length_penalty` is {length_penalty}; it must be finite, or scores cannot be compared")
         if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
-            raise ValueError(f"{num_hypotheses} hypotheses need as many beams, but num_beams is {num_beams}; raise it")
+            raise ValueError(
+                f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
+            )
         self.rows_per_sentence = max(num_beams, num_hypotheses)
 
-    def run(self, ids: list[list[int]], bar: tqdm) -> list[list[Hypothesis]]:
+    def translate_chunk(self, ids: list[list[int]], bar: tqdm) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence, given by its ids."""
         blank = Hypothesis("", 0.0 if self.with_scores else None)
         results = [[blank] * self.num_hypotheses for _ in ids]
-        # From long to short, so that what needs the most memory comes first.
+        # From long to short: if memory runs out, it does so at once.
         order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
         bar.update(len(ids) - len(order))
         while order:
             size = self._batch_size(len(ids[order[0]]))
-            places, order = order[:size], order[size:]
-            hypotheses = iter(self._translate_batch([ids[i] for i in places]))
-            for i in places:
+            indices, order = order[:size], order[size:]
+            sequences, scores = self.generate_batch([ids[i] for i in indices])
+            texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+            hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
+            for i in indices:
                 results[i] = list(islice(hypotheses, self.num_hypotheses))
-            bar.update(len(places))
+            bar.update(len(indices))
         return results
 
     def _setting(self, name: str, default: Any) -> Any:
-        """Return what `generate()` uses: the option, else the model's own setting, else its default."""
-        found = (self.options.get(name), getattr(self.model.generation_config, name, None))
-        return next((value for value in found if value is not None), default)
+        """Return the setting `generate()` uses: the option, else the model's own, else the default."""
+        candidates = (self.options.get(name), getattr(self.model.generation_config, name, None))
+        return next((value for value in candidates if value is not None), default)
 
     def _batch_size(self, longest: int) -> int:
-        """Return how many sentences to decode at a time."""
         bounds = _output_bounds(self.model, self.options, longest).values()
         outputs = max(filter(None, bounds)) if self.with_scores else 0
         return max(1, self.max_tokens // (self.rows_per_sentence * max(longest, outputs)))
 
-    def _translate_batch(self, ids: list[list[int]]) -> list[Hypothesis]:
-        """Return the hypotheses of all sentences of a batch, one after the other."""
-        sequences, scores = self.generate_batch(ids)
-        texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-        return [Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)]
-
     def generate_batch(self, ids: list[list[int]]) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return the target ids (B * num_hypotheses, T) of sources that are not blank, and scores."""
+        """Return target ids (B * n, T) and scores of sources that are not blank."""
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
         lengths = torch.tensor([len(row) for row in ids])
-        beams = NO_BEAMS if self.num_beams == 1 else {}
-        with evaluating(self.model):
+        search = NO_BEAM_SEARCH if self.num_beams == 1 else {}
+        with evaluation_mode(self.model):
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),
                 attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
@@ -326,14 +309,14 @@ class Search:
                 return_dict_in_generate=True,
                 output_scores=self.with_scores and self.num_beams > 1,
                 output_logits=self.with_scores and self.num_beams == 1,
-                **self.options | beams | _output_bounds(self.model, self.options, int(lengths.max())),
+                **self.options | search | _output_bounds(self.model, self.options, int(lengths.max())),
             )
         if not self.with_scores:
             return output.sequences, [None] * len(output.sequences)
         return output.sequences, checked_scores(self._scores(output))
 
     def _scores(self, output: Any) -> list[float]:
-        """Return what beam search ranked the sequences by, or the same quantity for a search without beams."""
+        """Return what beam search ranks by, also where there are no beams."""
         if getattr(output, "sequences_scores", None) is not None:
             return output.sequences_scores.tolist()
         # `compute_transition_scores` would take the source's vocabulary size for the target's.
@@ -342,62 +325,79 @@ class Search:
         log_probs = torch.cat([logits.float().log_softmax(-1).gather(1, token) for logits, token in steps], dim=1)
         forced = self._setting("forced_bos_token_id", None)
         if forced is not None and output.sequences.shape[1] == tokens.shape[1] + 1:
-            # After a lone start token nothing else could follow: certain, as in a beam search.
+            # Right after the start token nothing else could follow: certain, as in a beam search.
             log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
         ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
         is_end = torch.isin(tokens, ends).long()
-        generated = is_end.cumsum(1) == is_end  # up to the first end token, and with it
+        generated = is_end.cumsum(1) == is_end  # through the first end token
         total = log_probs.masked_fill(~generated, 0.0).sum(1)
         return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
+
+
+def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
+    """Return the caller's length bounds, else one by the longest source, within the model's positions."""
+    bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
+    if not any(bounds.values()):
+        # max_new_tokens stays None: the model's own would take precedence.
+        bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS
+    limit = position_limit(model.config)
+    return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
+
+
+def _check_at_least(minimum: int, **arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < minimum:
+            raise ValueError(f"`{name}` is {value}; it must be at least {minimum}")
 
 
 def cross_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str
 ) -> tuple[torch.Tensor, list[str], list[str]]:
-    """Translate a sentence greedily and return what its target tokens attended to.
+    """Translate a sentence greedily and return what each target token attended to.
 
     Args:
         model: Any encoder-decoder with `generate()` that returns cross-attentions.
         tokenizer: The tokenizer it was trained with.
-        source: One sentence; cut if it is longer than the model's positions.
+        source: One sentence; truncated to the model's positions.
 
     Returns:
-        The last decoder layer's cross-attention, averaged over its heads, (T, S), on the CPU in float32: row t is
-        what produced target token t; the S source and T target tokens, their end tokens included.
+        Cross-attention of the last decoder layer, averaged over heads, (T, S), float32 on the CPU: row t produced
+        target token t. Then the S source and T target tokens, end tokens included.
 
     Raises:
         ValueError: The sentence is blank.
     """
     (ids,), _ = encode(tokenizer, [source], position_limit(model.config))
     if not ids:
-        raise ValueError("the sentence is blank, so nothing can be attended to; pass some text")
+        raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
     implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the only one that returns weights
     try:
-        with evaluating(model):
-            target = generate(input_ids, do_sample=False, **NO_BEAMS, **_output_bounds(model, {}, len(ids)))
+        with evaluation_mode(model):
+            target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **_output_bounds(model, {}, len(ids)))
             output = model(input_ids=input_ids, decoder_input_ids=target[:, :-1], output_attentions=True)
     finally:
         model.set_attn_implementation(implementation)
-    source_side = getattr(tokenizer, "source_tokenizer", tokenizer)
-    source_tokens = [str(source_side.decode([token])) for token in ids]
+    source_tokenizer = getattr(tokenizer, "source_tokenizer", tokenizer)
+    source_tokens = [str(source_tokenizer.decode([token])) for token in ids]
     target_tokens = [str(tokenizer.decode([token])) for token in target[0, 1:].tolist()]
     return output.cross_attentions[-1][0].mean(0).float().cpu(), source_tokens, target_tokens
 
 
 __all__ = [
+    "BatchTranslator",
     "Hypothesis",
-    "Search",
     "checked_scores",
-    "checked_string",
+    "checked_sentence",
+    "checked_sentences",
     "cross_attention",
     "encode",
-    "evaluating",
+    "evaluation_mode",
     "load",
     "position_limit",
-    "strings",
+    "tightest_limit",
     "translate",
     "translate_lines",
 ]

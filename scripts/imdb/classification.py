@@ -308,7 +308,7 @@ def train_bert(problem: Problem) -> Outcome:
         model = load_model(
             args.model_name_or_path,
             AutoModelForSequenceClassification,
-            new=("classifier.", "bert.pooler."),
+            new_weights=("classifier.", "bert.pooler."),
             num_labels=len(LABELS),
             id2label=ID2LABEL,
             label2id=LABEL2ID,

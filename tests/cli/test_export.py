@@ -75,7 +75,7 @@ class TestCTranslate2:
         GenerationConfig.from_pretrained(tmp_path / "model", no_repeat_ngram_size=3).save_pretrained(
             tmp_path / "model"
         )
-        with pytest.raises(ValueError, match="CTranslate2 has no `no_repeat_ngram_size`=3"):
+        with pytest.raises(ValueError, match="CTranslate2 does not support `no_repeat_ngram_size`=3"):
             export_model(tmp_path / "model", "ctranslate2", tmp_path / "other")
         assert not list(tmp_path.glob("other*"))
 
@@ -102,7 +102,7 @@ class TestMarian:
         tiny_model(norm_position="pre").save_pretrained(tmp_path / "pre")
         output = tmp_path / "marian"
         message = fail(capsys, "--model", tmp_path / "pre", "--to", "marian", "--output_dir", output)
-        assert "`norm_position` is 'pre', but Marian knows only 'post'" in message
+        assert "`norm_position` is 'pre', but Marian supports only 'post'" in message
         assert [path.name for path in tmp_path.iterdir()] == ["pre"]
 
 
@@ -112,10 +112,10 @@ class TestRefused:
         model, output = tmp_path / "model", tmp_path / "exported"
         save("shared", model)
         to = ("--to", "ctranslate2", "--output_dir", output)
-        assert "--quantization; leave it out" in fail(
+        assert "format onnx has no --quantization; leave it out" in fail(
             capsys, "--model", model, "--to", "onnx", "--quantization", "int8", "--output_dir", output
         )
-        assert "quantization int4 is unknown" in fail(capsys, "--model", model, *to, "--quantization", "int4")
+        assert "--quantization int4 is unknown" in fail(capsys, "--model", model, *to, "--quantization", "int4")
         assert "--max_positions 0 is too small" in fail(capsys, "--model", model, *to, "--max_positions", 0)
         message = fail(capsys, "--model", model, "--to", "ctranslate2", "--output_dir", model)
         assert f"--output_dir {model} exists and is not an empty folder" in message
@@ -149,7 +149,7 @@ class TestRefused:
         assert not (tmp_path / "exported").exists()
 
     def test_an_unknown_format(self, tmp_path):
-        with pytest.raises(ValueError, match="--to tflite is unknown; use one of ctranslate2, onnx, marian"):
+        with pytest.raises(ValueError, match="format tflite is unknown; set `to` to one of ctranslate2, onnx, marian"):
             export_model(tmp_path, "tflite", tmp_path / "exported")
 
 
@@ -204,7 +204,7 @@ class TestOnnx:
         assert result.stdout.splitlines() == [row[0].text for row in translate(model, tokenizer, SENTENCES, **options)]
         settings.update(no_repeat_ngram_size=2)
         settings.save_pretrained(tmp_path / "model")
-        with pytest.raises(ValueError, match=r"onnx_translate\.py has no `no_repeat_ngram_size`=2"):
+        with pytest.raises(ValueError, match=r"onnx_translate\.py does not support `no_repeat_ngram_size`=2"):
             export_model(tmp_path / "model", "onnx", tmp_path / "other")
         assert not (tmp_path / "other").exists()
         for path in folder.glob("*tokenizer.json"):
@@ -251,7 +251,7 @@ def test_more_positions_in_the_graphs_and_the_model_as_it_was(tmp_path):
     torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-4)
     learned = tiny_model(position_embedding_type="learned")
     with pytest.raises(
-        ValueError, match="--max_positions is 50, but the model has learned `max_position_embeddings`=32"
+        ValueError, match="`max_positions` is 50, but the model has learned `max_position_embeddings`=32"
     ):
         write_onnx(learned, tmp_path, max_positions=50)
 

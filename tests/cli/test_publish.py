@@ -194,7 +194,7 @@ def test_new_weights_are_not_hidden_behind_old_ones(hub, folder, tmp_path):
 def test_private_weights_never_enter_a_public_repository(hub, folder):
     publish(folder, "tester/model")
     before = published(hub)
-    with pytest.raises(ValueError, match="tester/model is public, and --private .*: make it private in its settings"):
+    with pytest.raises(ValueError, match="tester/model is public, and `private` .*: make it private in its settings"):
         publish(folder, "tester/model", private=True)
     assert published(hub) is before
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_an_upload_that_breaks_off_is_said_in_one_line(hub, folder, files):
 @pytest.mark.parametrize("token", ["hf_sécret_of_somebody", "hf_\x01secret_of_somebody"])
 def test_a_token_that_no_header_carries(hub, folder, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises(ValueError, match="the token has a character that no token has; set HF_TOKEN again") as error:
+    with pytest.raises(ValueError, match="the token contains an invalid character; set HF_TOKEN again") as error:
         publish(folder, "tester/model")
     assert "cret" not in str(error.value) and not hub.requests
 
@@ -298,7 +298,7 @@ class TestRefusals:
     def test_no_name_of_a_repository(self, script, folder, capsys):
         with pytest.raises(SystemExit):
             script.main(["--model", str(folder), "--repo_id", "a/b/c"])
-        assert "--repo_id a/b/c is no name of a repository" in capsys.readouterr().err
+        assert "--repo_id a/b/c is not the name of a repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])

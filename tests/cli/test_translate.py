@@ -124,7 +124,7 @@ def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
     assert caplog.text == ""
     for options in unlike:
         assert scores(*options) != pytest.approx(plain, rel=1e-6), options
-    assert "3 of 7 sentences had more than 3 tokens and were cut" in caplog.text
+    assert "3 of 7 sentences had more than 3 tokens and were truncated" in caplog.text
 
 
 def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, folder):
@@ -164,8 +164,10 @@ def test_the_other_backend_is_suggested(tmp_path, capsys):
         part.save_pretrained(folder)
     exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
     capsys.readouterr()
-    assert "translate by --backend ctranslate2" in fail(capsys, "--model", exported)
-    assert "leave --backend ctranslate2 out" in fail(capsys, "--model", folder, "--backend", "ctranslate2")
+    assert "translate with --backend ctranslate2" in fail(capsys, "--model", exported)
+    assert "export the model first, or use --backend transformers" in fail(
+        capsys, "--model", folder, "--backend", "ctranslate2"
+    )
 
 
 def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):

@@ -160,8 +160,8 @@ class TestRefused:
             ({"norm_position": "none"}, r"`norm_position`='none': its layers are normalized; train with \"post\""),
             ({"encoder_ffn_dim": 0}, "`encoder_ffn_dim`=0: its layers have a feed-forward part"),
             ({"decoder_ffn_dim": 0}, "`decoder_ffn_dim`=0: its layers have a feed-forward part"),
-            ({"activation_function": "linear"}, "`activation_function`='linear': it has relu, gelu"),
-            ({"eos_token_id": None}, "`eos_token_id`=None: it stops at an end token"),
+            ({"activation_function": "linear"}, "`activation_function`='linear': use one of relu, gelu"),
+            ({"eos_token_id": None}, "`eos_token_id`=None: its search stops at an end token"),
         ],
     )
     def test_properties_by_name(self, changes, message, tmp_path):
@@ -170,15 +170,15 @@ class TestRefused:
         assert not list(tmp_path.iterdir())
 
     def test_options(self, tmp_path):
-        with pytest.raises(ValueError, match="quantization int4 is unknown; use one of float32, float16, int8"):
+        with pytest.raises(ValueError, match="`quantization` int4 is unknown; use one of float32, float16, int8"):
             write_ctranslate2(tiny_model(), tmp_path, quantization="int4")
         learned = tiny_model(position_embedding_type="learned")
-        with pytest.raises(ValueError, match="--max_positions is 64, but only `max_position_embeddings`=32"):
+        with pytest.raises(ValueError, match="`max_positions` is 64, but only `max_position_embeddings`=32"):
             write_ctranslate2(learned, tmp_path, max_positions=64)
 
     def test_without_the_package(self, tmp_path, monkeypatch):
         monkeypatch.setattr("hf_vanilla_transformer.inference.ctranslate2.find_spec", lambda name: None)
-        with pytest.raises(ValueError, match=r'`pip install "hf-vanilla-transformer\[export\]"` brings it'):
+        with pytest.raises(ValueError, match=r'run `pip install "hf-vanilla-transformer\[export\]"`'):
             write_ctranslate2(tiny_model(), tmp_path)
 
 
@@ -232,12 +232,15 @@ class TestServing:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"do_sample": True}, "CTranslate2 has no `do_sample`=True of generate"),
-            ({"bad_words_ids": [[5, 6]]}, "CTranslate2 has no `bad_words_ids`"),
-            ({"forced_eos_token_id": 7}, "CTranslate2 has no `forced_eos_token_id`"),
-            ({"no_repeat_ngram_size": 3}, "CTranslate2 has no `no_repeat_ngram_size`=3"),
-            ({"min_new_tokens": 2}, "CTranslate2 has no `min_new_tokens`=2"),
-            ({"num_beams": 2, "early_stopping": "never"}, "has no `early_stopping`='never'; set it to True or False"),
+            ({"do_sample": True}, "CTranslate2 does not support `do_sample`=True of generate"),
+            ({"bad_words_ids": [[5, 6]]}, "CTranslate2 does not support `bad_words_ids`"),
+            ({"forced_eos_token_id": 7}, "CTranslate2 does not support `forced_eos_token_id`"),
+            ({"no_repeat_ngram_size": 3}, "CTranslate2 does not support `no_repeat_ngram_size`=3"),
+            ({"min_new_tokens": 2}, "CTranslate2 does not support `min_new_tokens`=2"),
+            (
+                {"num_beams": 2, "early_stopping": "never"},
+                "does not support `early_stopping`='never'; set it",
+            ),
         ],
     )
     def test_what_it_cannot_follow_is_named(self, saved, options, message):
@@ -247,16 +250,16 @@ class TestServing:
 
     def test_a_source_beyond_the_positions(self, saved):
         served, tokenizer = load_ctranslate2(saved[2] / "exported")
-        with pytest.raises(ValueError, match="the source has 65 tokens, but the exported positions end at 64"):
+        with pytest.raises(ValueError, match="the source has 65 tokens, but the export has positions for 64"):
             served.generate(torch.full((1, 65), 4))
         # As with learned positions, text is cut.
         assert translate(served, tokenizer, ["a cat " * 90])[0][0].text is not None
 
     def test_folders_that_are_none(self, saved, tmp_path):
-        with pytest.raises(ValueError, match="holds no model.bin of CTranslate2; write one with scripts/export_model"):
+        with pytest.raises(ValueError, match="holds no model.bin of CTranslate2; export the model first"):
             load_ctranslate2(saved[2] / "model")
         write_ctranslate2(tiny_model(), tmp_path)
-        with pytest.raises(ValueError, match="was not written by scripts/export_model.py, or not all of it is there"):
+        with pytest.raises(ValueError, match="is not a complete export of `export_model`"):
             CTranslate2Model(tmp_path)
         (tmp_path / "model.bin").write_bytes(b"nothing")
         with pytest.raises(ValueError, match="cannot be loaded on cpu as default"):

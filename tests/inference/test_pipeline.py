@@ -156,12 +156,12 @@ class TestInputs:
                 list(pipe(inputs, max_new_tokens=2))
         with pytest.raises(ValueError, match="sentence 1 is a list, not a string"):
             list(pipe(KeyDataset(pairs, "text")))
-        with pytest.raises(ValueError, match=f"the input is a {type(wrong).__name__}, not a text"):
+        with pytest.raises(ValueError, match=f"the input is a {type(wrong).__name__}, not text"):
             pipe(wrong)
 
     def test_half_a_character_is_named(self, pipe):
         for inputs in (["a", "a \ud800"], "a \ud800"):
-            with pytest.raises(ValueError, match=r"sentence \d holds U\+D800 at position 2"):
+            with pytest.raises(ValueError, match=r"sentence \d has a lone surrogate, U\+D800, at position 2"):
                 pipe(inputs)
 
     def test_sources_longer_than_the_positions_are_cut_with_a_warning(self, caplog):
@@ -171,7 +171,7 @@ class TestInputs:
             fitting = pipe("cat " * 63, max_new_tokens=4)
             assert not caplog.records
             assert pipe("cat " * 500, max_new_tokens=4) == fitting
-        assert "more tokens than the model's 64 positions was cut: 'cat cat" in caplog.text
+        assert "a text longer than the model's 64 positions was truncated: 'cat cat" in caplog.text
 
     def test_truncation_goes_by_the_tokenizer(self, pipe, monkeypatch, caplog):
         monkeypatch.setattr(pipe.tokenizer, "model_max_length", 4)
@@ -239,7 +239,7 @@ class TestOutputs:
         ("options", "message"),
         [
             ({"num_return_sequences": 2}, "2 hypotheses need as many beams"),
-            ({"num_beams": 0}, "num_beams is 0"),
+            ({"num_beams": 0}, "`num_beams` is 0"),
             ({"beams": 4}, "beams"),
         ],
     )
@@ -316,7 +316,7 @@ class TestLoading:
     def test_what_cannot_translate_is_refused(self):
         model, _ = build("marian")
         assert isinstance(model, MarianMTModel)
-        with pytest.raises(ValueError, match="MarianEncoder is no encoder-decoder"):
+        with pytest.raises(ValueError, match="MarianEncoder is not an encoder-decoder"):
             TranslationPipeline(model=model.get_encoder(), tokenizer=PAIR)
 
     def test_registering_twice_changes_nothing_and_leaves_others_alone(self):

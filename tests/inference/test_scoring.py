@@ -101,10 +101,10 @@ def test_leave_the_model_as_it_was():
 @pytest.mark.parametrize(
     ("kind", "sources", "targets", "message"),
     [
-        ("shared", "a house", ["una casa"], "are lists"),
+        ("shared", "a house", ["una casa"], "are lists of sentences"),
         ("shared", ["a house"], ["una", "casa"], "1 sources but 2 targets"),
         ("shared", ["a house", 3], ["una", "casa"], "source 2 is a int"),
-        ("shared", ["a house"], [[]], "target 1 has no token"),
+        ("shared", ["a house"], [[]], "target 1 has no tokens"),
         ("learned", ["a house", "a " * 80], ["una", "casa"], "source 2 has 81 tokens.* 64"),
         ("learned", ["a house"], ["una " * 80], "target 1 has 81 tokens.* 64"),
         ("marian", ["a house"], ["una " * 80], "target 1 has 81 tokens.* 64"),
@@ -113,7 +113,7 @@ def test_leave_the_model_as_it_was():
 def test_what_cannot_be_scored_is_named(kind, sources, targets, message):
     with pytest.raises(ValueError, match=message):
         score(*build(kind), sources, targets)
-    with pytest.raises(ValueError, match="max_tokens is 0"):
+    with pytest.raises(ValueError, match="`max_tokens` is 0"):
         score(*build(kind), ["a"], ["b"], max_tokens=0)
 
 

@@ -214,7 +214,7 @@ def test_long_sources_are_cut_and_counted(translator, caplog):
     options = {"max_length": 8, "num_beams": 2}
     results = translate(*translator, sentences, max_source_length=4, **options)
     assert texts(results) == texts(translate(*translator, ["the cat sat", "a cat", "two dogs run", ""], **options))
-    assert cut_warnings(caplog) == ["2 of 4 sentences had more than 4 tokens and were cut"]
+    assert cut_warnings(caplog) == ["2 of 4 sentences had more than 4 tokens and were truncated"]
 
 
 @pytest.mark.parametrize("kind", ["learned", "marian"])
@@ -239,7 +239,7 @@ def test_sinusoids_have_no_limit(caplog):
         for limit in (None, 8)
     )
     assert whole[0][0].score != pytest.approx(cut[0][0].score, rel=1e-3)
-    assert cut_warnings(caplog) == ["1 of 1 sentences had more than 8 tokens and were cut"]
+    assert cut_warnings(caplog) == ["1 of 1 sentences had more than 8 tokens and were truncated"]
 
 
 def test_bounds_of_the_output(translator, monkeypatch):
@@ -295,16 +295,16 @@ def test_progress_goes_to_standard_error(translator, capsys):
     [
         ("a cat", {}, "sentences is one string"),
         (["a cat", None], {}, "sentence 2 is a NoneType, not a string"),
-        (["a cat", "a \ud800"], {}, r"sentence 2 holds U\+D800 at position 2"),
-        (["a cat"], {"num_hypotheses": 2}, "2 hypotheses need as many beams, but num_beams is 1"),
+        (["a cat", "a \ud800"], {}, r"sentence 2 has a lone surrogate, U\+D800, at position 2"),
+        (["a cat"], {"num_hypotheses": 2}, "2 hypotheses need as many beams, but `num_beams` is 1"),
         (["a cat"], {"num_hypotheses": 3, "num_beams": 2, "do_sample": True}, "3 hypotheses need as many beams"),
-        (["a cat"], {"num_hypotheses": 0}, "num_hypotheses is 0; it must be at least 1"),
-        (["a cat"], {"num_beams": 2, "length_penalty": float("nan")}, "length_penalty is nan; it must be finite"),
-        (["a cat"], {"num_beams": 0}, "num_beams is 0"),
-        (["a cat"], {"max_tokens": 0}, "max_tokens is 0"),
-        (["a cat"], {"chunk_size": 0}, "chunk_size is 0"),
-        (["a cat"], {"max_source_length": 1}, "max_source_length is 1; it must be at least 2"),
-        (["a cat"], {"generation_config": GenerationConfig(num_beams=2)}, "generation_config is not taken"),
+        (["a cat"], {"num_hypotheses": 0}, "`num_hypotheses` is 0; it must be at least 1"),
+        (["a cat"], {"num_beams": 2, "length_penalty": float("nan")}, "`length_penalty` is nan; it must be finite"),
+        (["a cat"], {"num_beams": 0}, "`num_beams` is 0"),
+        (["a cat"], {"max_tokens": 0}, "`max_tokens` is 0"),
+        (["a cat"], {"chunk_size": 0}, "`chunk_size` is 0"),
+        (["a cat"], {"max_source_length": 1}, "`max_source_length` is 1; it must be at least 2"),
+        (["a cat"], {"generation_config": GenerationConfig(num_beams=2)}, "`generation_config` is not accepted"),
     ],
 )
 def test_what_cannot_be_translated(translator, sentences, options, message):

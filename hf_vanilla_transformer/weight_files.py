@@ -1,0 +1,40 @@
+"""Integrity of weight files: safetensors and shard indices."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from .files import read_json_object
+
+
+def check_safetensors(file: Path, remedy: str) -> None:
+    """Raise a ValueError that ends in `remedy` for a damaged safetensors file."""
+    try:
+        safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from error
+
+
+def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
+    """Read the index of a sharded model.
+
+    Args:
+        index: Such as `model.safetensors.index.json`.
+        remedy: What to do about a damaged one, for messages.
+
+    Returns:
+        The name of the shard that holds each weight.
+
+    Raises:
+        ValueError: The index cannot be used, or a shard is missing; ends in `remedy`.
+    """
+    weight_map = read_json_object(index, remedy).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ValueError(f"{index} names no file for each weight (weight_map); {remedy}")
+    for name in sorted(set(weight_map.values())):
+        if not (index.parent / name).is_file():
+            raise ValueError(f"{index.parent} holds no {name}, which {index.name} names; {remedy}")
+    return weight_map
+
+
+__all__ = ["check_safetensors", "read_shard_index"]
