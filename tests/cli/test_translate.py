@@ -165,9 +165,7 @@ def test_the_other_backend_is_suggested(tmp_path, capsys):
     exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
     capsys.readouterr()
     assert "translate with --backend ctranslate2" in fail(capsys, "--model", exported)
-    assert "export the model first, or use --backend transformers" in fail(
-        capsys, "--model", folder, "--backend", "ctranslate2"
-    )
+    assert "first, or use --backend transformers" in fail(capsys, "--model", folder, "--backend", "ctranslate2")
 
 
 def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):
