@@ -11,7 +11,10 @@ the tokenizer. For example:
 """
 
 import json
+import re
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .options import SWITCH, OneLineParser, importing, quiet_unless_terminal
@@ -70,7 +73,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def _layouts() -> str:
     """Return the layouts with an example each."""
     with importing():
-        from ..conversion.convert import LAYOUTS
+        from ..conversion import LAYOUTS
     return "\nOne example a layout:\n\n" + "\n".join(
         f"    {layout.name}: {layout.description}\n"
         f"        vanilla-transformer convert --output_dir converted --source {layout.example}\n"
@@ -80,23 +83,36 @@ def _layouts() -> str:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..conversion.convert import convert_checkpoint
+        from ..conversion import convert_checkpoint
     quiet_unless_terminal()
-    conversion = convert_checkpoint(
-        arguments.source,
-        arguments.output_dir,
-        arguments.layout,
-        arguments.source_vocabulary,
-        arguments.target_vocabulary,
-        rename=arguments.rename,
-        first_position=arguments.first_position,
-        unbiased_norms=arguments.unbiased_norms,
-        patched=arguments.patched,
-        encoder_only=arguments.encoder_only,
-        dry_run=arguments.dry_run,
-        **_fields(arguments.config),
-    )
+    with _config_options():
+        conversion = convert_checkpoint(
+            arguments.source,
+            arguments.output_dir,
+            arguments.layout,
+            arguments.source_vocabulary,
+            arguments.target_vocabulary,
+            rename=arguments.rename,
+            first_position=arguments.first_position,
+            unbiased_norms=arguments.unbiased_norms,
+            patched=arguments.patched,
+            encoder_only=arguments.encoder_only,
+            dry_run=arguments.dry_run,
+            **_fields(arguments.config),
+        )
     print(conversion.describe() if arguments.dry_run else _summary(conversion, arguments))
+
+
+@contextmanager
+def _config_options() -> Iterator[None]:
+    """Turn each `field=value` of the configuration in a message into --config field=value, ready to be appended."""
+    from ..conversion.fields import own_fields
+
+    try:
+        yield
+    except ValueError as error:
+        pattern = rf"`((?:{'|'.join(own_fields())})=[^`]+)`"
+        raise ValueError(re.sub(pattern, r"--config \1", str(error))) from error
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Conversion of source checkpoints: the weights of other code bases as models of this package."""
 
-from .convert import LAYOUTS, Conversion, convert_checkpoint
+from .convert import Conversion, convert_checkpoint
+from .layouts import LAYOUTS
 
 __all__ = ["LAYOUTS", "Conversion", "convert_checkpoint"]

@@ -1,172 +1,184 @@
-"""Whose weights these are: the keys of a checkpoint, renamed and unwrapped, against the tables of the layouts."""
+"""Recognition of a checkpoint's layout by its keys, after renaming and unwrapping."""
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 
 from torch import Tensor
 
-from .layouts.translation import TRANSLATION_LAYOUTS
-from .layouts.tutorials import TUTORIAL_LAYOUTS
-from .reading import ForeignCheckpoint
+from ..errors import did_you_mean
+from .layouts import LAYOUTS
+from .reading import SourceCheckpoint
 from .rules import (
     Layout,
     Rule,
     Transform,
     block_diagonal,
+    expand_and_fold_unbiased_std,
+    expand_scalar,
+    key_pattern,
     split_in_three,
-    spread,
-    spread_and_fold_unbiased_std,
 )
 
-LAYOUTS = {layout.name: layout for layout in (*TUTORIAL_LAYOUTS, *TRANSLATION_LAYOUTS)}
-
-# What wraps a model in PyTorch puts its name before every key: DataParallel, torch.compile, Lightning modules.
+# Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
-# How many names a message lists before it counts the rest.
-LISTED = 8
-RENAME_HINT = "; if only names differ, use --rename old=new"
+# Names that a message lists before it counts the rest.
+MAX_LISTED = 8
+RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
-# How long an axis is: one, the width of the model, or anything else.
+# Sizes of an axis: one, the width of the model, or any other.
 _ONE, _WIDTH, _OTHER = "1", "d", "x"
-# Axes of what our names end in; all else has one axis of the width: a norm, a bias.
+# Axes by the end of our names; all other parameters, norms and biases, have one axis of the model's width.
 _AXES = {
     r"embed_\w+\.weight|lm_head\.weight|fc1\.weight": (_OTHER, _WIDTH),
     r"fc2\.weight": (_WIDTH, _OTHER),
     r"_proj\.weight": (_WIDTH, _WIDTH),
     r"lm_head\.bias|fc1\.bias": (_OTHER,),
 }
-# Axes of a source tensor that its transform gives others.
+# Axes of a source tensor whose transform changes them.
 _AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
-    spread: lambda axes: (_ONE,),
-    spread_and_fold_unbiased_std: lambda axes: (_ONE,),
+    expand_scalar: lambda axes: (_ONE,),
+    expand_and_fold_unbiased_std: lambda axes: (_ONE,),
     split_in_three: lambda axes: (_OTHER, *axes[1:]),
     block_diagonal: lambda axes: (_OTHER, _OTHER),
 }
 
 
-def renamed(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
-    """Return the weights with beginnings of keys replaced; a key that no pair fits keeps its name.
+def rename_keys(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
+    """Return the weights with prefixes of keys replaced.
 
     Raises:
-        ValueError: A pair is no `old=new` or fits no key, two weights get one name, or one a name that is ignored.
+        ValueError: A pair is not `old=new` or matches no key, two weights get one key, or one gets an ignored key.
     """
-    pairs = []
-    for text in rename:
-        old, separator, new = text.partition("=")
-        if not separator:
-            raise ValueError(f"--rename {text} is not old=new; give the beginning of a key and what to replace it by")
-        if not any(key.startswith(old) for key in weights):
-            raise ValueError(f"--rename {text}: no key begins with {old!r}; the keys are {listed(weights)}")
-        pairs.append((old, new))
-    ignored = "|".join(re.escape(key) for layout in LAYOUTS.values() for key in layout.ignored)
-    no_weight = re.compile(f"(?:{ignored})$".replace(re.escape("{i}"), r"\d+"))
-    result: dict[str, Tensor] = {}
+    pairs = [_rename_pair(weights, text) for text in rename]
+    ignored = "|".join(re.escape(key) for layout in LAYOUTS.values() for key in layout.ignored_keys)
+    is_ignored = re.compile(f"(?:{ignored})$".replace(re.escape("{i}"), r"\d+")).search
+    renamed: dict[str, Tensor] = {}
     for key, tensor in weights.items():
-        names = [new + key.removeprefix(old) for old, new in pairs if key.startswith(old)] or [key]
-        for name in names:
-            if name in result:
-                raise ValueError(f"--rename gives two weights the name {name}; name one of them otherwise")
-            if no_weight.search(name) and not no_weight.search(key):
-                raise ValueError(f"--rename gives {key} the name {name}, which is no weight and would be ignored")
-            result[name] = tensor
-    return result
+        for new_key in [new + key.removeprefix(old) for old, new in pairs if key.startswith(old)] or [key]:
+            if new_key in renamed:
+                raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them otherwise")
+            if is_ignored(new_key) and not is_ignored(key):
+                raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
+            renamed[new_key] = tensor
+    return renamed
 
 
-def recognise(checkpoint: ForeignCheckpoint, name: str | None) -> tuple[dict[str, Tensor], Layout]:
-    """Return the weights without the names of wrappers, and their layout.
+def _rename_pair(weights: Mapping[str, Tensor], text: str) -> tuple[str, str]:
+    old, separator, new = text.partition("=")
+    if not separator:
+        raise ValueError(f"`rename` {text} is not old=new; give the prefix of a key and its replacement")
+    if not any(key.startswith(old) for key in weights):
+        raise ValueError(f"`rename` {text}: no key begins with {old!r}; the keys are {abbreviate(weights)}")
+    return old, new
+
+
+def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
+    """Return the checkpoint without the prefixes of wrappers, and its layout.
+
+    Args:
+        checkpoint: A checkpoint.
+        name: The only layout to consider.
 
     Raises:
-        ValueError: They are of none, or not of the one that is named.
+        ValueError: There is no layout of this name, or none fits.
     """
-    path, weights = checkpoint.path, checkpoint.weights
     if name is not None and name not in LAYOUTS:
-        close = difflib.get_close_matches(name, LAYOUTS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"--layout {name} is not one of {', '.join(LAYOUTS)}{hint}")
-    kind = checkpoint.config.get("model_type")
-    fitting = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
-    candidates = [LAYOUTS[name]] if name else fitting
-    unwrapped = weights
+        raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
+    kind = checkpoint.settings.get("model_type")
+    of_this_type = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
+    candidates = [LAYOUTS[name]] if name else of_this_type
+    unwrapped = checkpoint
     while True:
         for layout in candidates:
-            if _has_signature(unwrapped, layout):
+            if _has_signature(unwrapped.weights, layout):
                 return unwrapped, layout
-        wrapper = next((text for text in WRAPPERS if all(key.startswith(text) for key in unwrapped)), None)
+        wrapper = next((text for text in WRAPPERS if all(key.startswith(text) for key in unwrapped.weights)), None)
         if wrapper is None:
             break
-        unwrapped = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.items()}
-    for layout in () if name else LAYOUTS.values():
-        if layout not in fitting and _has_signature(weights, layout):
-            said = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
-            raise ValueError(
-                f"{path} is of no known layout: its keys are those of {layout.name}, but {said}; give a folder with "
+        weights = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.weights.items()}
+        unwrapped = unwrapped._replace(weights=weights)
+    others = [] if name else [layout for layout in LAYOUTS.values() if layout not in of_this_type]
+    raise ValueError(_why_unknown(checkpoint, candidates, others, name))
+
+
+def _why_unknown(
+    checkpoint: SourceCheckpoint, candidates: Iterable[Layout], others: Iterable[Layout], name: str | None
+) -> str:
+    """Return why a checkpoint has no layout: its model type, or the keys that the nearest layout has."""
+    path, weights = checkpoint.path, checkpoint.weights
+    for layout in others:
+        if _has_signature(weights, layout):
+            kind = checkpoint.settings.get("model_type")
+            found = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
+            return (
+                f"{path} has no known layout: its keys are those of {layout.name}, but {found}; give a folder with "
                 "the config.json of such a model"
             )
-    nearest = max(candidates, key=partial(_nearness, weights))
-    missing = [theirs for theirs in nearest.signature if not any(pattern(theirs).fullmatch(key) for key in weights)]
-    raise ValueError(
-        f"{path} is of no known layout{'' if name is None else f' {name}'}: its keys are {listed(weights)}. The "
-        f"nearest is {nearest.name}, but there is no {listed(missing)}"
-        + (RENAME_HINT if has_shapes(weights, nearest) else "; its shapes are of another model, which needs a layout")
+    nearest = max(candidates, key=partial(_similarity, weights))
+    missing = [key for key in nearest.signature if not _has_key(weights, key)]
+    other_shapes = "; its shapes are of another model, which needs a layout of its own"
+    return (f"{path} does not have the layout {name}: " if name else f"{path} has no known layout: ") + (
+        f"its keys are {abbreviate(weights)}. The nearest is {nearest.name}, but there is no {abbreviate(missing)}"
+        + (RENAME_HINT if has_shapes(weights, nearest) else other_shapes)
     )
 
 
+def _has_key(weights: Iterable[str], key: str) -> bool:
+    return any(key_pattern(key).fullmatch(found) for found in weights)
+
+
 def _has_signature(weights: Iterable[str], layout: Layout) -> bool:
-    return all(any(pattern(theirs).fullmatch(key) for key in weights) for theirs in layout.signature)
+    return all(_has_key(weights, key) for key in layout.signature)
 
 
-def _nearness(weights: Mapping[str, Tensor], layout: Layout) -> tuple[bool, float]:
-    """Return whether the shapes are a layout's, and which part of its keys ends like one of these."""
-    ends = {tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:]) for key in weights}
-    found = [tuple(re.sub(r"\d+", "{i}", rule.theirs).split(".")[-2:]) in ends for rule in layout.rules]
+def _similarity(weights: Mapping[str, Tensor], layout: Layout) -> tuple[bool, float]:
+    """Return whether a layout has these shapes, and the fraction of its keys whose ends occur here."""
+    ends = {_end(key) for key in weights}
+    found = [_end(rule.key) in ends for rule in layout.rules]
     return has_shapes(weights, layout), sum(found) / len(found)
 
 
+def _end(key: str) -> list[str] | tuple[str, ...]:
+    return tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:])
+
+
 def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Return whether other names could make these the weights of a layout: as many of each shape, in all layers."""
+    """Whether renaming alone could turn these into weights of a layout: as many of each shape, in all layers."""
     sizes = Counter(size for tensor in weights.values() if tensor.dim() == 2 for size in tensor.shape)
     if not sizes:
         return False
     ((width, _),) = sizes.most_common(1)
-    # Layers have one shape each; a number that is none of a layer's stays in the name.
+    # All layers have the same shapes; an index of anything else stays in the key.
     shapes = {re.sub(r"\.\d+\.", ".{i}.", key, count=1): _axes_of(tensor, width) for key, tensor in weights.items()}
     found = Counter(shapes.values())
-    # Where several rules give one of ours, they are names of different releases.
-    rules = {rule.ours: rule for rule in reversed(layout.rules)}.values()
+    # Several rules for the same names are keys of different releases.
+    rules = {rule.names: rule for rule in reversed(layout.rules)}.values()
     required = Counter(_axes_before(rule) for rule in rules if not rule.optional)
     possible = required + Counter(_axes_before(rule) for rule in rules if rule.optional)
-    # Embeddings and the projection to the vocabulary may be one.
+    # Both embeddings and the output projection may be one.
     required[_OTHER, _WIDTH] -= 2
     return required <= found <= possible
 
 
 def _axes_of(tensor: Tensor, width: int) -> tuple[str, ...]:
-    # Tables of positions have an axis for the batch, which says nothing.
+    # The batch axis of position tables does not matter.
     shape = [size for size in tensor.shape if size > 1] if tensor.dim() > 1 else tensor.shape
     return tuple({width: _WIDTH, 1: _ONE}.get(size, _OTHER) for size in shape)
 
 
 def _axes_before(rule: Rule) -> tuple[str, ...]:
-    """Return the axes of the tensor that a rule takes."""
-    axes = next((axes for end, axes in _AXES.items() if re.search(f"(?:{end})$", rule.ours[0])), (_WIDTH,))
+    """Return the axes of the source tensor of a rule."""
+    axes = next((axes for end, axes in _AXES.items() if re.search(f"(?:{end})$", rule.names[0])), (_WIDTH,))
     return _AXES_BEFORE.get(rule.transform, lambda axes: axes)(axes)
 
 
-@cache
-def pattern(theirs: str) -> re.Pattern[str]:
-    """Return what a key of a table matches; `{i}` is a number, the same wherever it stands."""
-    first, *rest = (re.escape(part) for part in theirs.split("{i}"))
-    return re.compile(first + "".join((r"(?P<i>\d+)" if n == 0 else r"(?P=i)") + part for n, part in enumerate(rest)))
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first few, and how many more there are."""
+def abbreviate(names: Iterable[str]) -> str:
+    """Return the first names and the number of the others, for a message."""
     names = list(names)
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
-__all__ = ["LAYOUTS", "has_shapes", "listed", "pattern", "recognise", "renamed"]
+__all__ = ["RENAME_HINT", "abbreviate", "has_shapes", "recognize_layout", "rename_keys"]

@@ -1,220 +1,259 @@
-"""How others name the weights of a Transformer: one table of keys a layout, and the algebra between theirs and ours.
+"""Layouts of source checkpoints, and the rules that map their keys to our parameter names.
 
-A layout is data: patterns of their keys, the names that our model has for them, and what happens to a tensor on the
-way. In a pattern `{i}` stands for the number of a layer. Shape legend: d model width [d_model], d_k key width, L
-positions.
+A *key* names a tensor of the source checkpoint, a *name* a parameter of our model. In both, `{i}` stands for the index
+of a layer. Shape legend: d model width [d_model], d_k key width, L positions.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
+from ..marian_fields import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-# From a foreign tensor and our configuration to our tensors, in the order of `Rule.ours`. An arithmetic, index,
-# runtime or value error says that the tensor has another shape than it must have.
-Transform = Callable[[Tensor, VanillaTransformerConfig], tuple[Tensor, ...]]
-# From the shape of our tensor to its values, where the foreign code has nothing in its place.
+Weights = Mapping[str, Tensor]
+Settings = Mapping[str, Any]
+# From a source tensor and d_model to our tensors, in the order of `Rule.names`. An arithmetic, index, runtime or value
+# error means that the shape of the tensor does not fit.
+Transform = Callable[[Tensor, int], tuple[Tensor, ...]]
+# From the shape of one of our parameters to its values.
 Filler = Callable[[Sequence[int]], Tensor]
 
-SIDES = ("encoder", "decoder")
-EMBEDDINGS = {side: f"model.{side}.embed_tokens.weight" for side in SIDES}
-POSITIONS = {side: f"model.{side}.embed_positions.weight" for side in SIDES}
+STACKS = ("encoder", "decoder")
+EMBEDDING_NAMES = {stack: f"model.{stack}.embed_tokens.weight" for stack in STACKS}
+POSITION_NAMES = {stack: f"model.{stack}.embed_positions.weight" for stack in STACKS}
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
-HEADS = ("encoder_attention_heads", "decoder_attention_heads")
+SPECIAL_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+# Keys of position tables that the original computes; no checkpoint has them.
+COMPUTED_POSITION_KEYS = {stack: f"computed positions of the {stack}" for stack in STACKS}
 
 
-def unchanged(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Return the tensor as it is; where a rule names several of ours, all of them are this one."""
+def unchanged(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Return the tensor itself, for every name of the rule."""
     return (tensor,)
 
 
-def split_in_three(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Cut queries, keys and values, stacked (3d, ...), apart."""
+def split_in_three(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Split stacked queries, keys and values (3d, ...)."""
     return tensor.chunk(3)
 
 
-def fold_unbiased_std(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Return the weight (d) of a norm that divides by the unbiased standard deviation, for one that does not.
+def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Rescale the weight (d) of a norm that divides by the unbiased standard deviation for `torch.nn.LayerNorm`.
 
-    The unbiased deviation is sqrt(d / (d - 1)) times the other, so the weight takes the inverse. What remains is an
-    epsilon e that is added to the deviation s there, and to its square here. With the same e, s + e and sqrt(s^2 + e)
-    are equal where s = 1/2, and less than a part e / s apart wherever s > 1/4: below rounding for all but tiny states.
+    The unbiased deviation is sqrt(d / (d - 1)) times the biased one, so the weight takes the inverse. What remains is
+    an epsilon e that is added to the deviation s there, and to its square here. With the same e, s + e and
+    sqrt(s^2 + e) are equal at s = 1/2, and differ by less than a fraction e / s wherever s > 1/4: below rounding for
+    all but tiny states.
     """
-    return (tensor * math.sqrt((config.d_model - 1) / config.d_model),)
+    return (tensor * math.sqrt((d_model - 1) / d_model),)
 
 
-def spread(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Repeat a number that all of the width shares, (1) to (d)."""
-    return (tensor.reshape(1).expand(config.d_model).clone(),)
+def expand_scalar(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Expand a scalar (1) to the model's width (d)."""
+    return (tensor.reshape(1).expand(d_model).clone(),)
 
 
-def spread_and_fold_unbiased_std(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Do both: the weight (1) of a norm by the unbiased standard deviation, for one (d) that divides by the other."""
-    return fold_unbiased_std(spread(tensor, config)[0], config)
+def expand_and_fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Expand the scalar weight (1) of a norm that divides by the unbiased standard deviation, and rescale it."""
+    return fold_unbiased_std(expand_scalar(tensor, d_model)[0], d_model)
 
 
-# A transform of a norm's weight, and that for the same norm by the unbiased standard deviation.
-UNBIASED: dict[Transform, Transform] = {unchanged: fold_unbiased_std, spread: spread_and_fold_unbiased_std}
+# Transforms of a norm's weight, by the transform for the same norm with the biased standard deviation.
+UNBIASED_TRANSFORMS: dict[Transform, Transform] = {
+    unchanged: fold_unbiased_std,
+    expand_scalar: expand_and_fold_unbiased_std,
+}
 
 
-def block_diagonal(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Give each of the d / d_k heads its own copy of one small projection (d_k, d_k), on the diagonal of (d, d)."""
-    return (torch.block_diag(*[tensor] * (config.d_model // tensor.shape[0])),)
+def block_diagonal(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Copy one small projection (d_k, d_k) for each of the d / d_k heads onto the diagonal of (d, d)."""
+    return (torch.block_diag(*[tensor] * (d_model // tensor.shape[0])),)
 
 
-def table_of_positions(tensor: Tensor, config: VanillaTransformerConfig) -> tuple[Tensor, ...]:
-    """Drop the batch axis, wherever it is, of a table of positions (1, L, d), (L, 1, d) or (L, d)."""
-    if tensor.shape[-1] != config.d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
-        raise ValueError(f"positions of the shape {tuple(tensor.shape)}")
-    return (tensor.reshape(-1, config.d_model),)
+def position_table(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Drop the batch axis, wherever it is, of a position table (1, L, d), (L, 1, d) or (L, d)."""
+    if tensor.shape[-1] != d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
+        raise ValueError(f"positions of shape {tuple(tensor.shape)}")
+    return (tensor.reshape(-1, d_model),)
 
 
 def identity(shape: Sequence[int]) -> Tensor:
-    """Return a projection (d, d) that changes nothing."""
+    """Return the projection (d, d) that changes nothing."""
     return torch.eye(*shape)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Where one kind of foreign tensor goes.
+    """Where one kind of source tensor goes.
 
     Attributes:
-        theirs: Its key; `{i}` stands for the number of a layer.
-        ours: The names of what becomes of it.
-        transform: What happens on the way.
-        optional: Whether all of its kind may be absent (a bias, a table of positions); zeros take the place of those
-            that our model needs.
+        key: Its key.
+        names: The parameters that it becomes.
+        transform: How it becomes them.
+        optional: Whether all tensors of this kind may be absent (a bias, a position table); zeros replace them where
+            our model needs them.
     """
 
-    theirs: str
-    ours: tuple[str, ...]
+    key: str
+    names: tuple[str, ...]
     transform: Transform = unchanged
     optional: bool = False
 
 
 @dataclass(frozen=True)
 class Defect:
-    """What the original code of a layout computes, and no Transformer of ours can.
+    """A computation of the original code that our model cannot express.
 
     Attributes:
-        parts: The halves of the model that it spoils.
-        what: The property, as a clause that follows "its".
-        repair: What the code must do instead for the same weights to be converted.
+        stacks: The affected stacks.
+        description: The defect, as a clause that follows "its".
+        patch: The change to the code that makes its weights convertible.
     """
 
-    parts: tuple[str, ...]
-    what: str
-    repair: str
+    stacks: tuple[str, ...]
+    description: str
+    patch: str
+
+
+@dataclass(frozen=True)
+class FolderContents:
+    """What a source folder holds besides weights and configuration.
+
+    Attributes:
+        generation: Settings of `generate()`.
+        tokenizer: The tokenizer, if there is one and it was asked for.
+        notes: What was left out, one sentence each.
+    """
+
+    generation: Settings = field(default_factory=dict)
+    tokenizer: PreTrainedTokenizerBase | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Layout:
     """How one code base names and uses its weights.
 
+    Functions of weights and settings take the weights by their keys, and the settings stored beside them (empty if
+    there are none).
+
     Attributes:
-        name: What `--layout` calls it.
-        description: One line on what it is.
-        signature: Keys that no other layout has all of; a checkpoint that has them is taken for this one.
-        rules: The table of keys.
-        defaults: Fields of our configuration that the weights do not tell, as the original code has them.
-        example: Fields for the example of `--help`.
-        asked: Fields that neither weights nor defaults tell, and the user must.
-        settings: Fields that settings beside the weights tell, by the name of the setting; takes its value.
-        options: Fields that its code takes from the arguments of the training: the user must tell them where a
-            checkpoint has lost its arguments, and the first position with them.
-        ignored: Keys of what is no weight, such as a stored mask.
-        fills: Endings of our names, and what fills them where the original has nothing: a linear layer less, say.
-        complete: Adds, to the weights by their keys, what the original computes or leaves out of a file because it is
-            another weight; takes also the foreign configuration, empty where there is none.
-        read_fields: Fields that the shapes tell, beyond those that they tell in every layout; takes the foreign
-            weights by their keys, and the foreign configuration, empty where there is none.
-        compute_positions: Gives the tables of positions, by keys of `rules`, that the original computes and does not
-            store; takes the same.
-        after_padding: Whether a table of positions begins with those up to the id of padding, which no token has.
-        defects: What cannot be converted unless it was patched.
-        model_types: What the config.json beside the weights may call the model, where the keys alone would not tell it
-            from others; empty for any or none.
-        decoding: Settings of `generate()` by which it decodes as the original code does; takes our configuration.
-        finish: What else is to be taken over from the folder, as its tokenizer; takes the folder and the `Conversion`,
-            to change its `tokenizer`, `generation` or `notes`.
-        own_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table tells them.
-        source_prefix: Special tokens that the original puts before a source text, by their roles.
-        source_suffix: Those that it puts after it.
+        name: The value of `layout` that selects it.
+        description: One line on the code base.
+        signature: Keys that no other layout has all of; they identify a checkpoint.
+        rules: The rules, one for each kind of tensor.
+        defaults: Configuration fields that the weights do not determine, as in the original code.
+        example: Arguments of an example command.
+        required_fields: Fields that neither weights nor defaults determine; one of them is enough if all are equal.
+        setting_fields: Functions from the value of a stored setting to configuration fields, by the setting's name.
+        argument_fields: Fields that the original code takes from its training arguments; required, with the first
+            position, where a checkpoint has lost them.
+        ignored_keys: Keys of tensors that are not weights, such as a stored mask.
+        fillers: Values of parameters that the original does without, by regular expressions for the ends of names.
+        preprocess: Adds weights that the original computes, or leaves out of a file because they equal others.
+        infer_fields: Infers fields from weights and settings, beyond those inferred in every layout.
+        compute_positions: Computes position tables, by keys of `rules`, that the original does not store.
+        positions_follow_padding: Whether rows of a position table up to the padding id belong to no token.
+        defects: What must have been patched before training.
+        model_types: Possible values of `model_type` in config.json, where keys alone are ambiguous; empty for any or
+            none.
+        generation_settings: Settings that make `generate()` search as the original code does.
+        read_folder: Reads a folder of the original; the flag says whether to load the tokenizer too.
+        nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
+        source_prefix: Roles of the special tokens before a source text.
+        source_suffix: Roles of the special tokens after it.
     """
 
     name: str
     description: str
     signature: tuple[str, ...]
     rules: tuple[Rule, ...]
-    defaults: Mapping[str, Any]
+    defaults: Settings
     example: str = ""
-    asked: tuple[str, ...] = HEADS
-    settings: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    fills: Mapping[str, Filler] = field(default_factory=dict)
-    complete: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]] | None = None
-    read_fields: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Any]] | None = None
-    compute_positions: Callable[[Mapping[str, Tensor], Mapping[str, Any]], dict[str, Tensor]] | None = None
-    after_padding: bool = False
+    required_fields: tuple[str, ...] = HEAD_FIELDS
+    setting_fields: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
+    argument_fields: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
+    fillers: Mapping[str, Filler] = field(default_factory=dict)
+    preprocess: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
+    infer_fields: Callable[[Weights, Settings], dict[str, Any]] | None = None
+    compute_positions: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
+    positions_follow_padding: bool = False
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
-    decoding: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
-    finish: Callable[[Path, Any], None] | None = None
-    own_sinusoids: bool = False
+    generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
+    read_folder: Callable[[Path, bool], FolderContents] | None = None
+    nonstandard_sinusoids: bool = False
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
 
 
-def linear(theirs: str, ours: str, optional_bias: bool = False) -> Iterator[Rule]:
+@cache
+def key_pattern(key: str) -> re.Pattern[str]:
+    """Return the regular expression for a key with `{i}`, which is one index wherever it stands."""
+    first, *rest = (re.escape(part) for part in key.split("{i}"))
+    return re.compile(first + "".join((r"(?P<i>\d+)" if n == 0 else r"(?P=i)") + part for n, part in enumerate(rest)))
+
+
+def linear_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:
     """Yield the rules of a linear layer, or of a layer normalization with PyTorch's names."""
-    yield Rule(f"{theirs}.weight", (f"{ours}.weight",))
-    yield Rule(f"{theirs}.bias", (f"{ours}.bias",), optional=optional_bias)
+    yield Rule(f"{key}.weight", (f"{name}.weight",))
+    yield Rule(f"{key}.bias", (f"{name}.bias",), optional=optional_bias)
 
 
-def norm(theirs: str, ours: str, names: tuple[str, str], transforms: tuple[Transform, Transform]) -> Iterator[Rule]:
-    """Yield the rules of a layer normalization of one's own: names and transforms of its weight and of its bias."""
-    for name, transform, part in zip(names, transforms, ("weight", "bias"), strict=True):
-        yield Rule(f"{theirs}.{name}", (f"{ours}.{part}",), transform)
+def attention_rules(key: str, name: str, projections: Sequence[str]) -> Iterator[Rule]:
+    """Yield the rules of an attention whose query, key, value and output projections are called `projections`."""
+    for theirs, ours in zip(projections, PROJECTIONS, strict=True):
+        yield from linear_rules(f"{key}.{theirs}", f"{name}.{ours}")
 
 
-def attention(theirs: str, ours: str, names: Sequence[str]) -> Iterator[Rule]:
-    """Yield the rules of an attention whose projections of queries, keys, values and outputs have these names."""
-    for name, projection in zip(names, PROJECTIONS, strict=False):
-        yield from linear(f"{theirs}.{name}", f"{ours}.{projection}")
-
-
-def stacked_inputs(theirs: str, ours: str, optional_bias: bool = False) -> Iterator[Rule]:
-    """Yield the rules of an attention's projections of queries, keys and values that are stored as one."""
+def stacked_attention_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:
+    """Yield the rules of an attention whose query, key and value projections are stored as one."""
     for part, optional in (("weight", False), ("bias", optional_bias)):
-        names = tuple(f"{ours}.{name}.{part}" for name in PROJECTIONS[:3])
-        yield Rule(f"{theirs}.in_proj_{part}", names, split_in_three, optional)
+        names = tuple(f"{name}.{projection}.{part}" for projection in PROJECTIONS[:3])
+        yield Rule(f"{key}.in_proj_{part}", names, split_in_three, optional)
 
 
-def positions(**keys: str) -> Iterator[Rule]:
-    """Yield the rules of stored tables of positions: side and key, or `both` and the key of the only one."""
-    for side, key in keys.items():
-        ours = tuple(POSITIONS.values()) if side == "both" else (POSITIONS[side],)
-        yield Rule(key, ours, table_of_positions, optional=True)
+def position_rules(keys: Mapping[str, str]) -> Iterator[Rule]:
+    """Yield the rules of stored position tables, from keys by stack."""
+    for stack, key in keys.items():
+        yield Rule(key, (POSITION_NAMES[stack],), position_table, optional=True)
 
 
-def sublayers(side: str) -> tuple[tuple[str, str], ...]:
-    """Return our names of a layer's norms, in the order of its sub-layers, and the attention each belongs to."""
-    cross = (("encoder_attn_layer_norm", "encoder_attn"),) if side == "decoder" else ()
+def sublayer_names(stack: str) -> tuple[tuple[str, str], ...]:
+    """Return our names of a layer's norms, in the order of its sub-layers, each with its attention ("" for none)."""
+    cross = (("encoder_attn_layer_norm", "encoder_attn"),) if stack == "decoder" else ()
     return (("self_attn_layer_norm", "self_attn"), *cross, ("final_layer_norm", ""))
 
 
-def switch(name: str, value: Any) -> bool:
-    """Return the value of a setting that is either true or false.
+def layers_with_our_names(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of embeddings and layers in fairseq's names, which are also ours."""
+    for stack in STACKS:
+        yield Rule(f"{prefix}{stack}.embed_tokens.weight", (EMBEDDING_NAMES[stack],))
+    for stack in STACKS:
+        key, name = f"{prefix}{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
+        for norm, attention in sublayer_names(stack):
+            yield from linear_rules(f"{key}.{norm}", f"{name}.{norm}")
+            if attention:
+                yield from attention_rules(f"{key}.{attention}", f"{name}.{attention}", PROJECTIONS)
+        for linear in ("fc1", "fc2"):
+            yield from linear_rules(f"{key}.{linear}", f"{name}.{linear}")
+
+
+def boolean_setting(name: str, value: Any) -> bool:
+    """Return the value of a boolean setting.
 
     Raises:
-        ValueError: It is neither, such as the text "False", which counts as true in Python.
+        ValueError: It is no boolean, such as the text "False", which is true in Python.
     """
     if value not in (True, False):
         raise ValueError(f"the setting {name} beside the weights is {value!r}; it must be true or false")
@@ -222,7 +261,7 @@ def switch(name: str, value: Any) -> bool:
 
 
 def special_ids(pad: int, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:
-    """Return the fields of these special tokens; decoding starts with `bos` unless `start` says otherwise."""
+    """Return the fields of these special tokens; decoding starts with `bos` unless `start` is given."""
     return {
         "pad_token_id": pad,
         "bos_token_id": bos,
@@ -231,4 +270,4 @@ def special_ids(pad: int, bos: int | None, eos: int | None, start: int | None = 
     }
 
 
-__all__ = ["Defect", "Layout", "Rule", "Transform"]
+__all__ = ["Defect", "FolderContents", "Layout", "Rule", "Transform"]

@@ -1,61 +1,83 @@
-"""Given vocabularies, as programs without a tokenizer of their own keep them, made into tokenizers of ours."""
+"""Vocabularies that come without a tokenizer, as tokenizers."""
 
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..errors import one_line
 from ..files import read_lines
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, Layout
+from .weights import TransformedWeights
 
-# A dict, a list, a file of either, or of one token a line, or of a tokenizer of the library of that name.
+# Token to id, tokens in the order of their ids, or a file: see `WordVocabulary.load`.
 Vocabulary = Mapping[str, int] | Sequence[str] | str | os.PathLike[str]
 
-# A dictionary of fairseq counts its tokens, and leaves out the first four.
+# A dictionary of fairseq counts its tokens, and omits the first four.
 FAIRSEQ_LINE = re.compile(r"[^ \t]+ \d+( #fairseq:overwrite)?")
 FAIRSEQ_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "UNK", "unk", "<|unk|>")
 
 
+@dataclass(frozen=True)
 class WordVocabulary:
-    """Tokens and their ids, 0 to n - 1, and the tokenizer that they came with, if they did.
+    """Tokens in the order of their ids.
 
-    Args:
-        vocabulary: Token to id; or tokens in the order of their ids; or a file: JSON of either, a tokenizer file of
-            the `tokenizers` library, text with one token a line, or a dictionary of fairseq.
-        name: What messages call it.
-
-    Raises:
-        ValueError: It cannot be read, is empty, or an id is missing, doubled or no number; names the token.
+    Attributes:
+        name: Its name in messages.
+        tokens: The tokens.
+        backend: The tokenizer that they come with, if any.
     """
 
-    def __init__(self, vocabulary: Vocabulary, name: str):
-        self.name = name
-        self.backend: Tokenizer | None = None
-        if isinstance(vocabulary, (str, os.PathLike)):
-            self.name = f"{name} {os.fspath(vocabulary)}"
-            vocabulary = self._read(Path(vocabulary))
-        self.tokens = self._in_order(vocabulary)
+    name: str
+    tokens: tuple[str, ...]
+    backend: Tokenizer | None = None
+
+    @classmethod
+    def load(cls, vocabulary: Vocabulary, name: str) -> "WordVocabulary":
+        """Load a vocabulary.
+
+        Args:
+            vocabulary: Token to id; or tokens in the order of their ids; or a file: JSON of either, a tokenizer file
+                of the `tokenizers` library, text with one token a line, or a dictionary of fairseq.
+            name: Its name in messages.
+
+        Raises:
+            ValueError: It cannot be read, is empty, or an id is missing, doubled or not a number; names the token.
+        """
+        if not isinstance(vocabulary, (str, os.PathLike)):
+            return cls(name, _in_order(vocabulary, name))
+        name = f"{name} {os.fspath(vocabulary)}"
+        content = _read(Path(vocabulary), name)
+        if isinstance(content, Tokenizer):
+            return cls(name, _in_order(content.get_vocab(with_added_tokens=True), name), content)
+        return cls(name, _in_order(content, name))
 
     @property
     def unknown(self) -> str | None:
-        """The token that stands for unknown ones, by the usual spellings, or None."""
+        """The token for unknown words, in one of its usual spellings, or None."""
         return next((token for token in UNKNOWN if token in self.tokens), None)
 
-    def aligned(self, special: Mapping[str, int]) -> list[int | None]:
-        """Give special tokens the ids that they have on the other side, and return the old id of each new one.
+    def align(self, special: Mapping[str, int]) -> tuple["WordVocabulary", list[int | None]]:
+        """Give special tokens the ids that they have on the other side.
 
-        What stood there takes the place of the special token. A special token that is not there is added at the end,
-        where its id is; None is the old id of such, and of what fills the gap to it.
+        A special token swaps places with the token at its new id. One that is missing is added at the end, where its
+        id is.
+
+        Returns:
+            The vocabulary, and the old id of each new one; None for an added token, and for the gap before it.
 
         Raises:
-            ValueError: A special token is not there, and another has its id; or the tokenizer cannot be renumbered.
+            ValueError: A special token is missing, and another has its id; or the tokenizer cannot be renumbered.
         """
         tokens: list[str] = list(self.tokens)
         old: list[int | None] = list(range(len(tokens)))
@@ -72,36 +94,28 @@ class WordVocabulary:
             else:
                 raise ValueError(
                     f"{self.name} has no {token!r}, which has id {wanted} in the target vocabulary, but "
-                    f"{tokens[wanted]!r} there; name special tokens alike in both"
+                    f"{tokens[wanted]!r} there; use the same special tokens in both"
                 )
-        if self.backend is not None and tokens != self.tokens:
+        aligned = replace(self, tokens=tuple(tokens))
+        if self.backend is not None and aligned.tokens != self.tokens:
             raise ValueError(
                 f"{self.name} is a tokenizer whose special tokens ({', '.join(special)}) have other ids than in the "
                 "target vocabulary; give the words as a dict or a list, which can be renumbered"
             )
-        self.tokens = tokens
-        return old
+        return aligned, old
 
     def tokenizer(
         self, special: Mapping[str, str], prefix: Iterable[str] = (), suffix: Iterable[str] = ()
     ) -> PreTrainedTokenizerFast:
-        """Return a tokenizer of these words: what stands between blanks, or what the tokenizer file says.
+        """Return a tokenizer that splits at blanks, or as its tokenizer file says.
 
         Args:
             special: Role ("pad_token", ...) to token.
             prefix: Tokens before every text.
             suffix: Tokens after every text.
         """
-        if self.backend is None:
-            words = {token: number for number, token in enumerate(self.tokens)}
-            # Without a token for unknown words, one of them is an error, as it is in the code that had none.
-            backend = Tokenizer(models.WordLevel(words, unk_token=self.unknown or UNKNOWN[0]))
-            backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        else:
-            backend = Tokenizer.from_str(self.backend.to_str())
-            backend.no_padding()
-            backend.no_truncation()
         prefix, suffix = list(prefix), list(suffix)
+        backend = self._copy_backend()
         backend.post_processor = processors.TemplateProcessing(
             single=[*prefix, "$A", *suffix],
             pair=[*prefix, "$A", *suffix, "$B", *suffix],
@@ -115,86 +129,207 @@ class WordVocabulary:
             **special,
         )
 
-    def _read(self, path: Path) -> Mapping[str, int] | Sequence[str]:
-        lines = list(read_lines(path))
-        if path.suffix != ".json":
-            while lines and not lines[-1]:
-                lines.pop()
-            if lines and all(map(FAIRSEQ_LINE.fullmatch, lines)):
-                return [*FAIRSEQ_SPECIAL, *(line.split(" ")[0] for line in lines)]
-            for number, line in enumerate(lines, start=1):
-                if not line or {" ", "\t"} & set(line):
-                    raise ValueError(f"{self.name}, line {number}: {line!r} is not one token; give one token a line")
-            return lines
-        try:
-            content: Any = json.loads("\n".join(lines))
-        except ValueError as error:
-            raise ValueError(f"{self.name}: not JSON ({error}); write {{token: id}}") from None
-        if isinstance(content, dict) and isinstance(content.get("model"), dict):
-            return self._read_tokenizer(path)
-        if not isinstance(content, (dict, list)):
-            raise ValueError(f"{self.name} holds {type(content).__name__}; write {{token: id}} or a list of tokens")
-        return content
+    def _copy_backend(self) -> Tokenizer:
+        if self.backend is not None:
+            backend = Tokenizer.from_str(self.backend.to_str())
+            backend.no_padding()
+            backend.no_truncation()
+            return backend
+        words = {token: number for number, token in enumerate(self.tokens)}
+        # Without a token for unknown words, such a word is an error, as in code that has no such token.
+        backend = Tokenizer(models.WordLevel(words, unk_token=self.unknown or UNKNOWN[0]))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return backend
 
-    def _read_tokenizer(self, path: Path) -> Mapping[str, int]:
+
+def _read(path: Path, name: str) -> Mapping[str, int] | Sequence[str] | Tokenizer:
+    lines = list(read_lines(path))
+    if path.suffix != ".json":
+        return _read_text(lines, name)
+    try:
+        content: Any = json.loads("\n".join(lines))
+    except ValueError as error:
+        raise ValueError(f"{name}: not JSON ({error}); write {{token: id}}") from None
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
         try:
-            self.backend = Tokenizer.from_file(str(path))
+            return Tokenizer.from_file(str(path))
+        # The bindings raise plain exceptions.
         except Exception as error:
-            raise ValueError(f"{self.name} is not a readable tokenizer file: {error}") from None
-        return self.backend.get_vocab(with_added_tokens=True)
+            raise ValueError(f"{name} is not a readable tokenizer file: {one_line(error)}") from None
+    if not isinstance(content, (dict, list)):
+        raise ValueError(f"{name} holds {type(content).__name__}; write {{token: id}} or a list of tokens")
+    return content
 
-    def _in_order(self, vocabulary: Mapping[str, int] | Sequence[str]) -> list[str]:
-        """Return the tokens in the order of their ids, once it is sure that these are 0 to n - 1."""
-        pairs = (
-            list(vocabulary.items()) if isinstance(vocabulary, Mapping) else [(t, n) for n, t in enumerate(vocabulary)]
-        )
-        if not pairs:
-            raise ValueError(f"{self.name} is empty; give one token a line, or {{token: id}}")
-        tokens: dict[int, str] = {}
-        seen: dict[str, int] = {}
-        for token, number in pairs:
-            if not isinstance(token, str) or isinstance(number, bool) or not isinstance(number, int):
-                raise ValueError(f"{self.name}: {token!r}: {number!r} is no token with a whole number as its id")
-            if number in tokens:
-                raise ValueError(
-                    f"{self.name}: {tokens[number]!r} and {token!r} both have id {number}; ids are unique"
-                )
-            if token in seen:
-                raise ValueError(
-                    f"{self.name}: {token!r} has the ids {seen[token]} and {number}; list every token once"
-                )
-            tokens[number], seen[token] = token, number
-        gap = next((number for number in range(len(tokens)) if number not in tokens), None)
-        if gap is not None:
-            raise ValueError(f"{self.name}: no token has id {gap}, though ids go up to {max(tokens)}; leave no gaps")
-        return [tokens[number] for number in range(len(tokens))]
+
+def _read_text(lines: list[str], name: str) -> list[str]:
+    while lines and not lines[-1]:
+        lines.pop()
+    if lines and all(map(FAIRSEQ_LINE.fullmatch, lines)):
+        return [*FAIRSEQ_SPECIAL, *(line.split(" ")[0] for line in lines)]
+    for number, line in enumerate(lines, start=1):
+        if not line or {" ", "\t"} & set(line):
+            raise ValueError(f"{name}, line {number}: {line!r} is not one token; give one token a line")
+    return lines
+
+
+def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the tokens in the order of their ids, which must be 0 to n - 1."""
+    pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else ((t, n) for n, t in enumerate(vocabulary))
+    tokens: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for token, number in pairs:
+        if not isinstance(token, str) or isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"{name}: {token!r}: {number!r} is not a token with an integer id")
+        if number in tokens:
+            raise ValueError(f"{name}: {tokens[number]!r} and {token!r} both have id {number}; ids are unique")
+        if token in seen:
+            raise ValueError(f"{name}: {token!r} has the ids {seen[token]} and {number}; list every token once")
+        tokens[number], seen[token] = token, number
+    if not tokens:
+        raise ValueError(f"{name} is empty; give one token a line, or {{token: id}}")
+    gap = next((number for number in range(len(tokens)) if number not in tokens), None)
+    if gap is not None:
+        raise ValueError(f"{name}: no token has id {gap}, though ids go up to {max(tokens)}; leave no gaps")
+    return tuple(tokens[number] for number in range(len(tokens)))
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """How the source embeddings change to fit the vocabularies.
+
+    Attributes:
+        rows: The old row of each new one; None for a row of zeros.
+        notes: The change, in a sentence.
+        tokenizer: The tokenizer of the vocabularies, if there are any.
+    """
+
+    rows: Sequence[int | None]
+    notes: tuple[str, ...] = ()
+    tokenizer: PreTrainedTokenizerFast | None = None
+
+    @property
+    def fields(self) -> dict[str, int]:
+        return {"vocab_size": len(self.rows)}
+
+    def resize(self, weights: TransformedWeights) -> TransformedWeights:
+        """Return the weights with these rows of the source embeddings."""
+        name = EMBEDDING_NAMES["encoder"]
+        embeddings = weights.tensors[name]
+        if list(self.rows) == list(range(len(embeddings))):
+            return weights
+        with_zeros = torch.cat([embeddings, embeddings.new_zeros(1, embeddings.shape[1])])
+        resized = with_zeros[[len(embeddings) if row is None else row for row in self.rows]]
+        return replace(weights, tensors={**weights.tensors, name: resized})
+
+
+def load_vocabularies(
+    source: Vocabulary | None, target: Vocabulary | None
+) -> tuple[WordVocabulary, WordVocabulary] | None:
+    """Load the vocabularies of both sides, which may be one; None if there is none.
+
+    Raises:
+        ValueError: There is only a target vocabulary, or one cannot be loaded.
+    """
+    if source is None:
+        if target is not None:
+            raise ValueError("`target_vocabulary` needs `source_vocabulary` beside it; pass both")
+        return None
+    name = "`source_vocabulary`"
+    loaded = WordVocabulary.load(source, name)
+    return loaded, loaded if target is None else WordVocabulary.load(target, "`target_vocabulary`")
+
+
+def fit_vocabularies(
+    vocabularies: tuple[WordVocabulary, WordVocabulary] | None,
+    fields: Mapping[str, Any],
+    layout: Layout,
+) -> EmbeddingRows:
+    """Give both sides the same special tokens, and return the tokenizer.
+
+    Without vocabularies, the source embeddings get rows of zeros for special tokens that only the target has.
+
+    Args:
+        vocabularies: Source and target.
+        fields: Fields of the configuration.
+        layout: The layout, which frames a source text.
+
+    Raises:
+        ValueError: A vocabulary does not fit the embeddings, or lacks a special token.
+    """
+    if vocabularies is None:
+        return _rows_for_special_tokens(fields)
+    for vocabulary, name in zip(vocabularies, ("vocab_size", "decoder_vocab_size"), strict=True):
+        if len(vocabulary.tokens) != (size := fields.get(name, fields["vocab_size"])):
+            raise ValueError(
+                f"{vocabulary.name} has {len(vocabulary.tokens)} tokens, but the embeddings ({name}) have {size} "
+                "rows; give the one that the model was trained with"
+            )
+    source, target = vocabularies
+    special = _special_tokens(target, fields)
+    same_unknown = [source.unknown] if source.unknown and source.unknown == target.unknown else []
+    source, rows = source.align({token: target.tokens.index(token) for token in [*special.values(), *same_unknown]})
+    notes = ["special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items())]
+    if rows != list(range(fields["vocab_size"])):
+        notes.insert(0, "source ids were renumbered, so that special tokens have the same ids on both sides")
+    prefix, suffix = (
+        [special[f"{role}_token"] for role in roles if f"{role}_token" in special]
+        for roles in (layout.source_prefix, layout.source_suffix)
+    )
+    notes.append(f"a source becomes {' '.join([*prefix, '...', *suffix])}, as in the code of {layout.name}")
+    return EmbeddingRows(rows, tuple(notes), vocabulary_tokenizer(source, target, special, prefix, suffix))
+
+
+def _rows_for_special_tokens(fields: Mapping[str, Any]) -> EmbeddingRows:
+    size = fields["vocab_size"]
+    last = max((fields[name] for name in SPECIAL_ID_FIELDS if isinstance(fields.get(name), int)), default=0)
+    if not size <= last < fields.get("decoder_vocab_size", last + 1):
+        return EmbeddingRows(range(size))
+    added = last + 1 - size
+    note = f"{added} rows of zeros were added to the source embeddings for the special tokens"
+    return EmbeddingRows([*range(size), *[None] * added], (note,))
+
+
+def _special_tokens(target: WordVocabulary, fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return role ("pad_token", ...) to token."""
+    special: dict[str, str] = {}
+    for role in ("pad", "bos", "eos"):
+        number = fields.get(f"{role}_token_id")
+        number = number[0] if isinstance(number, list) else number
+        if number is None:
+            continue
+        if not 0 <= number < len(target.tokens):
+            raise ValueError(
+                f"{target.name} ends at id {len(target.tokens) - 1}, and has no {role} token {number}; pass its id, "
+                f"as in `{role}_token_id=0`"
+            )
+        special[f"{role}_token"] = target.tokens[number]
+    return special
 
 
 def vocabulary_tokenizer(
     source: WordVocabulary,
     target: WordVocabulary,
     special: Mapping[str, str],
-    source_prefix: Iterable[str] = (),
-    source_suffix: Iterable[str] = (),
+    source_prefix: Sequence[str] = (),
+    source_suffix: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of two vocabularies, or of one if both sides have the same words and ends.
+    """Return a tokenizer pair, or one tokenizer if both sides have the same words and special tokens.
 
     Args:
-        source: Vocabulary of the source side, aligned with the other.
-        target: Vocabulary of the target side.
+        source: Source vocabulary, aligned with the other.
+        target: Target vocabulary.
         special: Role ("pad_token", "bos_token", "eos_token") to token.
-        source_prefix: Roles of the tokens before a source text.
-        source_suffix: Roles of those after it; after a target text stands the end token.
+        source_prefix: Tokens before a source text.
+        source_suffix: Tokens after a source text; the end token follows a target text.
     """
     roles = dict(special)
     if source.unknown is not None and source.unknown == target.unknown:
         roles["unk_token"] = source.unknown
-    prefix, suffix = ([special[role] for role in part if role in special] for part in (source_prefix, source_suffix))
     end = [special["eos_token"]] if "eos_token" in special else []
-    one_side = source.tokenizer(roles, prefix, suffix)
-    if (source.tokens, prefix, suffix) == (target.tokens, [], end):
-        return one_side
-    return VanillaTransformerTokenizer.from_pair(one_side, target.tokenizer(roles, suffix=end))
+    source_tokenizer = source.tokenizer(roles, source_prefix, source_suffix)
+    if (source.tokens, list(source_prefix), list(source_suffix)) == (target.tokens, [], end):
+        return source_tokenizer
+    return VanillaTransformerTokenizer.from_pair(source_tokenizer, target.tokenizer(roles, suffix=end))
 
 
-__all__ = ["Vocabulary", "WordVocabulary", "vocabulary_tokenizer"]
+__all__ = ["EmbeddingRows", "Vocabulary", "WordVocabulary", "fit_vocabularies", "load_vocabularies"]

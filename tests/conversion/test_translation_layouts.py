@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from hf_vanilla_transformer.conversion.layouts.translation import fairseq_sinusoids
+from hf_vanilla_transformer.conversion.layouts.fairseq import fairseq_sinusoids
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
 from tiny import BASELINES_DECODE_CORRECTLY, close
@@ -469,26 +469,24 @@ class TestFairseq:
     def test_arguments_that_contradict_each_other(self, tmp_path):
         save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()))
         (tmp_path / "config.json").write_text(json.dumps({"activation_fn": "gelu"}))
-        with pytest.raises(ValueError, match=r"best\.pt says activation_fn='relu', but what stands beside it 'gelu'"):
+        with pytest.raises(ValueError, match=r"best\.pt says activation_fn='relu', but another place 'gelu'"):
             convert_checkpoint(tmp_path, None, dry_run=True)
 
     def test_what_lost_arguments_told_is_asked_for(self, tmp_path):
         file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
-        with pytest.raises(ValueError, match="fairseq do not tell how .* norm_position=post.* activation_function=re"):
+        with pytest.raises(ValueError, match="do not determine how .* `norm_position=post.* `activation_function=re"):
             convert_checkpoint(file, None, dry_run=True)
-        with pytest.raises(ValueError, match=r"code: --config scale_embedding=true\|false$"):
+        with pytest.raises(ValueError, match=r"code: `scale_embedding=true\|false`$"):
             given = {name: value for name, value in LOST.items() if name != "scale_embedding"}
             convert_checkpoint(file, None, dry_run=True, **given)
         content = fairseq_content(as_fairseq(fsmt()), "none")
         for other in ({"config": {"lr": 1}}, {"seed": 1}, {"cfg": {"common": {"seed": 1}}}):
-            with pytest.raises(
-                ValueError, match=r"code: --config norm_position=post\|pre activation_function=.* scale_"
-            ):
+            with pytest.raises(ValueError, match=r"code: `norm_position=post\|pre` `activation_function=.* `scale_"):
                 convert_checkpoint({**content, **other}, None, dry_run=True, encoder_attention_heads=2)
         # Nor that the first positions are those of padding: another model may have these names.
         learned = {f"{side}.embed_positions.weight": torch.randn(66, 16) for side in ("encoder", "decoder")}
         content["model"] |= learned
-        with pytest.raises(ValueError, match="fairseq do not tell how they are used; .* code: --first_position 0$"):
+        with pytest.raises(ValueError, match="fairseq do not determine how .* code: `first_position=0`$"):
             convert_checkpoint(content, None, dry_run=True, **LOST)
         config = convert_checkpoint(content, None, dry_run=True, first_position=2, **LOST).config
         assert config.max_position_embeddings == 64
@@ -614,7 +612,10 @@ class TestFairseq:
             ({"encoder.layernorm_embedding.weight": torch.ones(16)}, "unexpected: encoder.layernorm_embedding.weight"),
             ({"encoder.layer_norm.weight": torch.ones(16)}, "normalize at different places"),
             ({"encoder_normalize_before": True}, "normalize at different places"),
-            ({"cross_self_attention": True}, "trained with --cross-self-attention, which cannot be expressed"),
+            (
+                {"cross_self_attention": True},
+                "--cross-self-attention, which cannot be expressed",
+            ),
         ],
         ids=["norm of embeddings", "one side pre-norm", "one side pre-norm by its arguments", "other attention"],
     )

@@ -1,1 +1,26 @@
 """The layouts of source checkpoints, one module a family."""
+
+from .annotated_transformer import ANNOTATED_TRANSFORMER, SCALAR_NORM, SIMPLE_TRANSFORMERS
+from .fairseq import FAIRSEQ
+from .fsmt import FSMT
+from .marian import MARIAN
+from .nn_transformer import NN_TRANSFORMER
+from .notebooks import LIGHTNING_PHRASES, SHARED_HEADS, STATQUEST
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        ANNOTATED_TRANSFORMER,
+        SIMPLE_TRANSFORMERS,
+        NN_TRANSFORMER,
+        SCALAR_NORM,
+        STATQUEST,
+        LIGHTNING_PHRASES,
+        SHARED_HEADS,
+        MARIAN,
+        FSMT,
+        FAIRSEQ,
+    )
+}
+
+__all__ = ["LAYOUTS"]

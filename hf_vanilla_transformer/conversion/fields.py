@@ -1,0 +1,232 @@
+"""Fields of the configuration: inferred from weights and settings, stated by the caller, or required of the caller."""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import did_you_mean
+from ..marian_fields import HEAD_FIELDS, SHAPE_FIELDS
+from ..model.configuration_vanilla_transformer import (
+    NORM_POSITIONS,
+    SINUSOIDAL_LAYOUTS,
+    VanillaTransformerConfig,
+)
+from .recognition import abbreviate
+from .rules import COMPUTED_POSITION_KEYS, EMBEDDING_NAMES, STACKS, Layout
+from .weights import MatchedCheckpoint, shape_text
+
+POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
+# Choices for messages; for other fields, messages give the value in the original code. "none" is no choice for norms:
+# the weights show whether there are any.
+_CHOICES = {
+    "norm_position": "|".join(name for name in NORM_POSITIONS if name != "none"),
+    "activation_function": "relu|gelu|silu|...",
+    "scale_embedding": "true|false",
+    "sinusoidal_layout": "|".join(SINUSOIDAL_LAYOUTS),
+}
+
+
+@dataclass(frozen=True)
+class Statements:
+    """What the caller states about the original code.
+
+    Attributes:
+        fields: Fields of the configuration.
+        first_position: Row of stored position tables that the first token has.
+        unbiased_norms: Whether norms divide by the unbiased standard deviation.
+        renamed: Whether keys were renamed, so that the original code is not that of the layout.
+    """
+
+    fields: Mapping[str, Any]
+    first_position: int | None = None
+    unbiased_norms: bool | None = None
+    renamed: bool = False
+
+
+@dataclass(frozen=True)
+class InferredFields:
+    """Fields that weights and settings determine.
+
+    Attributes:
+        values: The fields.
+        fixed: Names of those that shapes determine, which the caller cannot change.
+    """
+
+    values: Mapping[str, Any]
+    fixed: tuple[str, ...]
+
+
+@cache
+def own_fields() -> tuple[str, ...]:
+    """Return the fields that our configuration has beyond those of every model in transformers."""
+    own = VanillaTransformerConfig.__annotations__
+    return tuple(field.name for field in fields(VanillaTransformerConfig) if field.name in own)
+
+
+def check_field_names(names: Iterable[str]) -> None:
+    """Raise a ValueError for a name that is not a field of our configuration."""
+    for name in names:
+        if name not in own_fields():
+            hint = did_you_mean(name, own_fields()) or "; see VanillaTransformerConfig"
+            raise ValueError(f"`{name}` is not a field of the configuration{hint}")
+
+
+def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
+    """Infer what weights, settings and, unless keys were renamed, the code of the layout determine.
+
+    Raises:
+        ValueError: Weights have no embeddings or no layer, or contradict the settings.
+    """
+    layout, checkpoint = matched.layout, matched.checkpoint
+    from_settings: dict[str, Any] = {}
+    for name in layout.setting_fields.keys() & checkpoint.settings.keys():
+        from_settings |= layout.setting_fields[name](checkpoint.settings[name])
+    values = _from_shapes(matched)
+    if layout.infer_fields is not None:
+        values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
+    values |= from_settings
+    if renamed:
+        values |= _from_norms(matched.norm_names)
+    # Numbers of heads that are not in the settings come from shapes.
+    heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
+    return InferredFields(values, (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", *heads))
+
+
+def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
+    by_name = matched.by_name
+    inferred: dict[str, Any] = {}
+    for stack, vocabulary in zip(STACKS, ("vocab_size", "decoder_vocab_size"), strict=True):
+        embedding = by_name.get(EMBEDDING_NAMES[stack])
+        layers = {found[1] for name in by_name if (found := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
+        if stack == "encoder" and (embedding is None or not layers):
+            keys = [rule.key for rule in matched.layout.rules if EMBEDDING_NAMES[stack] in rule.names]
+            raise ValueError(
+                f"{matched.checkpoint.path} holds no {abbreviate(keys)}, or no layer of the encoder; save them too"
+            )
+        # Whatever the decoder lacks is reported with all other missing weights.
+        if embedding is not None:
+            _check_embedding(stack, embedding)
+            inferred[vocabulary], inferred["d_model"] = embedding.shape
+        if layers:
+            inferred[f"{stack}_layers"] = max(map(int, layers)) + 1
+            inferred |= _feed_forward_width(stack, by_name, matched.layout)
+    inferred["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
+    inferred["lm_head_bias"] = "lm_head.bias" in by_name
+    head = by_name.get("lm_head.weight")
+    if "decoder_vocab_size" not in inferred and head is not None and head.dim() == 2:
+        inferred["decoder_vocab_size"] = len(head)
+    return inferred
+
+
+def _check_embedding(stack: str, embedding: Tensor) -> None:
+    if not embedding.is_floating_point():
+        raise ValueError(f"the {stack}'s embeddings are {embedding.dtype}; save the weights as floating-point numbers")
+    if embedding.dim() != 2:
+        raise ValueError(f"the {stack}'s embeddings have the shape {shape_text(embedding.shape)}, not two axes")
+
+
+def _feed_forward_width(stack: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
+    """Return the field, or nothing if its weights are missing; 0 if the layout has none."""
+    first, second = (rf"model\.{stack}\.layers\.\d+\.{name}\.weight" for name in ("fc1", "fc2"))
+    for name, tensor in by_name.items():
+        for pattern, axis in ((first, 0), (second, 1)):
+            if re.fullmatch(pattern, name) and tensor.dim() == 2:
+                return {f"{stack}_ffn_dim": tensor.shape[axis]}
+    names = (name.replace("{i}", "0") for rule in layout.rules for name in rule.names)
+    return {} if any(re.fullmatch(first, name) for name in names) else {f"{stack}_ffn_dim": 0}
+
+
+def _from_norms(names: Collection[str]) -> dict[str, Any]:
+    """Return whether there are norms, and whether they end stacks."""
+    ends_stack = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", name) for name in names)
+    return {"final_layer_norm": ends_stack, **({} if names else {"norm_position": "none"})}
+
+
+def fields_of_code(layout: Layout) -> list[str]:
+    """Return the fields that the code of a layout determines, and its weights do not."""
+    return list(dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults)))
+
+
+def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated: Statements) -> None:
+    """Check that the caller states whatever weights, settings and the code of the layout do not determine.
+
+    Raises:
+        ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table.
+    """
+    layout, tables = matched.layout, matched.position_keys
+    if stated.first_position is not None and not tables:
+        raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
+    known = {*inferred.values, *stated.fields}
+    required = [] if known & set(layout.required_fields) else [*layout.required_fields]
+    if stated.renamed:
+        # Stored tables show the type of positions; learned ones that are absent are reported as missing.
+        required += [name for name in fields_of_code(layout) if name not in POSITION_FIELDS]
+        required += [] if tables else ["sinusoidal_layout"]
+        needs_position, needs_norms = bool(tables), bool(matched.norm_names)
+    else:
+        required += layout.argument_fields
+        lost = any(name not in inferred.values for name in layout.argument_fields)
+        needs_position = lost and any(key not in COMPUTED_POSITION_KEYS.values() for key in tables)
+        needs_norms = False
+    arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
+    arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}
+    for name in dict.fromkeys(required):
+        if name not in known:
+            arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
+    if arguments:
+        other_names = ", under other names," if stated.renamed else ""
+        raise ValueError(
+            f"the weights of {layout.name}{other_names} do not determine how they are used; pass the values of the "
+            "original code: " + " ".join(f"`{name}={value}`" for name, value in arguments.items())
+        )
+
+
+def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the caller's fields, or else the inferred ones, or else those of the layout.
+
+    Raises:
+        ValueError: The caller contradicts a shape.
+    """
+    for name in inferred.fixed:
+        if name in stated and name in inferred.values and stated[name] != inferred.values[name]:
+            raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred.values[name]!r}; leave it out")
+    merged = {**layout.defaults, **inferred.values, **stated}
+    found = [name for name in layout.required_fields if name in merged]
+    # One of the numbers of heads stands for both.
+    return {**merged, **{name: merged.get(name, merged[found[0]]) for name in layout.required_fields}}
+
+
+def assumed_fields(layout: Layout, config: VanillaTransformerConfig, known: Collection[str]) -> list[str]:
+    """Return a note on fields that only the layout's code determines."""
+    assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in fields_of_code(layout) if name not in known]
+    if not assumed:
+        return []
+    return [f"as in the code of {layout.name}, unless stated otherwise: {' '.join(assumed)}"]
+
+
+def unread_settings(matched: MatchedCheckpoint) -> list[str]:
+    """Return a note on settings beside the weights of a layout whose original code stores none."""
+    layout = matched.layout
+    unread = {name: value for name, value in matched.checkpoint.settings.items() if name not in layout.setting_fields}
+    if not unread or layout.model_types or layout.argument_fields:
+        return []
+    found = abbreviate(f"{name}={value!r}" for name, value in unread.items())
+    return [f"settings beside the weights were not read; check that the configuration agrees: {found}"]
+
+
+__all__ = [
+    "InferredFields",
+    "Statements",
+    "assumed_fields",
+    "check_field_names",
+    "check_required",
+    "infer_fields",
+    "merge_fields",
+    "own_fields",
+    "unread_settings",
+]

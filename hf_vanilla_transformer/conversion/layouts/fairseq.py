@@ -1,0 +1,220 @@
+"""fairseq's transformer, with or without the arguments of its training.
+
+Shape legend: d model width [d_model], L positions.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...marian_fields import BEHAVIOR_FIELDS
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..rules import (
+    COMPUTED_POSITION_KEYS,
+    STACKS,
+    Layout,
+    Rule,
+    Settings,
+    Weights,
+    boolean_setting,
+    layers_with_our_names,
+    linear_rules,
+    position_rules,
+    special_ids,
+    stacked_attention_rules,
+    sublayer_names,
+)
+
+PADDING_ID = 1
+# Options of fairseq's transformer that our model lacks.
+_UNSUPPORTED = (
+    "cross_self_attention", "no_cross_attention", "layernorm_embedding", "character_embeddings", "adaptive_input",
+)  # fmt: skip  # a table, not an expression
+
+
+def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
+    """Return fairseq's position encodings (L, d), from the first that a token can have.
+
+    All sines come before all cosines, with d / 2 - 1 steps between the wavelengths 2 pi and 10000 * 2 pi where the
+    paper has d / 2, and positions are counted from `padding` + 1. In float32, as there.
+    """
+    half = d_model // 2
+    wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
+    angles = torch.arange(padding + 1, padding + 1 + length).float()[:, None] * wavelengths
+    table = torch.cat((angles.sin(), angles.cos()), 1)
+    return torch.nn.functional.pad(table, (0, d_model % 2))
+
+
+def compute_positions(
+    weights: Weights, settings: Settings, lengths: Mapping[str, int], prefix: str = ""
+) -> dict[str, Tensor]:
+    """Return position tables (L, d), padding rows first, for the stacks that store none.
+
+    Raises:
+        ValueError: Positions were learned, or there is no padding id.
+    """
+    padding = settings.get("pad_token_id", PADDING_ID)
+    if not isinstance(padding, int):
+        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id: positions are counted from it")
+    tables = {}
+    for stack, length in lengths.items():
+        key = f"{prefix}{stack}.embed_positions.weight"
+        embedding = weights.get(f"{prefix}{stack}.embed_tokens.weight")
+        if key in weights or embedding is None or embedding.dim() != 2 or embedding.shape[1] < 4:
+            continue
+        table = torch.zeros(padding + 1 + length, embedding.shape[1])
+        if not settings.get("no_token_positional_embeddings"):
+            if settings.get(f"{stack}_learned_pos"):
+                raise ValueError(f"the {stack} was trained with learned positions, but there is no {key}; save it too")
+            table[padding + 1 :] = fairseq_sinusoids(length, embedding.shape[1], padding)
+        tables[COMPUTED_POSITION_KEYS[stack]] = table.to(embedding.dtype)
+    return tables
+
+
+def stored_or_computed_positions(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of position tables: learned ones in the checkpoint, and those of `compute_positions`."""
+    yield from position_rules({stack: f"{prefix}{stack}.embed_positions.weight" for stack in STACKS})
+    yield from position_rules(COMPUTED_POSITION_KEYS)
+
+
+def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with the output projection, which may be the embeddings or have its early name."""
+    named = dict(weights)
+    if "decoder.output_projection.weight" not in named:
+        output = named.pop("decoder.embed_out", named.get("decoder.embed_tokens.weight"))
+        if output is not None:
+            named["decoder.output_projection.weight"] = output
+    return named
+
+
+def _fairseq_positions(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the position tables that fairseq computes.
+
+    Raises:
+        ValueError: The length of a stored table contradicts the arguments.
+    """
+    names = ("max_source_positions", "max_target_positions")
+    lengths = {stack: settings.get(name) for stack, name in zip(STACKS, names, strict=True)}
+    for stack, length in lengths.items():
+        stored = weights.get(f"{stack}.embed_positions.weight")
+        if stored is not None and length and len(stored) != length + PADDING_ID + 1:
+            raise ValueError(
+                f"{stack}.embed_positions.weight has {len(stored)} rows, but the arguments beside it say {length} "
+                f"tokens, after {PADDING_ID + 1} rows of padding; use the arguments of the same training"
+            )
+    return compute_positions(weights, settings, {stack: length or 1024 for stack, length in lengths.items()})
+
+
+def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
+    """Infer fields from the arguments of the training, and the position of norms.
+
+    Without arguments, a norm at the end of each stack means pre-norm; without these norms, it may be either.
+
+    Raises:
+        ValueError: The model has an option that ours lacks, or its stacks normalize at different places.
+    """
+    if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
+        option = unsupported[0].replace("_", "-")
+        raise ValueError(f"the model was trained with fairseq's --{option}, which cannot be expressed")
+    pre_norm, final_norm = _norm_places(weights, settings)
+    fields = {name: settings[name] for name in BEHAVIOR_FIELDS if name in settings and not name.endswith("_token_id")}
+    # Every release stores this argument. The first lacks the others, and does what is their default now.
+    has_arguments = "encoder_normalize_before" in settings
+    if pre_norm or has_arguments:
+        fields |= {"norm_position": "pre" if pre_norm else "post", "final_layer_norm": final_norm}
+    if has_arguments or "activation_fn" in settings:
+        fields["activation_function"] = settings.get("activation_fn", "relu")
+    if has_arguments or "no_scale_embedding" in settings:
+        unscaled = boolean_setting("no_scale_embedding", settings.get("no_scale_embedding", False))
+        fields["scale_embedding"] = not unscaled
+    return fields
+
+
+def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
+    """Return whether norms stand before the sub-layers, and whether one ends each stack."""
+    final = [f"{stack}.layer_norm.weight" in weights for stack in STACKS]
+    names = [f"{stack}_normalize_before" for stack in STACKS]
+    before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
+    if before[0] != before[1] or final[0] != final[1]:
+        raise ValueError(
+            "encoder and decoder normalize at different places (norms before the sub-layers: "
+            f"{before}; a norm at the end: {final}), which cannot be expressed"
+        )
+    return before[0], final[0]
+
+
+def _rules() -> Iterator[Rule]:
+    yield from layers_with_our_names()
+    yield from stored_or_computed_positions()
+    # fairseq has no bias here; code with the same keys may.
+    yield from linear_rules("decoder.output_projection", "lm_head", optional_bias=True)
+    for stack in STACKS:
+        key, name = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
+        yield from linear_rules(f"{stack}.layer_norm", f"model.{stack}.layer_norm")
+        for n, (norm, attention) in enumerate(sublayer_names(stack)):
+            # Releases up to 0.5 numbered the encoder's norms and stacked queries, keys and values.
+            if stack == "encoder":
+                yield from linear_rules(f"{key}.layer_norms.{n}", f"{name}.{norm}")
+            if attention:
+                yield from stacked_attention_rules(f"{key}.{attention}", f"{name}.{attention}")
+
+
+def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
+    """Return the settings by which `generate()` searches as fairseq's own generator does by default.
+
+    A search ends with as many finished hypotheses as beams, whatever the others could become. No hypothesis is empty
+    or contains padding, and one of 200 tokens ends there.
+    """
+    return {
+        "num_beams": 5,
+        "early_stopping": True,
+        "length_penalty": 1.0,
+        # The start token, 200 others and the end.
+        "max_length": 202,
+        "forced_eos_token_id": config.eos_token_id,
+        "min_new_tokens": 1,
+        "bad_words_ids": [[config.pad_token_id]],
+    }
+
+
+def _ignored_keys() -> Iterator[str]:
+    """Yield the keys of release numbers, buffers, and copies of weights for a fast path.
+
+    Release 0.12 refreshes these copies whenever it loads a model, and never reads the stored ones, often zeros.
+    """
+    for stack in STACKS:
+        yield from (f"{stack}.version", f"{stack}.embed_positions._float_tensor")
+    for name in ("in_proj", "out_proj", "fc1", "fc2"):
+        yield from (f"encoder.layers.{{i}}.{name}_{part}" for part in ("weight", "bias"))
+
+
+FAIRSEQ = Layout(
+    name="fairseq",
+    description="transformer of fairseq: transformer_iwslt_de_en, transformer_wmt_en_de, big and similar ones",
+    signature=(
+        "encoder.embed_tokens.weight",
+        "encoder.layers.{i}.fc1.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.layers.{i}.encoder_attn.out_proj.weight",
+    ),
+    rules=tuple(_rules()),
+    defaults={
+        "norm_position": "post",
+        "layer_norm_eps": 1e-5,
+        "activation_function": "relu",
+        **special_ids(pad=PADDING_ID, bos=0, eos=2, start=2),
+    },
+    example="checkpoint_best.pt --source_vocabulary dict.de.txt --target_vocabulary dict.en.txt",
+    ignored_keys=tuple(_ignored_keys()),
+    preprocess=_name_output_projection,
+    infer_fields=_fairseq_fields,
+    compute_positions=_fairseq_positions,
+    positions_follow_padding=True,
+    argument_fields=("norm_position", "activation_function", "scale_embedding"),
+    generation_settings=_search_settings,
+)
+
+__all__ = ["FAIRSEQ", "compute_positions", "fairseq_sinusoids", "stored_or_computed_positions"]

@@ -1,0 +1,136 @@
+"""Position encodings of a source checkpoint: sinusoids to compute, or stored tables (L, d) to keep."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model.configuration_vanilla_transformer import SINUSOIDAL_LAYOUTS
+from ..model.positions_vanilla_transformer import sinusoids
+from .rules import Layout
+
+# The error of float32 sinusoids is that of their angles: the position times a few units in the last place.
+TABLE_TOLERANCE, ANGLE_ERROR = 1e-5, 3e-7
+
+
+@dataclass(frozen=True)
+class PositionEncodings:
+    """How positions are encoded.
+
+    Attributes:
+        fields: Fields of the configuration.
+        tables: Learned positions by our names; empty for sinusoids.
+        notes: The choice, in a sentence.
+    """
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def from_first_token(tables: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
+    """Return the tables without the rows before that of the first token.
+
+    Raises:
+        ValueError: A table has no such row.
+    """
+    for name, table in tables.items():
+        if not 0 <= first < len(table):
+            raise ValueError(
+                f"{name} has {len(table)} rows, none of them for a token at row {first}; pass `first_position`, from "
+                f"0 to {len(table) - 1}"
+            )
+    return {name: table[first:] for name, table in tables.items()}
+
+
+def choose_positions(
+    tables: Mapping[str, Tensor], layout: Layout, fields: Mapping[str, Any], stated: Mapping[str, Any]
+) -> PositionEncodings:
+    """Choose sinusoids, which have no maximum length, where stored tables hold them, and learned positions elsewhere.
+
+    Any other table, such as one of defective sinusoids, is kept exactly as learned positions.
+
+    Args:
+        tables: Stored tables by our names, from the first token on.
+        layout: The layout.
+        fields: Fields of the configuration so far.
+        stated: Those that the caller states.
+
+    Raises:
+        ValueError: The caller contradicts the tables, they have different lengths, or there are none to replace
+            nonstandard sinusoids.
+    """
+    if not tables:
+        return _without_tables(layout, fields, stated)
+    kind = stated.get("position_embedding_type")
+    matching = [name for name in SINUSOIDAL_LAYOUTS if all(is_sinusoidal(table, name) for table in tables.values())]
+    if matching and kind != "learned":
+        if (chosen := stated.get("sinusoidal_layout", matching[0])) not in matching:
+            raise ValueError(f"`sinusoidal_layout={chosen}`, but the stored positions are {matching[0]}; leave it out")
+        return PositionEncodings(
+            {"position_embedding_type": "sinusoidal", "sinusoidal_layout": chosen},
+            notes=(f"the stored positions are {chosen} sinusoids: they are computed, to any length",),
+        )
+    if kind == "sinusoidal":
+        raise ValueError("the stored positions are not sinusoids; leave out `position_embedding_type`")
+    tables = _of_one_length(tables, stated.get("max_position_embeddings"))
+    length = len(next(iter(tables.values())))
+    reason = "are kept as learned ones" if matching else "are not the paper's sinusoids, and are kept as learned ones"
+    return PositionEncodings(
+        {"position_embedding_type": "learned", "max_position_embeddings": length},
+        tables,
+        (f"the stored positions {reason}: sequences end at {length} tokens",),
+    )
+
+
+def _without_tables(layout: Layout, fields: Mapping[str, Any], stated: Mapping[str, Any]) -> PositionEncodings:
+    # Learned positions that are absent are reported as missing weights.
+    if fields.get("position_embedding_type", "sinusoidal") != "sinusoidal":
+        return PositionEncodings()
+    if layout.nonstandard_sinusoids and "sinusoidal_layout" not in stated:
+        raise ValueError(
+            f"no position table is among the weights, and {layout.name} computes other sinusoids than the paper's; "
+            "save the buffers of the model too (state_dict holds them)"
+        )
+    chosen = fields.get("sinusoidal_layout", SINUSOIDAL_LAYOUTS[0])
+    return PositionEncodings(notes=(f"no positions are stored: {chosen} sinusoids are computed",))
+
+
+def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str, Tensor]:
+    """Return the tables with one number of rows, lossless unless the caller wants fewer.
+
+    Raises:
+        ValueError: Tables differ in more than the length of one function, or fewer rows are stored than wanted.
+    """
+    extended = {name: _extend(table, tables.values()) for name, table in tables.items()}
+    lengths = sorted({len(table) for table in extended.values()})
+    if wanted is None and len(lengths) > 1:
+        raise ValueError(
+            f"the two position tables have {lengths[0]} and {lengths[1]} rows, but ours have one length; pass "
+            f"`max_position_embeddings={lengths[0]}` to truncate the longer one"
+        )
+    length = wanted or lengths[0]
+    if length > lengths[0]:
+        raise ValueError(f"`max_position_embeddings={length}`, but {lengths[0]} positions are stored; leave it out")
+    return {name: table[:length].clone() for name, table in extended.items()}
+
+
+def _extend(table: Tensor, tables: Collection[Tensor]) -> Tensor:
+    """Return the longest table if it begins with this one, as two lengths of one function do."""
+    longest, shortest = max(tables, key=len), min(map(len, tables))
+    return longest if torch.equal(table[:shortest], longest[:shortest]) else table
+
+
+def is_sinusoidal(table: Tensor, layout: str) -> bool:
+    """Whether a table holds the paper's sinusoids, up to its rounding."""
+    if table.shape[1] % 2:
+        return False
+    positions = torch.arange(len(table))
+    error = (sinusoids(positions, table.shape[1], layout) - table.float()).abs().amax(-1)
+    tolerance = TABLE_TOLERANCE + torch.finfo(table.dtype).eps / 2
+    return bool((error <= tolerance + ANGLE_ERROR * positions).all())
+
+
+__all__ = ["PositionEncodings", "choose_positions", "from_first_token", "is_sinusoidal"]

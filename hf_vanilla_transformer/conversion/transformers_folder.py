@@ -1,0 +1,83 @@
+"""Folders that transformers wrote: their configuration, generation settings and tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..errors import one_line
+from ..marian_fields import BEHAVIOR_FIELDS
+from .rules import FolderContents, Settings, Weights
+
+# Entries of a generation configuration that say where it comes from.
+_ORIGIN = {"transformers_version", "_from_model_config"}
+# Settings that transformers loads but refuses to save, because they have no effect without sampling or beams.
+_SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+_BEAMS_ONLY = ("early_stopping", "length_penalty")
+
+
+def fields_of(config_class: type[PreTrainedConfig]) -> Callable[[Weights, Settings], dict[str, Any]]:
+    """Return a function that infers fields from a config.json of this class, its defaults included."""
+
+    def infer(weights: Weights, settings: Settings) -> dict[str, Any]:
+        kind = config_class.model_type
+        if settings.get("model_type") != kind:
+            raise ValueError(
+                f"weights of {kind} do not determine how they are used; give the folder with their config.json"
+            )
+        arguments = {name: value for name, value in settings.items() if name not in ("model_type", "dtype")}
+        config = config_class(**arguments)
+        return {name: getattr(config, name) for name in BEHAVIOR_FIELDS}
+
+    return infer
+
+
+def read_transformers_folder(folder: Path, load_tokenizer: bool) -> FolderContents:
+    """Read generation settings and, if wanted, the tokenizer.
+
+    Raises:
+        ValueError: One of them cannot be loaded.
+    """
+    generation, notes = _generation_settings(folder)
+    has_tokenizer = load_tokenizer and (folder / "tokenizer_config.json").is_file()
+    return FolderContents(generation, _load_tokenizer(folder) if has_tokenizer else None, notes)
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ImportError as error:
+        raise ValueError(
+            f"the tokenizer in {folder} needs a library that is not installed ({one_line(error)}); install it: "
+            'pip install "hf-vanilla-transformer[convert]"'
+        ) from None
+    # Each kind of tokenizer file has errors of its own.
+    except Exception as error:
+        raise ValueError(
+            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {one_line(error)}); fetch its files "
+            "again"
+        ) from error
+
+
+def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the default settings of `generate()`, and a note on those that were left out."""
+    # Older folders store them in config.json.
+    names = [name for name in ("generation_config.json", "config.json") if (folder / name).is_file()]
+    if not names:
+        return {}, ()
+    try:
+        found = GenerationConfig.from_pretrained(folder, config_file_name=names[0], _from_model_config=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{folder / names[0]} cannot be read ({one_line(error)}); fetch it again") from error
+    settings = {name: value for name, value in found.to_diff_dict().items() if name not in _ORIGIN}
+    without_effect = [
+        *(() if settings.get("do_sample") else _SAMPLING_ONLY),
+        *(() if (settings.get("num_beams") or 1) > 1 else _BEAMS_ONLY),
+    ]
+    dropped = [name for name in without_effect if name in settings]
+    notes = (f"settings of generate() without effect were left out: {', '.join(dropped)}",) if dropped else ()
+    return {name: value for name, value in settings.items() if name not in dropped}, notes
+
+
+__all__ = ["fields_of", "read_transformers_folder"]
