@@ -1,4 +1,4 @@
-"""What all figures share: creation, style, curves, fonts, saving."""
+"""Shared parts of figures: creation, style, curves, fonts, saving."""
 
 import unicodedata
 import warnings
@@ -26,7 +26,7 @@ except ImportError as error:
 logger = logging.get_logger(__name__)
 
 _OWN_FONT = "DejaVu Sans"
-# Of the installed fonts that have the characters which it lacks, those that are tried first.
+# Tried first, if installed, for characters that it lacks.
 _PREFERRED_FONTS = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
@@ -44,12 +44,12 @@ _DPI = 150
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure; width and height in inches."""
     return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
 
 
 def logged_values(log_history: Sequence[Mapping[str, Any]], key: str, over: str = "step") -> list[tuple[float, float]]:
-    """Return the (step, value) pairs of the entries that log `key`, or (epoch, value)."""
+    """Return the (step, value) pairs of entries that log `key`, or (epoch, value) pairs."""
     for index, entry in enumerate(log_history):
         if not isinstance(entry, Mapping) or over not in entry:
             raise ValueError(f"log_history[{index}] has no {over!r}: {entry!r}; pass trainer.state.log_history")
@@ -63,7 +63,7 @@ def draw_curve(
     best: Callable[[np.ndarray], np.intp] | None = None,
     **style: Any,
 ) -> None:
-    """Draw one series, if it has points, and name its best point's value and step in the legend."""
+    """Draw a series, if it has points; with `best`, mark its best point and name it in the legend."""
     if not series:
         return
     steps, values = np.array(series).T
@@ -75,42 +75,42 @@ def draw_curve(
 
 
 def marker(points: int) -> str | None:
-    """Return the marker of a curve: without one a single point would not be seen."""
+    """Return a curve's default marker: a single point is invisible without one."""
     return "o" if points == 1 else None
 
 
 def style_axes(axes: Axes) -> None:
-    """Give a panel of curves a light grid and no frame above and to the right."""
+    """Give a panel a light grid and no frame above and to the right."""
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def to_array(values: Any, name: str) -> np.ndarray:
-    """Convert a tensor of any device and precision, or anything array-like, to float64."""
+    """Convert a tensor of any device and dtype, or anything array-like, to float64."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to("cpu", torch.float64)
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a tensor or an array of numbers, not {type(values).__name__}") from None
+        raise ValueError(f"`{name}` must be a tensor or an array of numbers, not {type(values).__name__}") from None
 
 
 def finish_figure(figure: Figure, title: str, path: str | PathLike[str] | None) -> Figure:
-    """Add the title, and save the figure where a path is given; missing folders are made."""
+    """Add the title and choose fonts; given a path, save the figure and create missing folders."""
     figure.suptitle(title, fontsize=12, parse_math=False)
     _choose_fonts(figure, title)
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
-            # `_choose_fonts` has said it in one line.
+            # `_choose_fonts` has already warned, in one line.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(path)
     return figure
 
 
 def _choose_fonts(figure: Figure, title: str) -> None:
-    """Give texts with characters that matplotlib's own font lacks the installed fonts that have them."""
+    """Fall back on installed fonts for characters that matplotlib's own font lacks."""
     texts: list[Any] = figure.findobj(lambda artist: isinstance(artist, Text) and bool(artist.get_text().strip()))
     families, missing = _fonts_for({character for text in texts for character in text.get_text()})
     for text in texts:
@@ -124,12 +124,12 @@ def _choose_fonts(figure: Figure, title: str) -> None:
 
 
 def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
-    """Return font families that together have the characters, matplotlib's own first, and what none of them has."""
+    """Return font families that together cover the characters, matplotlib's own first, and the characters left out."""
     families = [_OWN_FONT]
     missing = {each for each in characters if each.isprintable()} - _characters(font_manager.findfont(_OWN_FONT))
     if missing:
         _find_new_fonts()
-        # Of a family that has no upright font of normal weight, matplotlib would draw another, and log it.
+        # Without an upright font of normal weight, matplotlib would draw another one of the family and log it.
         files = {
             font.name: font.fname
             for font in font_manager.fontManager.ttflist
@@ -147,17 +147,17 @@ def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
 
 @cache
 def _find_new_fonts() -> None:
-    """Make known to matplotlib the fonts that were installed after it first listed them."""
+    """Add fonts to matplotlib's list that were installed after it was made."""
     known = {font.fname for font in font_manager.fontManager.ttflist}
     for path in set(font_manager.findSystemFonts()) - known:
-        # What matplotlib cannot read, such as fonts of bitmaps, it does not list either.
+        # matplotlib does not list fonts that it cannot read, such as bitmaps, either.
         with suppress(Exception):
             font_manager.fontManager.addfont(path)
 
 
 @cache
 def _characters(path: str) -> frozenset[str]:
-    """Return the characters that a font has glyphs for."""
+    """Return the characters with glyphs in a font."""
     with suppress(RuntimeError, OSError):
         return frozenset(map(chr, font_manager.get_font(path).get_charmap()))
     return frozenset()

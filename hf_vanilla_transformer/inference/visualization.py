@@ -1,7 +1,7 @@
-"""Figures of attention weights, position encodings, training curves and comparisons.
+"""Figures of attention weights, position encodings and training curves.
 
-Every function returns a `matplotlib.figure.Figure` and, given a path, saves it; the suffix sets the format (.png, .pdf
-or .svg, ...). The figures belong to no window, so any backend of matplotlib or none will do.
+Every function returns a `matplotlib.figure.Figure` and, given a path, saves it in the format of its suffix (.png, .pdf,
+.svg, ...). Figures have no window, so any backend of matplotlib works.
 
 Legend: S source length, T target length, h heads, d_model model width.
 """
@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-# Before matplotlib, since it says how to install a missing one.
+# Imported first: it says how to install matplotlib if it is missing.
 from .figures import draw_curve, finish_figure, logged_values, marker, new_figure, style_axes, to_array
 
 # isort: split
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 
-# Inches: the longest side of an attention figure's panels, and the room that a token gets until they reach it.
+# Inches: longest side of an attention figure's panels; room for a token while panels are smaller.
 _MAX_SIDE, _CELL = 24.0, 0.3
-# Characters of a token that are drawn, and those that have no glyph but are drawn as boxes or break the line.
+# Characters of a token to draw; characters without a glyph, which would break the line or appear as boxes.
 _LABEL_LENGTH = 24
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -38,26 +38,26 @@ def plot_attention(
     keys: str = "source",
     queries: str = "target",
 ) -> Figure:
-    """Draw attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
+    """Plot attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
 
-    A row of the decoder is labelled by the token that it predicts, as in `translation.cross_attention`.
+    A decoder row is labelled with the token it predicts, as in `translation.cross_attention`.
 
     Args:
         attentions: Weights after the softmax, 0..1, as a tensor or array of shape (T, S), or (h, T, S) for one panel
-            a head; of a model's output, `outputs.cross_attentions[layer][row]`.
+            a head; from a model's output, `outputs.cross_attentions[layer][row]`.
         source_tokens: S readable tokens.
         target_tokens: T readable tokens.
         path: Where to save the figure, if anywhere.
         title: The figure's title.
-        limit: The weight of the darkest colour; less than 1 tells weights apart that are all small.
-        keys: What is attended to; names the axis.
-        queries: What attends; in self-attention the same as `keys`.
+        limit: Weight of the darkest colour; below 1 it separates weights that are all small.
+        keys: Name of the key axis.
+        queries: Name of the query axis; in self-attention the same as `keys`.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: The shape does not fit the tokens, or a weight lies outside 0..1.
+        ValueError: The shape does not fit the tokens, or a weight is outside 0..1.
     """
     weights = _attention_array(attentions, source_tokens, target_tokens)
     heads = len(weights)
@@ -71,7 +71,7 @@ def plot_attention(
         image = axes.imshow(weights[head], cmap="Blues", vmin=0, vmax=limit, aspect="auto", interpolation="nearest")
         if heads > 1:
             axes.set_title(f"head {head + 1}", fontsize=9)
-        # Only the outer panels carry tokens; a panel over an empty place is an outer one too.
+        # Only outer panels have tokens, including those above an empty slot.
         _label_tokens(axes.xaxis, source_tokens if head + columns >= heads else None, width)
         _label_tokens(axes.yaxis, target_tokens if head % columns == 0 else None, height)
     for axes in panels[heads:]:
@@ -83,25 +83,25 @@ def plot_attention(
 
 
 def _attention_array(attentions: Any, source_tokens: Sequence[str], target_tokens: Sequence[str]) -> np.ndarray:
-    """Return checked weights of shape (h, T, S)."""
+    """Return checked weights, (h, T, S)."""
     weights = to_array(attentions, "attentions")
     shape = (len(target_tokens), len(source_tokens))
     if weights.ndim not in (2, 3) or weights.shape[-2:] != shape or weights.size == 0:
         raise ValueError(
-            f"attentions of shape {weights.shape} do not fit {shape[0]} target and {shape[1]} source tokens; "
+            f"`attentions` of shape {weights.shape} do not fit {shape[0]} target and {shape[1]} source tokens; "
             f"pass {shape} or (heads, {shape[0]}, {shape[1]}), such as outputs.cross_attentions[layer][row]"
         )
     # Half precision leaves weights a little above 1.
     if not (weights.min() >= 0 and weights.max() <= 1.01):
         raise ValueError(
-            f"attentions must lie in 0..1, not in {weights.min():.3g}..{weights.max():.3g}; "
+            f"`attentions` must lie in 0..1, not in {weights.min():.3g}..{weights.max():.3g}; "
             "pass the weights after the softmax"
         )
     return weights.reshape(-1, *shape)
 
 
 def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> None:
-    """Write tokens along a heat map's side of that many inches, in the largest size that fits; None writes nothing."""
+    """Label one side of a heat map, `inches` long, with tokens in the largest size that fits; None leaves it bare."""
     axis.set_tick_params(length=0)
     if tokens is None:
         axis.set_ticks([])
@@ -112,18 +112,18 @@ def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> No
         style.update(rotation=90)
     elif isinstance(axis, XAxis):
         style.update(rotation=45, ha="right", rotation_mode="anchor")
-    # A "$" among the tokens would otherwise start a formula.
+    # A "$" in a token would otherwise start a formula.
     axis.set_ticks(range(len(tokens)), labels=[_label(token) for token in tokens], parse_math=False, **style)
 
 
 def _label(token: str) -> str:
-    """Return a token on one line, short enough to leave room for the panels."""
+    """Return a token on one line, truncated to leave room for the panels."""
     line = _CONTROL.sub(lambda found: repr(found[0])[1:-1], token)
     return line if len(line) <= _LABEL_LENGTH else f"{line[: _LABEL_LENGTH - 1]}…"
 
 
 def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = None) -> Figure:
-    """Draw a table of position encodings as an image, and a few of its dimensions as curves over the positions.
+    """Plot position encodings as an image, and a few dimensions as curves over positions.
 
     Args:
         encoding: Tensor or array of shape (positions, d_model), sinusoidal or learned.
@@ -133,11 +133,13 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
         The figure.
 
     Raises:
-        ValueError: The shape is not that of a matrix, or a value is not finite.
+        ValueError: The encoding is not a matrix, or a value is not finite.
     """
     table = to_array(encoding, "encoding")
     if table.ndim != 2 or table.size == 0 or not np.isfinite(table).all():
-        raise ValueError(f"encoding must be finite numbers of shape (positions, d_model), not of shape {table.shape}")
+        raise ValueError(
+            f"`encoding` must be finite numbers of shape (positions, d_model), not of shape {table.shape}"
+        )
     positions, d_model = table.shape
     limit = float(np.abs(table).max()) or 1.0
     figure = new_figure(11, 4.2)
@@ -147,7 +149,7 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
     for axis in (image_axes.xaxis, image_axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=image_axes, label="value")
-    # A sinusoidal table is all but constant in its later dimensions, so these lie closer at the beginning.
+    # Later dimensions of sinusoids are almost constant, so the first ones are sampled more densely.
     for dimension in sorted({0, *(d_model // divisor for divisor in (8, 4, 2))}):
         curve_axes.plot(table[:, dimension], label=str(dimension), linewidth=1.4, marker=marker(positions))
     curve_axes.set(xlabel="position", ylabel="value", title="some dimensions", xlim=(0, max(positions - 1, 1)))
@@ -157,11 +159,11 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
 
 
 def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | PathLike[str] | None = None) -> Figure:
-    """Draw a training run: losses over the steps and, where logged, BLEU and the learning rate below them.
+    """Plot a training run: losses over steps and, where logged, BLEU and the learning rate below.
 
     Args:
-        log_history: `trainer.state.log_history`, or the list of that name in a checkpoint's `trainer_state.json`.
-            Read are `loss`, `eval_loss`, `eval_bleu` (0..100) and `learning_rate`, each with its `step`.
+        log_history: `trainer.state.log_history`, also found in a checkpoint's `trainer_state.json`. Read are `loss`,
+            `eval_loss`, `eval_bleu` (0..100) and `learning_rate`, each with its `step`.
         path: Where to save the figure, if anywhere.
 
     Returns:
@@ -172,31 +174,28 @@ def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | Pa
     """
     series = {key: logged_values(log_history, key) for key in ("loss", "eval_loss", "eval_bleu", "learning_rate")}
     if not series["loss"] and not series["eval_loss"]:
-        raise ValueError("log_history holds neither 'loss' nor 'eval_loss'; pass trainer.state.log_history of a run")
-    extra = [key for key in ("eval_bleu", "learning_rate") if series[key]]
-    heights = [3.0] + [{"eval_bleu": 2.0, "learning_rate": 1.0}[key] for key in extra]
-    figure = new_figure(8, 1.3 * sum(heights) + 1)
-    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    loss_axes, extra_axes = panels[0], dict(zip(extra, panels[1:], strict=True))
-    draw_curve(loss_axes, series["loss"], "training", color="tab:blue", linewidth=1.2)
-    style = {"color": "tab:orange", "marker": "o", "markersize": 3}
-    draw_curve(loss_axes, series["eval_loss"], "validation", best=np.nanargmin, **style)
-    loss_axes.set_ylabel("loss")
-    loss_axes.legend(frameon=False)
-    if "eval_bleu" in extra_axes:
-        axes = extra_axes["eval_bleu"]
-        draw_curve(
-            axes, series["eval_bleu"], "validation", color="tab:green", marker="o", markersize=3, best=np.nanargmax
-        )
+        raise ValueError("`log_history` has neither 'loss' nor 'eval_loss'; pass trainer.state.log_history of a run")
+    heights = {"loss": 3.0, "eval_bleu": 2.0, "learning_rate": 1.0}
+    heights = {key: height for key, height in heights.items() if key == "loss" or series[key]}
+    figure = new_figure(8, 1.3 * sum(heights.values()) + 1)
+    grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=list(heights.values()), squeeze=False)
+    panels = dict(zip(heights, grid[:, 0], strict=True))
+    dots = {"marker": "o", "markersize": 3}
+    draw_curve(panels["loss"], series["loss"], "training", color="tab:blue", linewidth=1.2)
+    draw_curve(panels["loss"], series["eval_loss"], "validation", best=np.nanargmin, color="tab:orange", **dots)
+    panels["loss"].set_ylabel("loss")
+    panels["loss"].legend(frameon=False)
+    if axes := panels.get("eval_bleu"):
+        draw_curve(axes, series["eval_bleu"], "validation", best=np.nanargmax, color="tab:green", **dots)
         axes.set_ylabel("BLEU")
         axes.legend(frameon=False)
-    if "learning_rate" in extra_axes:
-        draw_curve(extra_axes["learning_rate"], series["learning_rate"], "learning rate", color="0.4")
-        extra_axes["learning_rate"].set_ylabel("learning\nrate")
-        extra_axes["learning_rate"].ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    for axes in panels:
+    if axes := panels.get("learning_rate"):
+        draw_curve(axes, series["learning_rate"], "learning rate", color="0.4")
+        axes.set_ylabel("learning\nrate")
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    for axes in panels.values():
         style_axes(axes)
-    panels[-1].set_xlabel("step")
+    grid[-1, 0].set_xlabel("step")
     return finish_figure(figure, "Training", path)
 
 

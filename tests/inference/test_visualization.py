@@ -75,7 +75,7 @@ def test_long_sentences_get_small_labels(tmp_path):
         (attention(0, 5, 7), r"shape \(0, 5, 7\)"),
         (3 * torch.ones(5, 7), r"0\.\.1, not in 3\.\.3; pass the weights after the softmax"),
         (torch.full((5, 7), float("nan")), "must lie in 0..1"),
-        ("weights", "attentions must be a tensor or an array of numbers, not str"),
+        ("weights", "`attentions` must be a tensor or an array of numbers, not str"),
     ],
 )
 def test_bad_attention(weights, message):
@@ -101,7 +101,7 @@ def test_position_encoding_of_two_dimensions(tmp_path):
 
 @pytest.mark.parametrize("encoding", [torch.zeros(1, 5, 4), torch.zeros(5), np.full((2, 2), np.inf), np.zeros((0, 4))])
 def test_bad_position_encoding(encoding):
-    with pytest.raises(ValueError, match=r"encoding must be finite numbers of shape \(positions, d_model\)"):
+    with pytest.raises(ValueError, match=r"`encoding` must be finite numbers of shape \(positions, d_model\)"):
         plot_position_encoding(encoding)
 
 
