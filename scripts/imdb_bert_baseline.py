@@ -23,7 +23,8 @@ with importing():
 
     from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
     from hf_vanilla_transformer.registration import register
-    from imdb.classification import ComparisonArguments, compare_classifiers
+    from imdb.arguments import ComparisonArguments
+    from imdb.comparison import compare_classifiers
     from imdb.labelled_text import LabelledTextArguments
 
     register()

@@ -1,1 +1,1 @@
-"""The IMDb comparison."""
+"""Classifiers of film reviews, compared on IMDb."""

@@ -17,14 +17,14 @@ def plot_accuracies(
     path: str | PathLike[str] | None = None,
     reference: tuple[str, float] | None = None,
 ) -> Figure:
-    """Draw accuracies as bars with their confidence intervals.
+    """Plot accuracies as bars with confidence intervals.
 
     Args:
-        names: A name for each bar.
+        names: Name of each bar.
         accuracies: Fractions 0..1.
-        intervals: Lower and upper end of each one's interval, 0..1.
+        intervals: Lower and upper end of each confidence interval, 0..1.
         path: Where to save the figure, if anywhere.
-        reference: Name and accuracy of a line to compare with.
+        reference: Name and accuracy of a reference line.
 
     Returns:
         The figure.
@@ -46,7 +46,7 @@ def plot_accuracies(
     if reference is not None:
         axes.axhline(100 * reference[1], color="0.4", linestyle="--", label=f"{reference[0]} ({reference[1]:.1%})")
         axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    # Guessing gives one half, so a bar starts there.
+    # Bars start at chance level.
     axes.set(ylabel="accuracy in %", ylim=(50, 100))
     style_axes(axes)
     return finish_figure(figure, "Accuracy on the test texts", path)
@@ -57,22 +57,22 @@ def plot_learning_curves(
     path: str | PathLike[str] | None = None,
     levels: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw several training runs over their epochs: training loss on the left, accuracy on the right.
+    """Plot training runs over their epochs: training loss on the left, accuracy on the right.
 
     Args:
-        logs: `trainer.state.log_history` by the name of the run; read are `loss` and `eval_accuracy` (0..1), each
-            with its `epoch`.
+        logs: `trainer.state.log_history` by name of the run, with entries of `loss` and `eval_accuracy` (0..1) and
+            their `epoch`.
         path: Where to save the figure, if anywhere.
-        levels: Accuracies 0..1 without epochs, by name, drawn as lines.
+        levels: Accuracies 0..1 of classifiers without epochs by name, drawn as horizontal lines.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: There is no run, or an entry has no epoch.
+        ValueError: There are no runs, or an entry has no epoch.
     """
     if not logs:
-        raise ValueError("there is no run to draw; pass trainer.state.log_history by the name of the run")
+        raise ValueError("there are no runs to plot; pass trainer.state.log_history by the name of the run")
     figure = new_figure(11, 4.2)
     loss_axes, accuracy_axes = figure.subplots(1, 2)
     for number, (name, log) in enumerate(logs.items()):

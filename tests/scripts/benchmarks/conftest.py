@@ -1,4 +1,4 @@
-"""Small probes of the machine, and one thread."""
+"""Small probes of the machine, and no waiting."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,3 @@ def _small_probes() -> Iterator[None]:
         patch.setattr(measure, "PEAK_SECONDS", 0.0)
         patch.setattr(measure, "SETTLE_SECONDS", 0.0)
         yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread: None) -> None:
-    pass

@@ -38,7 +38,7 @@ def test_learning_curves_by_epoch(tmp_path):
 
 
 def test_learning_curves_need_runs_with_epochs():
-    with pytest.raises(ValueError, match="there is no run to draw"):
+    with pytest.raises(ValueError, match="there are no runs to plot"):
         plot_learning_curves({})
     with pytest.raises(ValueError, match=r"log_history\[0\] has no 'epoch'"):
         plot_learning_curves({"a": [{"loss": 1.0}]})

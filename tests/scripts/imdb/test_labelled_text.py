@@ -156,9 +156,9 @@ def test_no_texts_no_json_and_no_data_set_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"train_file": "a"}, "--train_file and --test_file belong together"),
-        ({"train_file": "a", "test_file": "b", "dataset_name": "c"}, "--dataset_name and --train_file are both given"),
-        ({"max_train_samples": 1}, "--max_train_samples 1 leaves a label out"),
+        ({"train_file": "a"}, "`train_file` and `test_file` belong together"),
+        ({"train_file": "a", "test_file": "b", "dataset_name": "c"}, "`dataset_name` and `train_file` are both given"),
+        ({"max_train_samples": 1}, "`max_train_samples` 1 leaves a label out"),
     ],
 )
 def test_contradicting_arguments_are_refused(arguments: dict[str, Any], message: str):

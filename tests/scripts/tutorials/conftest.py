@@ -1,4 +1,4 @@
-"""The program that reproduces tutorials, in this process and on one thread."""
+"""The program that reproduces tutorials."""
 
 import json
 from collections.abc import Callable
@@ -7,11 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread: None) -> None:
-    pass
 
 
 @pytest.fixture(scope="package")

@@ -1,0 +1,323 @@
+"""Three classifiers of texts: BERT, our encoder from scratch, and logistic regression of TF-IDF weights.
+
+All see the same token ids and are scored on the same test texts, after training only: nothing is chosen by those
+scores, and of the accuracies after each epoch the last one counts.
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import EvalPrediction
+
+try:
+    from scipy.stats import binomtest
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+except ImportError as error:
+    raise ImportError(
+        f'{__name__} needs scikit-learn; install it with `pip install "hf-vanilla-transformer[compare]"`'
+    ) from error
+
+from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
+from hf_vanilla_transformer.presets import preset_config
+from hf_vanilla_transformer.training.arguments import bf16_is_fast, parse_overrides
+from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
+from hf_vanilla_transformer.training.metrics import Accuracy
+
+from .arguments import ComparisonArguments
+from .labelled_text import LABELS
+
+ID2LABEL = dict(enumerate(LABELS))
+LABEL2ID = {name: index for index, name in ID2LABEL.items()}
+
+EVAL_BATCH_SIZE = 128
+
+
+@dataclass
+class Outcome:
+    """The result of one classifier.
+
+    Attributes:
+        name: One of `CLASSIFIERS`.
+        accuracy: Fraction 0..1 of the test texts classified correctly.
+        interval: Its 95 % confidence interval (Wilson).
+        parameters: Number of learned parameters.
+        training_seconds: Training time without evaluations.
+        training_samples_per_second: Texts trained on per second, counting every epoch.
+        inference_samples_per_second: Texts classified per second in the last evaluation.
+        megabytes: Size of the stored parameters.
+        epochs: Accuracy on the test texts after each epoch.
+        log_history: The log of `Trainer`.
+    """
+
+    name: str
+    accuracy: float
+    interval: tuple[float, float]
+    parameters: int
+    training_seconds: float
+    training_samples_per_second: float
+    inference_samples_per_second: float
+    megabytes: float
+    epochs: list[float] = field(default_factory=list)
+    log_history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """The input of every classifier.
+
+    Attributes:
+        tokenizer: BERT's.
+        train: Training texts with the columns `input_ids` and `labels`.
+        test: Test texts with the same columns.
+        args: The arguments of the run.
+        show_progress: Whether to show progress bars.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    train: datasets.Dataset
+    test: datasets.Dataset
+    args: ComparisonArguments
+    show_progress: bool
+
+
+# Tokens
+
+
+def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the BERT in the arguments.
+
+    Raises:
+        ValueError: It is no BERT, its tokenizer cannot be loaded, or it has fewer positions than `max_length`.
+    """
+    name = args.model_name_or_path
+    try:
+        config = load_config(name)
+        if config.model_type != "bert":
+            raise ValueError(f"its model type is {config.model_type!r}, not 'bert'")
+        tokenizer = load_tokenizer(name)
+    except ValueError as error:
+        raise not_bert(name, error) from error
+    if args.max_length > config.max_position_embeddings:
+        raise ValueError(
+            f"`max_length` {args.max_length} exceeds the {config.max_position_embeddings} positions of {name}"
+        )
+    # A single text needs no segment ids, and without them one collator serves all models.
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    return tokenizer
+
+
+def not_bert(name: str, error: Exception) -> ValueError:
+    return ValueError(f"`model_name_or_path` {name}: no BERT can be loaded from it ({error})")
+
+
+def tokenize(
+    splits: datasets.DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> tuple[datasets.DatasetDict, dict[str, float]]:
+    """Return the ids of each split, test texts sorted by length, and the fraction of each split that was truncated."""
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        encoded = tokenizer(batch["text"], truncation=True, max_length=max_length)
+        ids = cast(list[list[int]], encoded["input_ids"])
+        truncated = [bool(each.overflowing) for each in encoded.encodings or []]
+        return {"input_ids": ids, "labels": batch["label"], "length": list(map(len, ids)), "truncated": truncated}
+
+    encoded = splits.map(encode, batched=True, remove_columns=["text", "label"], desc="tokenizing")
+    truncated = {split: float(np.mean(encoded[split]["truncated"][:])) for split in encoded}
+    # Batches of similar length need little padding, and order does not change accuracy.
+    encoded["test"] = encoded["test"].select(np.argsort(encoded["test"]["length"][:], kind="stable")[::-1])
+    return encoded.remove_columns("truncated"), truncated
+
+
+# Models
+
+
+def train_bert(task: ClassificationTask) -> Outcome:
+    """Fine-tune BERT with a new classification head.
+
+    Raises:
+        ValueError: Its weights cannot be loaded.
+    """
+    args = task.args
+    set_seed(args.seed)
+    try:
+        model = load_model(
+            args.model_name_or_path,
+            AutoModelForSequenceClassification,
+            new_weights=("classifier.", "bert.pooler."),
+            num_labels=len(LABELS),
+            id2label=ID2LABEL,
+            label2id=LABEL2ID,
+        )
+    except ValueError as error:
+        raise not_bert(args.model_name_or_path, error) from error
+    return train_model(
+        "bert",
+        model,
+        task,
+        num_train_epochs=args.bert_num_train_epochs,
+        learning_rate=args.bert_learning_rate,
+        per_device_train_batch_size=args.bert_batch_size,
+    )
+
+
+def train_from_scratch(task: ClassificationTask) -> Outcome:
+    """Train the Transformer's encoder with a linear classifier of its mean state, from random weights."""
+    args, tokenizer = task.args, task.tokenizer
+    set_seed(args.seed)
+    fields: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "decoder_start_token_id": tokenizer.cls_token_id,
+        "id2label": ID2LABEL,
+        "label2id": LABEL2ID,
+    }
+    config = preset_config(args.scratch_preset, **{**fields, **parse_overrides(args.scratch_config_overrides)})
+    return train_model(
+        "from_scratch",
+        VanillaTransformerForSequenceClassification(config),
+        task,
+        num_train_epochs=args.scratch_num_train_epochs,
+        learning_rate=args.scratch_learning_rate,
+        per_device_train_batch_size=args.scratch_batch_size,
+        warmup_steps=0.1,
+        weight_decay=0.1,
+    )
+
+
+class _EpochTimer(TrainerCallback):
+    """Logs the training time of each epoch, evaluation excluded; the log travels with checkpoints."""
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.start = time.perf_counter()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        seconds = time.perf_counter() - self.start
+        state.log_history.append({"epoch": state.epoch, "step": state.global_step, "train_seconds": seconds})
+
+
+def train_model(name: str, model: PreTrainedModel, task: ClassificationTask, **training: Any) -> Outcome:
+    """Train a model with `Trainer` and save it with the tokenizer.
+
+    Args:
+        name: Its folder in the output folder.
+        model: A model for sequence classification.
+        task: Texts and tokenizer.
+        **training: Fields of `transformers.TrainingArguments`.
+    """
+    folder = Path(task.args.output_dir, name)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(folder),
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=1,
+            per_device_eval_batch_size=EVAL_BATCH_SIZE,
+            train_sampling_strategy="group_by_length",
+            logging_steps=50,
+            seed=task.args.seed,
+            bf16=bf16_is_fast(),
+            use_cpu=not torch.accelerator.is_available(),
+            disable_tqdm=not task.show_progress,
+            report_to="none",
+            **training,
+        ),
+        train_dataset=task.train,
+        eval_dataset=task.test,
+        data_collator=DataCollatorWithPadding(task.tokenizer),
+        processing_class=task.tokenizer,
+        compute_metrics=_accuracy_of_logits,
+        callbacks=[_EpochTimer()],
+    )
+    trainer.train(resume_from_checkpoint=newest_checkpoint(folder))
+    trainer.save_model()
+    log = trainer.state.log_history
+    evaluations = [entry for entry in log if "eval_accuracy" in entry]
+    seconds = sum(entry.get("train_seconds", 0.0) for entry in log)
+    accuracy = evaluations[-1]["eval_accuracy"]
+    return Outcome(
+        name,
+        accuracy,
+        confidence_interval(accuracy, len(task.test)),
+        model.num_parameters(),
+        seconds,
+        len(task.train) * training["num_train_epochs"] / seconds,
+        evaluations[-1]["eval_samples_per_second"],
+        sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
+        [entry["eval_accuracy"] for entry in evaluations],
+        log,
+    )
+
+
+def _accuracy_of_logits(prediction: EvalPrediction) -> dict[str, float]:
+    predictions = cast(np.ndarray, prediction.predictions).argmax(-1)
+    return cast(dict[str, float], Accuracy().compute(predictions=predictions, references=prediction.label_ids))
+
+
+def train_tfidf(task: ClassificationTask) -> Outcome:
+    """Fit a logistic regression on the TF-IDF weights of the tokens."""
+    classifier = make_pipeline(
+        TfidfVectorizer(analyzer=list, min_df=2, sublinear_tf=True), LogisticRegression(max_iter=1000)
+    )
+    start = time.perf_counter()
+    classifier.fit(task.train["input_ids"][:], task.train["labels"][:])
+    trained = time.perf_counter()
+    predictions = classifier.predict(task.test["input_ids"][:])
+    end = time.perf_counter()
+    references = task.test["labels"][:]
+    score = cast(dict[str, float], Accuracy().compute(predictions=predictions, references=references))
+    learned = (classifier[0].idf_, classifier[1].coef_, classifier[1].intercept_)
+    return Outcome(
+        "tfidf",
+        score["accuracy"],
+        confidence_interval(score["accuracy"], len(references)),
+        sum(each.size for each in learned),
+        trained - start,
+        len(task.train) / (trained - start),
+        len(references) / (end - trained),
+        sum(each.nbytes for each in learned) / 1e6,
+    )
+
+
+def confidence_interval(accuracy: float, number: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of an accuracy measured on that many texts (Wilson 1927)."""
+    interval = binomtest(round(accuracy * number), number).proportion_ci(confidence_level=0.95, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+__all__ = [
+    "ClassificationTask",
+    "Outcome",
+    "confidence_interval",
+    "load_bert_tokenizer",
+    "tokenize",
+    "train_bert",
+    "train_from_scratch",
+    "train_tfidf",
+]
