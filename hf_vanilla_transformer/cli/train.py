@@ -53,6 +53,8 @@ MAIN_OPTIONS = {
     },
 }
 
+TRAINING_DATA = ("train_source_file", "train_file", "dataset_name", "toy_corpus")
+
 MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "attn_implementation")
 INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 
@@ -137,6 +139,12 @@ def run(arguments: Namespace) -> None:
     try:
         model_args, data_args, args = parse_dataclasses(_dataclasses(), arguments)
         _check_training_is_wanted(args)
+        # Before any folder is made.
+        if not any(getattr(data_args, name) for name in TRAINING_DATA):
+            raise ValueError(
+                "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
+                "--toy_corpus"
+            )
         train_translation(model_args, data_args, args)
     except KeyboardInterrupt:
         if newest_checkpoint(arguments.output_dir):

@@ -1,8 +1,6 @@
-"""scripts/average_checkpoints.py: the mean of weights, what it copies, and what it refuses."""
+"""`vanilla-transformer average`: the mean of weights, what it copies, and what it refuses."""
 
-import runpy
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 import torch
@@ -15,10 +13,8 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
-from paths import SCRIPTS
+from hf_vanilla_transformer.cli.main import main
 
-SCRIPT = SCRIPTS / "average_checkpoints.py"
-main = runpy.run_path(str(SCRIPT))["main"]
 STEPS = (20, 100, 90)
 
 
@@ -45,13 +41,9 @@ def weights_of(folder):
     return load_file(folder / "model.safetensors")
 
 
-def fail(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert stop.value.code == 2 and printed.out == ""
-    assert printed.err.count("\n") == 1, "one line, no traceback"
-    return printed.err
+@pytest.fixture
+def fail(refusal):
+    return partial(refusal, "average")
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -59,7 +51,8 @@ def test_mean_of_the_weights_and_all_that_belongs_to_it(run_dir, tmp_path, capsy
     chosen = [run_dir / "checkpoint-90", run_dir / "checkpoint-100"]
     which = ["--checkpoints", *map(str, chosen)] if by_name else ["--run_dir", str(run_dir), "--last", "2"]
     output = tmp_path / "averaged"
-    main([*which, "--output_dir", str(output)])
+    output.mkdir()
+    main(["average", *which, "--output_dir", str(output)])
     assert capsys.readouterr().out == f"{output}: the average of {chosen[0]}, {chosen[1]}\n"
     averaged, first, second = map(weights_of, [output, *chosen])
     assert averaged.keys() == first.keys()
@@ -77,47 +70,41 @@ def test_as_many_as_there_are_and_the_tokenizer_of_the_run(run_dir, tmp_path, ca
     for step in STEPS:
         for file in (run_dir / f"checkpoint-{step}").glob("*token*"):
             file.unlink()
-    main(["--run_dir", str(run_dir), "--output_dir", str(tmp_path / "averaged")])
+    main(["average", "--run_dir", str(run_dir), "--output_dir", str(tmp_path / "averaged")])
     assert capsys.readouterr().out.count("checkpoint-") == 3
     assert AutoTokenizer.from_pretrained(tmp_path / "averaged").target_vocab_size == 7
 
 
-def test_what_it_refuses(run_dir, tmp_path, capsys):
+def test_what_it_refuses(run_dir, tmp_path, fail):
     output, one = tmp_path / "averaged", run_dir / "checkpoint-20"
-    assert "either --checkpoints or --run_dir" in fail(capsys, "--output_dir", output)
-    assert "either" in fail(capsys, "--checkpoints", one, "--run_dir", run_dir, "--output_dir", output)
-    assert "--last 0" in fail(capsys, "--run_dir", run_dir, "--last", 0, "--output_dir", output)
-    assert "holds no checkpoint-" in fail(capsys, "--run_dir", tmp_path, "--output_dir", output)
-    message = fail(capsys, "--run_dir", run_dir, "--output_dir", run_dir)
+    assert "either --checkpoints or --run_dir" in fail("--output_dir", output)
+    assert "either" in fail("--checkpoints", one, "--run_dir", run_dir, "--output_dir", output)
+    assert "--last 0" in fail("--run_dir", run_dir, "--last", 0, "--output_dir", output)
+    assert "holds no checkpoint-" in fail("--run_dir", tmp_path, "--output_dir", output)
+    message = fail("--run_dir", run_dir, "--output_dir", run_dir)
     assert f"--output_dir {run_dir} exists and is not an empty folder" in message
     missing = tmp_path / "missing"
-    assert f"{missing} holds no model.safetensors" in fail(
-        capsys, "--checkpoints", one, missing, "--output_dir", output
-    )
+    assert f"{missing} holds no model.safetensors" in fail("--checkpoints", one, missing, "--output_dir", output)
     weights = one / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert f"{weights} is damaged" in fail(capsys, "--checkpoints", one, "--output_dir", output)
+    assert f"{weights} is damaged" in fail("--checkpoints", one, "--output_dir", output)
     weights.rename(one / "pytorch_model.bin")
-    assert "only checkpoints in safetensors" in fail(capsys, "--checkpoints", one, "--output_dir", output)
+    assert "only checkpoints in safetensors" in fail("--checkpoints", one, "--output_dir", output)
     last = run_dir / "checkpoint-100"
     (last / "tokenizer_config.json").unlink()
-    assert f"{last} holds no tokenizer_config.json" in fail(capsys, "--checkpoints", last, "--output_dir", output)
+    assert f"{last} holds no tokenizer_config.json" in fail("--checkpoints", last, "--output_dir", output)
     assert not output.exists()
 
 
-def test_checkpoints_of_two_models(run_dir, tmp_path, capsys):
+def test_checkpoints_of_two_models(run_dir, tmp_path, fail):
     config = VanillaTransformerConfig.from_pretrained(run_dir / "checkpoint-20", decoder_ffn_dim=4)
     VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path / "other")
     message = fail(
-        capsys, "--checkpoints", tmp_path / "other", run_dir / "checkpoint-20", "--output_dir", tmp_path / "averaged"
+        "--checkpoints",
+        tmp_path / "other",
+        run_dir / "checkpoint-20",
+        "--output_dir",
+        tmp_path / "averaged",
     )
     assert f"{tmp_path / 'other'} " in message and "decoder.layers.0.fc1" in message
     assert not (tmp_path / "averaged").exists()
-
-
-def test_as_a_program(run_dir, tmp_path):
-    command = [sys.executable, str(SCRIPT), "--run_dir", str(run_dir), "--output_dir", str(tmp_path / "averaged")]
-    (tmp_path / "averaged").mkdir()
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0 and "checkpoint-20" in result.stdout and result.stderr == ""
-    assert (tmp_path / "averaged" / "model.safetensors").is_file()

@@ -1,16 +1,14 @@
 import gzip
 import io
 import json
-import runpy
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sacrebleu
 
-from paths import SCRIPTS
-
-main = runpy.run_path(str(SCRIPTS / "evaluate_translation.py"))["main"]
+from hf_vanilla_transformer.cli.main import main
 
 REFERENCES = ["A man sleeps in a green room .", "Two dogs run over the\u0085grass .", "¿ Dónde está el niño ?"]
 PREDICTIONS = ["A man sleeps in the green room .", "Two dogs run over the\u0085grass .", "¿ DÓNDE está el niño ?"]
@@ -28,17 +26,13 @@ def references(tmp_path):
 
 
 def run(capsys, *arguments: str) -> str:
-    main(list(arguments))
+    main(["evaluate", *arguments])
     return capsys.readouterr().out
 
 
-def fail(capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    printed = capsys.readouterr()
-    assert stop.value.code == 2 and printed.out == ""
-    assert printed.err.count("\n") == 1, "one line, no traceback"
-    return printed.err
+@pytest.fixture
+def fail(refusal):
+    return partial(refusal, "evaluate")
 
 
 @pytest.mark.parametrize("name", ["predictions.txt", "predictions.txt.gz"])
@@ -66,33 +60,33 @@ def test_standard_input_several_references_and_lowercase(tmp_path, capsys, refer
     assert "nrefs:2|case:lc" in printed
 
 
-def test_tokenize_option(tmp_path, capsys, references):
+def test_tokenize_option(tmp_path, capsys, references, fail):
     predictions = write(tmp_path / "predictions.txt", PREDICTIONS)
     both = ("--predictions", predictions, "--references", references)
     assert "tok:char" in run(capsys, *both, "--tokenize", "char")
-    assert "tokenize='spacy' is unknown" in fail(capsys, *both, "--tokenize", "spacy")
+    assert "tokenize='spacy' is unknown" in fail(*both, "--tokenize", "spacy")
 
 
-def test_different_line_counts(tmp_path, capsys, references):
+def test_different_line_counts(tmp_path, references, fail):
     predictions = write(tmp_path / "short.txt", PREDICTIONS[:2])
-    message = fail(capsys, "--predictions", predictions, "--references", references)
+    message = fail("--predictions", predictions, "--references", references)
     assert f"{predictions} has 2 lines but {references} has 3" in message
 
 
-def test_empty_missing_and_unreadable_files(tmp_path, capsys, references, monkeypatch):
+def test_empty_missing_and_unreadable_files(tmp_path, references, monkeypatch, fail):
     empty, missing = write(tmp_path / "empty.txt", []), str(tmp_path / "missing.txt")
-    assert "empty" in fail(capsys, "--predictions", empty, "--references", empty)
-    assert missing in fail(capsys, "--predictions", references, "--references", missing)
+    assert "empty" in fail("--predictions", empty, "--references", empty)
+    assert missing in fail("--predictions", references, "--references", missing)
     unwritable = str(tmp_path / "no folder" / "scores.json")
-    assert unwritable in fail(capsys, "--predictions", references, "--references", references, "--json", unwritable)
+    assert unwritable in fail("--predictions", references, "--references", references, "--json", unwritable)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\xff\n"))))
     expected = "standard input, line 1: byte 0xff at position 1 is not UTF-8"
-    assert expected in fail(capsys, "--predictions", "-", "--references", references)
+    assert expected in fail("--predictions", "-", "--references", references)
 
 
 def test_help_shows_the_options_and_an_example(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["--help"])
+        main(["evaluate", "--help"])
     printed = capsys.readouterr().out
     assert stop.value.code == 0
     assert "\n    vanilla-transformer evaluate --predictions" in printed

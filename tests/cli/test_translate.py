@@ -1,12 +1,12 @@
-"""scripts/translate.py: files, pipes, JSON lines, and what it says of mistakes."""
+"""`vanilla-transformer translate`: files, pipes, JSON lines, and what it says of mistakes."""
 
 import gzip
 import io
 import json
-import runpy
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,10 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
+from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.translation import translate
-from paths import SCRIPTS
 from translators import build
-
-SCRIPT = SCRIPTS / "translate.py"
-main = runpy.run_path(str(SCRIPT))["main"]
 
 SENTENCES = ["two dogs run over the grass", "", "a cat", "the\u0085cat\u2028sat", "grün ist das Gras", " ", "a dog"]
 LINE_END = 4
@@ -71,13 +68,9 @@ def write(path, lines):
     return str(path)
 
 
-def fail(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    printed = capsys.readouterr()
-    assert stop.value.code == 2
-    assert printed.err.count("\n") == 1, "one line, no traceback"
-    return printed.err
+@pytest.fixture
+def fail(refusal):
+    return partial(refusal, "translate")
 
 
 def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
@@ -85,7 +78,8 @@ def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
     output = tmp_path / "out.txt"
     output.write_text("from before")
     capsys.readouterr()
-    main(["--model", folder, "--input", *files, "--output", str(output), "--chunk_size", "4", "--max_tokens", "20"])
+    options = ("--chunk_size", "4", "--max_tokens", "20")
+    main(["translate", "--model", folder, "--input", *files, "--output", str(output), *options])
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err == ""
     assert output.read_text(encoding="utf-8").split("\n") == [*lines_of(expected), ""]
@@ -95,13 +89,13 @@ def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
 def test_standard_input_to_standard_output(capsysbinary, monkeypatch, folder, expected):
     data = b"\xef\xbb\xbf" + "".join(f"{line}\r\n" for line in SENTENCES).encode().removesuffix(b"\r\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="ascii"))
-    main(["--model", folder])
+    main(["translate", "--model", folder])
     assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(expected), ""]
 
 
 def test_json_lines(tmp_path, capsysbinary, folder, expected):
     source = write(tmp_path / "source.txt", SENTENCES)
-    main(["--model", folder, "--input", source, "--format", "json", "--num_hypotheses", "2"])
+    main(["translate", "--model", folder, "--input", source, "--format", "json", "--num_hypotheses", "2"])
     rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
     assert [row["source"] for row in rows] == SENTENCES
     for row, hypotheses in zip(rows, expected, strict=True):
@@ -114,7 +108,7 @@ def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
     source = write(tmp_path / "source.txt", SENTENCES)
 
     def scores(*options):
-        main(["--model", folder, "--input", source, "--format", "json", *options])
+        main(["translate", "--model", folder, "--input", source, "--format", "json", *options])
         rows = map(json.loads, capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n"))
         return [row["hypotheses"][0]["score"] for row in rows]
 
@@ -127,68 +121,69 @@ def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
     assert "3 of 7 sentences had more than 3 tokens and were truncated" in caplog.text
 
 
-def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, folder):
+def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, folder, fail):
     source, output = tmp_path / "source.txt", tmp_path / "out.txt"
     source.write_bytes(b"a cat\na dog\n\xff\n")
     output.write_text("from before")
-    message = fail(capsys, "--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
+    message = fail("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
     assert f"{source}, line 3" in message and "UTF-8" in message
     assert output.read_text() == "from before"
     assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "out.txt"}
     # Enough lines before it to fill a block of the decoder.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\n" * 9000 + b"caf\xe9\n"))))
     expected = "standard input, line 9001: byte 0xe9 at position 4 is not UTF-8"
-    assert expected in fail(capsys, "--model", folder, "--output", str(output))
+    assert expected in fail("--model", folder, "--output", str(output))
     assert output.read_text() == "from before"
 
 
-def test_what_cannot_be_used(tmp_path, capsys, folder):
+def test_what_cannot_be_used(tmp_path, capsys, folder, fail):
     source, missing = write(tmp_path / "source.txt", ["a cat"]), str(tmp_path / "missing")
-    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
-    assert f"{missing}: cannot be read" in fail(capsys, "--model", folder, "--input", missing)
+    assert f"model {missing} cannot be loaded" in fail("--model", missing, "--input", source)
+    assert f"{missing}: cannot be read" in fail("--model", folder, "--input", missing)
     given = ("--model", folder, "--input", source)
-    assert "no folder" in fail(capsys, *given, "--output", str(tmp_path / "no folder" / "out.txt")).replace("_", " ")
-    assert "directory" in fail(capsys, *given, "--output", str(tmp_path))
-    assert "--num_hypotheses needs --format json" in fail(capsys, *given, "--num_hypotheses", "2")
-    assert "raise it" in fail(capsys, *given, "--num_hypotheses", "3", "--format", "json")
+    assert "no folder" in fail(*given, "--output", str(tmp_path / "no folder" / "out.txt")).replace("_", " ")
+    assert "directory" in fail(*given, "--output", str(tmp_path))
+    assert "--num_hypotheses needs --format json" in fail(*given, "--num_hypotheses", "2")
+    assert "raise it" in fail(*given, "--num_hypotheses", "3", "--format", "json")
     shutil.copytree(folder, missing)
     Path(missing, "model.safetensors").write_bytes(b"cut short")
-    assert f"model {missing} cannot be loaded" in fail(capsys, "--model", missing, "--input", source)
-    assert "device warp cannot be used" in fail(capsys, *given, "--device", "warp")
+    assert f"model {missing} cannot be loaded" in fail("--model", missing, "--input", source)
+    assert "device warp cannot be used" in fail(*given, "--device", "warp")
 
 
-def test_the_other_backend_is_suggested(tmp_path, capsys):
+def test_the_other_backend_is_suggested(tmp_path, capsys, fail):
     pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
     folder = str(tmp_path / "model")
     for part in build("shared"):
         part.save_pretrained(folder)
     exported = str(export_model(folder, "ctranslate2", tmp_path / "exported"))
     capsys.readouterr()
-    assert "translate with --backend ctranslate2" in fail(capsys, "--model", exported)
-    assert "first, or use --backend transformers" in fail(capsys, "--model", folder, "--backend", "ctranslate2")
+    assert "translate with --backend ctranslate2" in fail("--model", exported)
+    assert "first, or use --backend transformers" in fail("--model", folder, "--backend", "ctranslate2")
 
 
-def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys):
+def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys, fail):
     (tmp_path / "model").mkdir()
     module = f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise OSError('the code has run')\n"
     (tmp_path / "model" / "remote.py").write_text(module)
     names = {"AutoConfig": "remote.Config", "AutoModelForSeq2SeqLM": "remote.Model"}
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "remote-thing", "auto_map": names}))
     given = ("--model", str(tmp_path / "model"), "--input", write(tmp_path / "source.txt", ["a cat"]))
-    assert "trust_remote_code" in fail(capsys, *given)
+    assert "trust_remote_code" in fail(*given)
     assert not (tmp_path / "ran").exists()
-    assert "the code has run" in fail(capsys, *given, "--trust_remote_code")
+    assert "the code has run" in fail(*given, "--trust_remote_code")
 
 
 def test_output_to_a_device_is_written_to_it(tmp_path, folder):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
-    main(["--model", folder, "--input", write(tmp_path / "source.txt", ["a cat"]), "--output", str(link)])
+    main(["translate", "--model", folder, "--input", write(tmp_path / "source.txt", ["a cat"]), "--output", str(link)])
     assert link.is_symlink() and link.is_char_device()
 
 
 def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
-    command = [sys.executable, str(SCRIPT), "--model", folder, "--chunk_size", "1", "--device", "cpu"]
+    program = [sys.executable, "-m", "hf_vanilla_transformer", "translate"]
+    command = [*program, "--model", folder, "--chunk_size", "1", "--device", "cpu"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:
         for line in ("a cat", "", "a dog"):
@@ -206,7 +201,7 @@ def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
 
 def test_help_shows_the_options_and_an_example(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["--help"])
+        main(["translate", "--help"])
     printed = capsys.readouterr().out
     assert stop.value.code == 0
     assert "\n    vanilla-transformer translate --model my-model --input test.en" in printed

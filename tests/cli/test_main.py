@@ -1,0 +1,126 @@
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer.cli.main import COMMANDS, main
+from paths import ROOT
+
+HEAVY = ("torch", "transformers", "datasets", "numpy")
+
+
+def run(*words, **environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+
+
+def test_help_lists_the_commands(capsys):
+    main(["--help"])
+    printed = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"\n  {command:10}  " in printed
+    main(["--help-all"])
+    assert capsys.readouterr().out == printed
+
+
+def test_version(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"vanilla-transformer {hf_vanilla_transformer.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no command is given; --help lists the commands"),
+        (["tran"], "unknown command tran; did you mean train?; --help lists the commands"),
+        (["--zzz"], "unknown command --zzz; --help lists the commands"),
+    ],
+)
+def test_unknown_commands(words, message, refusal):
+    assert refusal(*words) == f"vanilla-transformer: error: {message}\n"
+
+
+def test_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "--version"])
+    runpy.run_module("hf_vanilla_transformer", run_name="__main__")
+    assert capsys.readouterr().out.startswith("vanilla-transformer ")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_imports_nothing_heavy(command):
+    done = run("-X", "importtime", "-m", "hf_vanilla_transformer", *[command] * bool(command), "--help")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: vanilla-transformer {command}")
+    assert "hf_vanilla_transformer.cli.main" in imported and not imported.intersection(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["train", "translate", "evaluate"])
+def test_ctrl_c_while_importing_ends_quietly(command, tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    required = {"translate": ("--model", "x"), "evaluate": ("--predictions", "x", "--references", "x")}
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = run("-m", "hf_vanilla_transformer", command, *required.get(command, ()), PYTHONPATH=path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_missing_package_is_named():
+    done = run("-S", "-m", "hf_vanilla_transformer", "translate", "--model", "x")
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("vanilla-transformer translate: error: ")
+    assert f"{sys.executable} has no package transformers; activate the environment" in done.stderr
+
+
+class TestRegistration:
+    def test_public_names(self):
+        assert hf_vanilla_transformer.__all__ == sorted(hf_vanilla_transformer._MODULES)
+        for name in hf_vanilla_transformer.__all__:
+            assert getattr(hf_vanilla_transformer, name) is not None and name in dir(hf_vanilla_transformer)
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = hf_vanilla_transformer.nothing
+
+    @pytest.mark.parametrize(
+        ("program", "original", "expected"),
+        [
+            ("-m", ["python", "-m", "hf_vanilla_transformer", "train"], True),
+            ("-m", ["python", "-X", "dev", "-m", "hf_vanilla_transformer"], True),
+            ("-m", ["python", "-m", "my_package", "-m", "hf_vanilla_transformer"], False),
+            ("-m", ["python", "-m"], False),
+            ("-m", ["python", "-Im", "hf_vanilla_transformer"], False),
+            ("/my/pytest/__main__.py", ["python", "-m", "pytest", "-m", "hf_vanilla_transformer"], False),
+            ("-c", ["python", "-c", "import hf_vanilla_transformer"], False),
+            ("{bin}/vanilla-transformer", [], True),
+            ("{bin}/vanilla-transformer.exe", [], True),
+            ("link/vanilla-transformer", [], True),
+            ("/elsewhere/vanilla-transformer", [], False),
+            ("{bin}/vanilla-transformer.py", [], False),
+            (None, [], False),
+        ],
+    )
+    def test_only_commands_of_this_package_put_it_off(self, program, original, expected, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        folder = Path(sys.executable).parent
+        Path("link").symlink_to(folder)
+        monkeypatch.setattr(sys, "argv", [] if program is None else [program.format(bin=folder)])
+        monkeypatch.setattr(sys, "orig_argv", original)
+        assert hf_vanilla_transformer._is_command() is expected
+
+    def test_a_program_of_scripts_says_so(self, monkeypatch):
+        monkeypatch.setattr(sys.modules["__main__"], "IS_VANILLA_TRANSFORMER_COMMAND", True, raising=False)
+        assert hf_vanilla_transformer._is_command()
+
+    def test_a_public_name_makes_up_for_it(self):
+        program = """
+import sys
+sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "hf_vanilla_transformer"]
+import hf_vanilla_transformer
+assert "transformers" not in sys.modules
+from hf_vanilla_transformer import PRESETS
+from transformers import AutoConfig
+print(AutoConfig.for_model("vanilla_transformer").d_model)
+"""
+        done = run("-c", program)
+        assert done.stdout == "512\n", done.stderr
