@@ -1,4 +1,4 @@
-"""Errors of the user's input, and the words that help to mend it."""
+"""Errors in the user's input, and helpers for their messages."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORE
 
 
 class DataError(ValueError):
-    """The data, or the arguments that name it, cannot be used; the message is one line and says what would help."""
+    """The data, or the arguments that name it, cannot be used; the message is one line and names a remedy."""
 
 
 def one_line(error: BaseException) -> str:
@@ -17,17 +17,18 @@ def one_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the known name nearest to `name`, or "" if none is near."""
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    """Return "; did you mean ...?" with the known name nearest to `name`, ignoring case; "" if none is near."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str]:
-    """Return the words of a command line with placeholders for the values of options such as `--hub_token`.
+    """Replace the values of options such as `--hub_token` by placeholders.
 
     Args:
-        words: The command line.
-        secret: A value that is hidden wherever it occurs, because options can be abbreviated.
+        words: A command line.
+        secret: A value to hide wherever it occurs, since options can be abbreviated.
     """
     hidden, secret_follows = [], False
     for word in words:

@@ -1,4 +1,4 @@
-"""Text files, line by line: read with their faults named; files and folders written whole or not at all."""
+"""Text and JSON files with faults named by file and line; atomic writes of files and folders."""
 
 import gzip
 import json
@@ -16,24 +16,42 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from .errors import DataError, one_line
 
-# Where it goes on to a file, that file may hold something already, which must stay.
+StrPath = str | os.PathLike[str]
+
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+@contextmanager
+def open_input(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, decompressing gzip; "-" is standard input.
+
+    Raises:
+        DataError: The file cannot be opened or, inside the `with` block, read or decompressed.
+    """
+    try:
+        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
+            zipped = cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" or str(path).endswith(".gz")
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: incomplete or damaged gzip file ({error}); fetch or compress it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
+
+
+def read_lines(path: StrPath) -> Iterator[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
-    Lines end at "\n" only (a "\r" before it goes too), so that other separators inside a sentence, such as U+0085,
-    leave the alignment of two files intact. A byte order mark is skipped.
+    Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not shift the alignment
+    of two files. A byte order mark is skipped.
 
     Args:
-        path: The file, or "-" for standard input; it is gzip if its name ends in `.gz` or its first bytes say so.
+        path: The file, or "-" for standard input; gzip is recognized by its first bytes or the extension `.gz`.
 
     Yields:
         The lines without their ends.
 
     Raises:
-        DataError: The file cannot be read, is cut short, or is not UTF-8.
+        DataError: The file cannot be read, is truncated or not UTF-8.
     """
     name = "standard input" if path == "-" else path
     with open_input(path) as file:
@@ -48,30 +66,32 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
             yield text.removesuffix("\n").removesuffix("\r")
 
 
-def read_json_records(path: str | os.PathLike[str], streaming: bool = False) -> Iterator[tuple[str, Any]]:
-    """Read one JSON object a line, or one array of objects that fills the file.
+def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[str, Any]]:
+    """Read JSON lines, or one JSON array that fills the file.
 
     Args:
         path: The file, UTF-8, plain or gzip.
         streaming: Refuse an array, which cannot be read piece by piece.
 
     Yields:
-        Where a row stands, for messages, and the row.
+        The location of a record, for messages, and the record.
 
     Raises:
         DataError: The file cannot be read, or a line is not JSON.
     """
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
-    first = next(lines, (0, ""))
+    first = next(lines, None)
+    if first is None:
+        return
     if not first[1].lstrip().startswith("["):
-        for number, line in chain([first] if first[0] else [], lines):
+        for number, line in chain([first], lines):
             yield f"{path}, line {number}", _parse_json(line, f"{path}, line {number}")
         return
     if streaming:
         raise DataError(f"{path}: a JSON array cannot be streamed; write one object a line")
     text = "\n".join(line for _, line in chain([first], lines))
-    for number, row in enumerate(_parse_json(text, str(path)), start=1):
-        yield f"{path}, row {number}", row
+    for number, record in enumerate(_parse_json(text, str(path)), start=1):
+        yield f"{path}, row {number}", record
 
 
 def _parse_json(text: str, where: str) -> Any:
@@ -81,15 +101,15 @@ def _parse_json(text: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
 
 
-def read_json_object(path: str | os.PathLike[str], remedy: str) -> dict[str, Any]:
+def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
     """Read a JSON file that holds one object.
 
     Args:
         path: The file, UTF-8.
-        remedy: What to do about a file that cannot be used, for messages, such as "save it again".
+        remedy: The advice that ends every message, such as "save it again".
 
     Raises:
-        DataError: There is no such file, it is not JSON, or it holds something else than an object.
+        DataError: The file does not exist, cannot be read, is not JSON or holds no object.
     """
     path = Path(path)
     try:
@@ -103,44 +123,32 @@ def read_json_object(path: str | os.PathLike[str], remedy: str) -> dict[str, Any
     return content
 
 
-@contextmanager
-def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a plain or gzip file for reading bytes, and turn what goes wrong until it is closed into a DataError."""
-    try:
-        with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
-            zipped = cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" or str(path).endswith(".gz")
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a whole gzip file ({error}); fetch or compress it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
-
-
-def check_output_file(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]], option: str) -> None:
-    """Find out before anything is read whether a file can be written that is none of the inputs.
+def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -> None:
+    """Check, before any work, that a file can be written and is not an input.
 
     Args:
         path: The output.
         inputs: The inputs, "-" for standard input.
-        option: What the output is called in messages.
+        argument: Name of the argument that gave the output, for messages.
 
     Raises:
-        DataError: It is an input, by this name or another (a link, a relative path), or its folder does not exist.
+        DataError: The folder does not exist, or the output is one of the inputs, by whatever path or link.
     """
     to_standard_output = str(path) in STANDARD_OUTPUT
     folder = Path(os.path.realpath(path)).parent
     if not to_standard_output and not folder.is_dir():
-        raise DataError(f"{option} {path}: there is no folder {folder}; make it first")
-    target = _file_status(sys.stdout if to_standard_output else path)
+        raise DataError(f"`{argument}` {path}: there is no folder {folder}; make it first")
+    # Standard output may be redirected to a file, even to an input.
+    output = _file_status(sys.stdout if to_standard_output else path)
     for name in inputs:
         source = _file_status(sys.stdin if name == "-" else name)
-        if source and target and os.path.samestat(source, target):
-            raise DataError(f"{option} {path} is the input {name} and would replace it; name another file")
+        if source and output and os.path.samestat(source, output):
+            raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
 
 
-def _file_status(file: str | os.PathLike[str] | TextIO) -> os.stat_result | None:
-    """Return the status of a file, or None for what is none: a terminal can be input and output, and loses nothing."""
-    # A stream may be no file of the system's; an input that is not there is named when it is read.
+def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
+    """Return the status of a regular file, or None: a terminal can be both input and output without loss."""
+    # A stream may have no file descriptor; a missing input is reported when it is read.
     with suppress(OSError, ValueError):
         status = os.stat(file if isinstance(file, str | os.PathLike) else file.fileno())
         return status if stat.S_ISREG(status.st_mode) else None
@@ -148,10 +156,10 @@ def _file_status(file: str | os.PathLike[str] | TextIO) -> os.stat_result | None
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes that appears, or changes, when all of it is written, and not before.
+def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
+    """Open a file for writing bytes; it appears, or replaces an existing one, only once it is complete.
 
-    Standard output ("-"), a pipe or a device is written to directly: only a file can take the place of another.
+    Standard output ("-"), a pipe or a device is written to directly: only a regular file can be replaced.
     """
     if str(path) in STANDARD_OUTPUT:
         yield sys.stdout.buffer
@@ -175,32 +183,32 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def check_output_folder(name: str | os.PathLike[str]) -> Path:
-    """Return an output folder, once it is sure that nothing in it would be overwritten.
+def check_output_folder(path: StrPath) -> Path:
+    """Return an output folder if it is new or empty, so that nothing in it can be overwritten.
 
     Raises:
-        DataError: There is a file of this name, or a folder that is not empty.
+        DataError: The path is a file or a folder that is not empty.
     """
-    folder = Path(name)
+    folder = Path(path)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"--output_dir {folder} exists and is not an empty folder; name another")
+        raise DataError(f"`output_dir` {folder} exists and is not an empty folder; name another")
     return folder
 
 
 @contextmanager
-def atomic_folder(name: str | os.PathLike[str]) -> Iterator[Path]:
-    """Hand out a folder to write to, which takes the name of the new or empty one when all of it is written.
+def atomic_folder(path: StrPath) -> Iterator[Path]:
+    """Yield a temporary folder that becomes the new or empty folder `path` once it is complete.
 
     Raises:
-        DataError: There is such a folder and it is not empty, or none can be made there.
+        DataError: The folder is not empty or cannot be made.
     """
-    target = check_output_folder(name).resolve()
+    target = check_output_folder(path).resolve()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     new_parents = [parent for parent in partial.parents if not parent.exists()]
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise DataError(f"--output_dir {name} cannot be made: {error.strerror}; name another") from None
+        raise DataError(f"`output_dir` {path} cannot be made: {error.strerror}; name another") from None
     try:
         yield partial
         partial.replace(target)
@@ -213,6 +221,7 @@ def atomic_folder(name: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 __all__ = [
+    "StrPath",
     "atomic_folder",
     "atomic_write",
     "check_output_file",

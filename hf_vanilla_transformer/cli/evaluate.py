@@ -36,7 +36,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     if arguments.json is not None:
-        check_output_file(arguments.json, [arguments.predictions, *arguments.references], "--json")
+        check_output_file(arguments.json, [arguments.predictions, *arguments.references], "json")
     scores = _scores(arguments)
     if arguments.json is not None:
         with atomic_write(arguments.json) as file:

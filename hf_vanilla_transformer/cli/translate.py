@@ -89,7 +89,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def run(arguments: Namespace) -> None:
     if arguments.num_hypotheses > 1 and arguments.format == "text":
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    check_output_file(arguments.output, arguments.input, "--output")
+    check_output_file(arguments.output, arguments.input, "output")
     with importing():
         from ..inference.translation import translate_lines
     quiet_unless_terminal()

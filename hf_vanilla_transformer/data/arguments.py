@@ -1,7 +1,8 @@
-"""Arguments that say where the parallel text is and which of its pairs are used."""
+"""Arguments that select the parallel text: files or datasets, columns, splits and length limits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -11,62 +12,63 @@ from ..errors import DataError
 SPLITS = ("train", "validation", "test")
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
-# Added to what `max_length_ratio` allows, in tokens, so that "Hi" -> "How do you do" is no error of alignment.
+# Tokens allowed beyond `max_length_ratio`, so that short pairs such as "Hi" -> "How do you do" pass.
 RATIO_SLACK = 4
 
 
 def refuse_empty_strings(arguments: Any) -> None:
-    """Raise a DataError for an argument that is "", as an unset variable of a shell gives, and not ignore it."""
+    """Raise a DataError for a dataclass field that is "", the value of an unset shell variable."""
     for each in fields(arguments):
         if getattr(arguments, each.name) == "":
-            raise DataError(f"--{each.name} is empty; give a value or leave it out")
+            raise DataError(f"`{each.name}` is empty; give a value or leave it out")
 
 
 @dataclass
 class DataArguments:
-    """Where the parallel text is and which pairs of it are used; for `transformers.HfArgumentParser`.
+    """Source of the parallel text, and selection of its pairs; for `transformers.HfArgumentParser`.
 
-    Each split comes from two aligned text files (`train_source_file`, `train_target_file`), from one file with both
-    sides (`train_file`), or all splits come from `dataset_name`; validation and test files may stand beside a
-    `dataset_name` and then replace its splits. The pair in a row is found by the first of these that applies:
+    Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or from one file with both
+    sides (`train_file`); or all splits come from `dataset_name`, in which validation and test files replace splits.
+    The first of these rules that applies finds the pair in a row:
 
-    1. the columns named by `source_column` and `target_column`; in a TSV or CSV file whole numbers mean positions,
-       and then the file has no header line;
+    1. the columns `source_column` and `target_column`; in a TSV or CSV file integers mean positions, and the file
+       then has no header;
     2. the languages `source_lang` and `target_lang` inside a `translation` column;
     3. columns named like `source_lang` and `target_lang`;
     4. columns named `source` and `target`;
-    5. in a TSV file whose first line holds neither 3 nor 4: columns 0 and 1, and that line is a pair already; it is
-       refused if it reads like other names of columns, such as `English` and `Spanish`.
+    5. in a TSV file whose first line contains neither 3 nor 4: columns 0 and 1, without a header. A first line that
+       looks like other column names, such as `English` and `Spanish`, is an error.
 
     Raises:
-        DataError: The arguments contradict each other, or one is empty.
+        DataError: Arguments contradict each other, or one is empty.
     """
 
     train_source_file: str | None = field(
-        default=None, metadata={"help": "Training text of the source side, one sentence a line, UTF-8, may be gzip."}
+        default=None, metadata={"help": "Source side of the training text: one sentence a line, UTF-8, plain or gzip."}
     )
     train_target_file: str | None = field(
-        default=None, metadata={"help": "Training text of the target side; line n translates line n of the source."}
+        default=None, metadata={"help": "Target side of the training text; line n translates line n of the source."}
     )
-    validation_source_file: str | None = field(default=None, metadata={"help": "Validation text of the source side."})
-    validation_target_file: str | None = field(default=None, metadata={"help": "Validation text of the target side."})
-    test_source_file: str | None = field(default=None, metadata={"help": "Test text of the source side."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Test text of the target side."})
+    validation_source_file: str | None = field(default=None, metadata={"help": "Source side of the validation text."})
+    validation_target_file: str | None = field(default=None, metadata={"help": "Target side of the validation text."})
+    test_source_file: str | None = field(default=None, metadata={"help": "Source side of the test text."})
+    test_target_file: str | None = field(default=None, metadata={"help": "Target side of the test text."})
     train_file: str | None = field(
-        default=None, metadata={"help": f"Training pairs in one file: {', '.join(EXTENSIONS)}; text may end in .gz."}
+        default=None,
+        metadata={"help": f"Training pairs in one file: {', '.join(EXTENSIONS)}; all but the last may be .gz."},
     )
     validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
     test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
     source_column: str | None = field(
-        default=None, metadata={"help": "Column of the source side: a name, or a position (0, 1, ...) if no header."}
+        default=None, metadata={"help": "Source column: a name, or a position (0, 1, ...) in a file without a header."}
     )
-    target_column: str | None = field(default=None, metadata={"help": "Column of the target side, likewise."})
+    target_column: str | None = field(default=None, metadata={"help": "Target column, likewise."})
     source_lang: str | None = field(
-        default=None, metadata={"help": "Language of the source side, the key inside a 'translation' column."}
+        default=None, metadata={"help": "Source language: a key in the column 'translation', or a column."}
     )
-    target_lang: str | None = field(default=None, metadata={"help": "Language of the target side, likewise."})
+    target_lang: str | None = field(default=None, metadata={"help": "Target language, likewise."})
     dataset_name: str | None = field(
-        default=None, metadata={"help": "A data set on the Hub, or a local folder that datasets.load_dataset reads."}
+        default=None, metadata={"help": "Dataset on the Hub, or a local folder that datasets.load_dataset reads."}
     )
     toy_corpus: bool = field(
         default=False, metadata={"help": "Use the built-in English-Spanish corpus, generated from a small grammar."}
@@ -75,79 +77,86 @@ class DataArguments:
     validation_split_size: float | None = field(
         default=None,
         metadata={
-            "help": "Where no validation split exists, cut it off the training pairs: a fraction below 1 or a number "
-            "of pairs. Pairs with the same source sentence stay together."
+            "help": "Without a validation split, hold out this many training pairs or, if below 1, this fraction of "
+            "them. Pairs with the same source sentence stay together."
         },
     )
-    test_split_size: float | None = field(default=None, metadata={"help": "The same for the test split."})
-    split_seed: int = field(
-        default=0, metadata={"help": "Seed of the split and of the choice made by --max_train_samples."}
-    )
+    test_split_size: float | None = field(default=None, metadata={"help": "Likewise for the test split."})
+    split_seed: int = field(default=0, metadata={"help": "Seed of held-out splits and of --max_train_samples."})
     streaming: bool = field(
-        default=False, metadata={"help": "Read pairs while training and never hold the corpus in memory or on disk."}
+        default=False,
+        metadata={"help": "Read pairs while training, without a copy of the corpus in memory or on disk."},
     )
     max_train_samples: int | None = field(
         default=None,
-        metadata={"help": "Use this many training pairs, chosen at random (the first ones with --streaming)."},
+        metadata={"help": "Use a random sample of this many training pairs (with --streaming, the first)."},
     )
-    max_source_length: int | None = field(
-        default=256, metadata={"help": "Longest source side in tokens, </s> included."}
-    )
-    max_target_length: int | None = field(
-        default=256, metadata={"help": "Longest target side in tokens, </s> included."}
-    )
+    max_source_length: int | None = field(default=256, metadata={"help": "Most tokens of a source, </s> included."})
+    max_target_length: int | None = field(default=256, metadata={"help": "Most tokens of a target, </s> included."})
     on_long: Literal["drop", "truncate"] = field(
         default="drop",
-        metadata={"help": "Longer training pairs are dropped or cut; those for evaluation are kept whole or cut."},
+        metadata={"help": "Drop or truncate longer training pairs; those for evaluation are kept or truncated."},
     )
     max_length_ratio: float | None = field(
         default=9.0,
-        metadata={"help": f"Drop training pairs with one side this many times (and {RATIO_SLACK} tokens) longer."},
+        metadata={
+            "help": f"Drop training pairs with one side over this many times the other plus {RATIO_SLACK} tokens."
+        },
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where datasets keeps the pairs it has read."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenizing processes."})
+    cache_dir: str | None = field(default=None, metadata={"help": "Cache folder of the datasets library."})
 
     def __post_init__(self) -> None:
-        """Refuse arguments that contradict each other before any file is opened."""
         refuse_empty_strings(self)
-        for one, other in (("source_column", "target_column"), ("source_lang", "target_lang")):
-            self._need_both(one, other)
+        self._check_both_given("source_column", "target_column")
+        self._check_both_given("source_lang", "target_lang")
         for split in SPLITS:
-            self._need_both(f"{split}_source_file", f"{split}_target_file")
-            if getattr(self, f"{split}_file") and getattr(self, f"{split}_source_file"):
-                raise DataError(f"--{split}_file and --{split}_source_file are both given; keep one of them")
-        given = [name for name in ("dataset_name", "toy_corpus") if getattr(self, name)]
-        given += ["a training file"] if self.files("train") else []
-        if len(given) > 1:
-            given = [name if " " in name else f"--{name}" for name in given]
-            raise DataError(f"{' and '.join(given)} are both given; keep one of them")
+            self._check_both_given(f"{split}_source_file", f"{split}_target_file")
+            _check_at_most_one(self._given(f"{split}_file", f"{split}_source_file"))
+        training_files = ["a training file"] if self.files("train") else []
+        _check_at_most_one([*self._given("dataset_name", "toy_corpus"), *training_files])
         if self.toy_corpus and self.streaming:
-            raise DataError("--toy_corpus is generated in memory, so --streaming has nothing to read; leave it out")
+            raise DataError("`toy_corpus` is generated in memory and cannot be streamed; leave `streaming` out")
         for split in SPLITS[1:]:
-            size = getattr(self, f"{split}_split_size")
-            if size is not None and self.files(split):
-                raise DataError(f"--{split}_split_size and a {split} file are both given; keep one of them")
-            if size is not None and not (0 < size < 1 or (size >= 1 and size == int(size))):
-                raise DataError(f"--{split}_split_size {size:g} is neither a fraction below 1 nor a number of pairs")
+            self._check_split_size(split)
         if self.max_train_samples is not None and self.max_train_samples < 1:
-            raise DataError(f"--max_train_samples {self.max_train_samples} leaves no pairs; set at least 1")
+            raise DataError(f"`max_train_samples` {self.max_train_samples} leaves no pairs; set at least 1")
 
     def files(self, split: str) -> tuple[str, ...]:
-        """Return the files of a split: source and target, one file with both, or none."""
+        """Return the files of a split: source and target, one file with both sides, or none."""
         names = (f"{split}_source_file", f"{split}_target_file", f"{split}_file")
         return tuple(path for path in (getattr(self, name) for name in names) if path)
 
     @property
     def description(self) -> str:
-        """Where the training pairs come from, for people: no folder names."""
+        """Short name of the training data, for readers; without folders."""
         if self.toy_corpus:
             return "the built-in English-Spanish corpus"
         return self.dataset_name or ", ".join(Path(file).name for file in self.files("train"))
 
-    def _need_both(self, one: str, other: str) -> None:
-        given = [name for name in (one, other) if getattr(self, name) is not None]
-        if len(given) == 1:
-            raise DataError(f"--{given[0]} is given without --{other if given[0] == one else one}; give both or none")
+    def _given(self, *names: str) -> list[str]:
+        return [f"`{name}`" for name in names if getattr(self, name)]
+
+    def _check_both_given(self, one: str, other: str) -> None:
+        for given, missing in ((one, other), (other, one)):
+            if getattr(self, given) is not None and getattr(self, missing) is None:
+                raise DataError(f"`{given}` is given without `{missing}`; give both or none")
+
+    def _check_split_size(self, split: str) -> None:
+        name = f"{split}_split_size"
+        size = getattr(self, name)
+        if size is None:
+            return
+        if self.files(split):
+            raise DataError(f"`{name}` and a {split} file are both given; keep one of them")
+        if not (0 < size < 1 or (size >= 1 and size == int(size))):
+            raise DataError(f"`{name}` {size:g} is neither a fraction below 1 nor a number of pairs")
+
+
+def _check_at_most_one(given: Iterable[str]) -> None:
+    names = list(given)
+    if len(names) > 1:
+        raise DataError(f"{' and '.join(names)} are both given; keep one of them")
 
 
 __all__ = ["EXTENSIONS", "RATIO_SLACK", "SPLITS", "DataArguments", "refuse_empty_strings"]

@@ -1,7 +1,4 @@
-"""Token ids to batches: pairs of similar length together, so many that a batch holds a given number of tokens.
-
-Section 5.1 of *Attention Is All You Need*. What is wrong with the data is a `DataError`.
-"""
+"""Batches of pairs with similar lengths and a token budget (section 5.1 of *Attention Is All You Need*)."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the lengths of all sources and targets in tokens.
 
     Args:
-        dataset: Rows with `input_ids` and `labels`; for a `datasets.Dataset` the lengths come from the Arrow offsets
-            without touching the ids, unless a transform makes the rows.
+        dataset: Rows with `input_ids` and `labels`. The lengths of a `datasets.Dataset` are read from the Arrow
+            offsets, without decoding the ids, unless a transform produces its rows.
 
     Returns:
         Two int32 arrays of shape (rows,).
@@ -43,15 +40,15 @@ def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_token_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
-    """Make sure that every id has a row in the embeddings, since the model would fail far from the cause.
+    """Check that every id has an embedding; the model would fail far from the cause.
 
     Args:
         dataset: Rows with `input_ids` and `labels`.
         vocab_size: Size of the source vocabulary.
-        target_vocab_size: Size of the target vocabulary; the same if None.
+        target_vocab_size: Size of the target vocabulary; None for the same.
 
     Raises:
-        DataError: An id is negative or not below its vocabulary's size; names the first row, the id and the field.
+        DataError: An id is negative or not below the size of its vocabulary; names the first such row, id and field.
     """
     sizes = {"input_ids": vocab_size, "labels": vocab_size if target_vocab_size is None else target_vocab_size}
     first_row = 0
@@ -74,21 +71,31 @@ def _id_tables(dataset: datasets.Dataset) -> Iterator[pa.Table]:
 
 
 class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
-    """Batches of pairs with similar lengths whose padded size stays within a number of tokens.
+    """Sampler of batches of pairs with similar lengths, padded to at most `max_tokens` tokens.
 
     A batch of n pairs costs n * (longest source + longest target). Pairs are sorted by source length, then target
-    length (ascending and descending in turn, so that the target length does not jump where the source length
-    changes), cut greedily, and the batches are visited in random order. Each epoch, pairs with the same two lengths
-    trade places at random. The sequence of lengths that is cut is therefore the same in every epoch, and so is the
-    number of batches: `len()` is exact, and a learning-rate schedule may rely on it.
+    length (alternately ascending and descending, so that it does not jump where the source length changes), cut
+    greedily, and the batches are shuffled. Each epoch also shuffles pairs with equal lengths. The cuts, and with them
+    the number of batches, are therefore the same in every epoch: `len()` is exact, and learning-rate schedules may
+    rely on it.
 
-    For several processes the sampler yields the batches of all of them, and whatever shards it gives process r
-    every `num_replicas`-th batch from r on. Batches come in groups of `num_replicas` that are neighbours in length,
-    so the processes have equal work; a few batches are split in two to make the number a multiple, and every pair
-    still comes exactly once an epoch.
+    For several processes the sampler yields the batches of all, and sharding gives process r every `num_replicas`-th
+    batch from r on. Batches come in groups of `num_replicas` with similar lengths, so that the processes have equal
+    work. A few batches are split in two to make their number a multiple; every pair still occurs once an epoch.
 
-    The order depends on `seed` and the epoch only. `batch_size` is None, as accelerate expects of batches that vary
+    The order depends only on `seed` and the epoch. `batch_size` is None, as accelerate expects of batches that vary
     in size (with `even_batches=False`).
+
+    Args:
+        source_lengths: Tokens of each source, shape (rows,).
+        target_lengths: Tokens of each target, shape (rows,).
+        max_tokens: Most tokens in a batch of one process, both sides and padding included.
+        shuffle: Shuffle the batches; otherwise they go from short to long, the same in every epoch.
+        seed: Non-negative seed of the order.
+        num_replicas: Number of processes that share the batches.
+
+    Raises:
+        DataError: There are no pairs, fewer pairs than processes, or a pair longer than `max_tokens`.
     """
 
     batch_size: None = None
@@ -104,19 +111,6 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         seed: int = 0,
         num_replicas: int = 1,
     ) -> None:
-        """Sort and cut.
-
-        Args:
-            source_lengths: Tokens of each source, shape (rows,).
-            target_lengths: Tokens of each target, shape (rows,).
-            max_tokens: Most tokens in a batch of one process, padding included, both sides together.
-            shuffle: Visit the batches in random order; otherwise from short to long, the same in every epoch.
-            seed: Non-negative seed of the order.
-            num_replicas: Processes that share the batches.
-
-        Raises:
-            DataError: There are no pairs, one is longer than `max_tokens`, or there are fewer than processes.
-        """
         source = np.asarray(source_lengths, dtype=np.int32)
         target = np.asarray(target_lengths, dtype=np.int32)
         if source.ndim != 1 or source.shape != target.shape or not len(source):
@@ -132,19 +126,19 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     @property
     def sampler(self) -> TokenBudgetBatchSampler:
-        """The sampler itself: accelerate looks for `set_epoch` at this name once the sampler is wrapped."""
+        """The sampler itself: accelerate calls `set_epoch` on this attribute of a wrapped sampler."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch, counted from 0."""
+        """Select the order of an epoch, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch, those of all processes together."""
+        """Return the number of batches in an epoch, all processes together."""
         return len(self._edges) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield lists of row numbers."""
+        """Yield batches as lists of row indices."""
         groups = np.arange(len(self)).reshape(-1, self.num_replicas)
         if self.shuffle:
             rng = np.random.default_rng([self.seed, self.epoch])
@@ -163,31 +157,31 @@ def _check_budget(source: np.ndarray, target: np.ndarray, max_tokens: int, first
     row = int(lengths.argmax())
     if lengths[row] > max_tokens:
         raise DataError(
-            f"row {first_row + row}: its {lengths[row]} tokens (source and target) exceed max_tokens {max_tokens}; "
-            "raise --max_tokens or lower --max_source_length and --max_target_length"
+            f"row {first_row + row}: its {lengths[row]} tokens (source and target) exceed `max_tokens` {max_tokens}; "
+            "raise it, or lower `max_source_length` and `max_target_length`"
         )
 
 
 def _length_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Number the pairs of lengths in the order of the sampler; equal keys mean equal lengths."""
+    """Map pairs of lengths to sort keys of the sampler's order; equal keys mean equal lengths."""
     width = int(target.max()) + 1
     kind = np.int32 if (int(source.max()) + 1) * width < 2**31 else np.int64
     return source.astype(kind) * width + np.where(source % 2, target, width - 1 - target).astype(kind)
 
 
 def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut a sequence with ascending source lengths into the longest batches that fit, from the front.
+    """Cut a sequence with ascending source lengths greedily into batches.
 
     Returns:
-        Positions of shape (batches + 1,): batch b is `edges[b]` to `edges[b + 1]`.
+        Edges of shape (batches + 1,): batch b is `edges[b]` to `edges[b + 1]`.
     """
     edges = [0]
     counter = np.arange(1, max_tokens + 1, dtype=np.int64)
     while (start := edges[-1]) < len(source):
-        # No batch can hold more: sources only grow from here on.
+        # Upper bound on the batch: the following sources are no shorter.
         window = slice(start, start + max_tokens // max(1, int(source[start])))
         longest = source[window] + np.maximum.accumulate(target[window])
-        # The cost of the first n pairs grows with n, so the fitting ones are a prefix.
+        # The cost of the first n pairs grows with n, so binary search finds the batch.
         edges.append(start + int(np.searchsorted(counter[: len(longest)] * longest, max_tokens, side="right")))
     return np.array(edges)
 
@@ -204,13 +198,24 @@ def _split_to_multiple(edges: np.ndarray, num_replicas: int) -> np.ndarray:
 
 
 class TokenBudgetStream(torch.utils.data.IterableDataset):
-    """The batches of `TokenBudgetBatchSampler` for pairs that arrive one by one.
+    """Batches of `TokenBudgetBatchSampler` from a stream of pairs.
 
-    Pairs are gathered in a buffer, which is sorted, cut and shuffled by itself; memory is bounded by it. Every process
-    reads the whole stream and keeps its share of the batches, so all have the same number of them. For a
-    `DataLoader(stream, batch_size=None, collate_fn=...)`; several workers share a stream that divides itself (an
-    `IterableDataset`) as it does, and any other iterable by turns. Should fewer pairs than processes be left for the
-    last buffer, those pairs repeat.
+    Fills a buffer, which is sorted, cut and shuffled by itself and bounds memory. Every process reads the whole
+    stream and keeps its share of the batches, so that all have equally many. If fewer pairs than processes remain for
+    the last buffer, they repeat. For a `DataLoader(stream, batch_size=None, collate_fn=...)`: its workers share an
+    `IterableDataset` by its own sharding, and take turns with the items of any other iterable.
+
+    Args:
+        features: Mappings with `input_ids` and `labels`; iterated over once an epoch.
+        max_tokens: Most tokens in a batch of one process, both sides and padding included.
+        buffer_size: Pairs to sort at a time; more means less padding and better mixing.
+        shuffle: Shuffle the batches of a buffer.
+        seed: Non-negative seed of the order.
+        num_replicas: Number of processes that share the stream.
+        rank: Index of this process.
+
+    Raises:
+        DataError: `rank` or `buffer_size` is out of range.
     """
 
     def __init__(
@@ -224,31 +229,17 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        """Wrap tokenized pairs.
-
-        Args:
-            features: Mappings with `input_ids` and `labels`; iterated over once an epoch.
-            max_tokens: Most tokens in a batch of one process, padding included, both sides together.
-            buffer_size: Pairs to sort at a time; more means less padding and better mixing.
-            shuffle: Visit the batches of a buffer in random order.
-            seed: Non-negative seed of the order.
-            num_replicas: Processes that share the stream.
-            rank: Number of this process, from 0.
-
-        Raises:
-            DataError: `rank` or `buffer_size` is out of range.
-        """
         if not 0 <= rank < num_replicas:
-            raise DataError(f"rank {rank} is not one of {num_replicas} processes; count ranks from 0")
+            raise DataError(f"`rank` {rank} is not one of {num_replicas} processes; count ranks from 0")
         if buffer_size < num_replicas:
-            raise DataError(f"buffer_size {buffer_size} is below the {num_replicas} processes; raise it")
+            raise DataError(f"`buffer_size` {buffer_size} is below the {num_replicas} processes; raise it")
         self.features, self.max_tokens, self.buffer_size = features, max_tokens, buffer_size
         self.shuffle, self.seed, self.num_replicas, self.rank = shuffle, seed, num_replicas, rank
-        # Shared memory, so that workers which live on see a new epoch too.
+        # In shared memory, so that persistent workers see a new epoch too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch, here and in the stream below."""
+        """Select the order of an epoch, here and in the underlying stream."""
         self._epoch.fill_(epoch)
         if hasattr(self.features, "set_epoch"):
             self.features.set_epoch(epoch)
@@ -257,13 +248,13 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         """Yield batches as lists of features.
 
         Raises:
-            DataError: A pair is longer than `max_tokens`; names its number in the stream.
+            DataError: A pair is longer than `max_tokens`; names its index in the stream.
         """
         worker = torch.utils.data.get_worker_info()
-        features, turn = self.features, worker.id if worker else 0
+        features, worker_id = self.features, worker.id if worker else 0
         if worker and not isinstance(features, torch.utils.data.IterableDataset):
             features = islice(features, worker.id, None, worker.num_workers)
-        rng = np.random.default_rng([self.seed, int(self._epoch), turn])
+        rng = np.random.default_rng([self.seed, int(self._epoch), worker_id])
         first_row = 0
         for buffer in chunks(features, self.buffer_size):
             source, target = token_lengths(buffer)

@@ -8,7 +8,7 @@ MODULES = ("data/reading.py", "data/encoding.py", "files.py", "model/tokenizatio
 
 
 def code_fingerprint(package: Path) -> str:
-    """Hash the modules that read and encode; `datasets` hashes the function it maps, but not what that calls."""
+    """Hash the modules that read and encode; `datasets` itself hashes a mapped function, but no code it calls."""
     return Hasher.hash([Path(package, module).read_bytes() for module in MODULES])
 
 

@@ -1,4 +1,4 @@
-"""Splits of a parallel corpus: loaded, or cut off the training pairs."""
+"""Splits of a parallel corpus: given, or held out from the training pairs."""
 
 from __future__ import annotations
 
@@ -14,57 +14,60 @@ from transformers.utils import logging
 from ..errors import DataError
 from .arguments import SPLITS, DataArguments
 from .reading import load_files, load_named
-from .toy_corpus.corpus import load_toy_corpus
+from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
 
 
 def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    """Load the splits that the arguments name as pairs of strings.
+    """Load the splits that the arguments select, as pairs of strings.
 
-    Pairs with an empty side are still there; `tokenize_pairs` counts and drops them. Splits cut off the training
-    pairs are chosen by a seeded hash of the source sentence, so equal sources always fall on the same side, and the
-    choice depends on neither the order of the corpus nor the machine. Source sentences of a given validation or
-    test split that also occur in the training pairs are counted in a logged warning.
+    Pairs with an empty side are kept here; `tokenize_pairs` counts and drops them. Held-out splits are selected by a
+    seeded hash of the source sentence: equal sources always fall on the same side, and the selection depends on
+    neither the order of the corpus nor the machine. A logged warning counts source sentences of a given validation
+    or test split that also occur in the training pairs.
 
     Args:
-        arguments: Files or data set, columns, splits; see `DataArguments`.
+        arguments: Files or dataset, columns and splits; see `DataArguments`.
 
     Returns:
-        Some of `train`, `validation` and `test`, with the string columns `source` and `target`; with
-        `arguments.streaming` the splits are read while they are iterated over, and faults beyond line counts and the
-        first row come up only there.
+        Some of `train`, `validation` and `test`, with the string columns `source` and `target`. With
+        `arguments.streaming` the splits are read lazily: errors other than unequal line counts and a faulty first row
+        are raised during iteration.
 
     Raises:
-        DataError: The data cannot be read or used; see the message.
+        DataError: The data cannot be read or used.
     """
     if not (arguments.dataset_name or arguments.toy_corpus or any(map(arguments.files, SPLITS))):
         raise DataError(
-            "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
-            "--toy_corpus"
+            "no data is named; give `train_source_file` and `train_target_file`, `train_file`, `dataset_name` or "
+            "`toy_corpus`"
         )
-    splits: dict[str, Any] = dict(load_toy_corpus()) if arguments.toy_corpus else {}
+    splits: dict[str, Any] = {}
+    if arguments.toy_corpus:
+        splits |= load_toy_corpus()
     if arguments.dataset_name:
-        splits = load_named(arguments)
-    for split in SPLITS:
-        if files := arguments.files(split):
-            splits[split] = load_files(files, arguments)
+        splits |= load_named(arguments)
+    splits |= {split: load_files(files, arguments) for split in SPLITS if (files := arguments.files(split))}
     if not arguments.streaming:
-        _report_overlap(splits)
-    _hold_out(splits, arguments)
-    limit = arguments.max_train_samples
-    if limit is not None and "train" in splits:
-        train = splits["train"]
-        if arguments.streaming:
-            splits["train"] = train.take(limit)
-        elif limit < len(train):
-            chosen = np.random.default_rng(arguments.split_seed).choice(len(train), limit, replace=False)
-            splits["train"] = train.select(np.sort(chosen))
+        _warn_of_overlap(splits)
+    splits |= _hold_out(splits, arguments)
+    if "train" in splits and arguments.max_train_samples is not None:
+        splits["train"] = _sample(splits["train"], arguments.max_train_samples, arguments)
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
 
 
-def _report_overlap(splits: dict[str, datasets.Dataset]) -> None:
+def _sample(train: Any, size: int, arguments: DataArguments) -> Any:
+    if arguments.streaming:
+        return train.take(size)
+    if size >= len(train):
+        return train
+    chosen = np.random.default_rng(arguments.split_seed).choice(len(train), size, replace=False)
+    return train.select(np.sort(chosen))
+
+
+def _warn_of_overlap(splits: dict[str, datasets.Dataset]) -> None:
     for split in [split for split in SPLITS[1:] if split in splits and "train" in splits]:
         held_out = pa.array(splits[split]["source"][:], pa.string())
         seen: set[str] = set()
@@ -77,36 +80,37 @@ def _report_overlap(splits: dict[str, datasets.Dataset]) -> None:
             )
 
 
-def _hold_out(splits: dict[str, Any], arguments: DataArguments) -> None:
-    """Cut the splits that are asked for and missing off the training pairs, by hash of the source sentence."""
+def _hold_out(splits: dict[str, Any], arguments: DataArguments) -> dict[str, Any]:
+    """Return the missing splits that have a size, and the training pairs left: ranges of a hash of the source."""
     sizes = {split: getattr(arguments, f"{split}_split_size") for split in SPLITS[1:] if split not in splits}
     sizes = {split: size for split, size in sizes.items() if size is not None}
     if not sizes:
-        return
+        return {}
     if "train" not in splits:
-        raise DataError(f"--{next(iter(sizes))}_split_size needs training pairs to cut from; name a training file")
+        raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to cut from; name a training file")
     train, seed, keys, low = splits["train"], arguments.split_seed, None, 0.0
     if not arguments.streaming:
         sources = (source for batch in train.iter(10_000) for source in batch["source"])
         keys = np.fromiter((_split_key(source, seed) for source in sources), np.float64, len(train))
+    parts = {}
     for split, size in sizes.items():
         high = low + size if keys is None else _upper_edge(np.sort(keys), low, size)
         if high >= 1.0:
             remedy = "streamed pairs need a fraction" if arguments.streaming else f"there are {len(train)} pairs"
-            raise DataError(f"--{split}_split_size {size:g} leaves nothing to train on; {remedy}")
-        splits[split] = _with_keys(train, keys, low, high, seed)
+            raise DataError(f"`{split}_split_size` {size:g} leaves nothing to train on; {remedy}")
+        parts[split] = _with_keys(train, keys, low, high, seed)
         low = high
-    splits["train"] = _with_keys(train, keys, low, 1.0, seed)
+    return {**parts, "train": _with_keys(train, keys, low, 1.0, seed)}
 
 
 def _split_key(source: str, seed: int) -> float:
-    """Map a sentence to a number in [0, 1) that is the same on every machine."""
+    """Map a sentence to a number in [0, 1), the same on every machine."""
     digest = hashlib.blake2b(source.strip().encode(), digest_size=8, salt=str(seed).encode()[:16]).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 
 def _upper_edge(ordered: np.ndarray, low: float, size: float) -> float:
-    """Return the end of the range of keys from `low` on that holds at least `size` pairs, 1.0 if there are too few."""
+    """Return the end of the range of keys from `low` on that contains at least `size` pairs; 1.0 if too few remain."""
     start = int(np.searchsorted(ordered, low))
     last = start + max(1, round(size * len(ordered)) if size < 1 else int(size)) - 1
     after = int(np.searchsorted(ordered, ordered[last], side="right")) if last < len(ordered) else len(ordered)
@@ -114,6 +118,7 @@ def _upper_edge(ordered: np.ndarray, low: float, size: float) -> float:
 
 
 def _with_keys(dataset: Any, keys: np.ndarray | None, low: float, high: float, seed: int) -> Any:
+    """Return the pairs with low <= key < high; keys are None for a stream."""
     if keys is not None:
         return dataset.select(np.flatnonzero((keys >= low) & (keys < high)))
     return dataset.filter(lambda row: low <= _split_key(row["source"], seed) < high)

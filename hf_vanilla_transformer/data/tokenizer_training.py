@@ -1,25 +1,24 @@
 """Training of tokenizers on text, prose or not."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ..errors import did_you_mean
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 _T = TypeVar("_T")
 
 
 class _Algorithm(NamedTuple):
-    """How one algorithm learns a vocabulary, cuts a text and puts it together again."""
+    """Components of a tokenizer; without a decoder, tokens are joined by blanks."""
 
     model: Callable[[], models.Model]
     trainer: Callable[..., trainers.Trainer]
     pre_tokenizer: pre_tokenizers.PreTokenizer
-    # None joins the tokens with blanks.
     decoder: decoders.Decoder | None
 
 
@@ -35,7 +34,7 @@ _ALGORITHMS = {
     "unigram": _Algorithm(
         models.Unigram,
         partial(trainers.UnigramTrainer, unk_token=SPECIAL_TOKENS["unk_token"]),
-        # A piece never holds "<" and more, so that no text is cut into a piece spelled like a special token.
+        # "<" is always a piece of its own, so that no text yields a piece spelled like a special token.
         pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Split("<", "isolated")]
         ),
@@ -44,11 +43,11 @@ _ALGORITHMS = {
     "word": _Algorithm(
         _word_level,
         trainers.WordLevelTrainer,
-        # Words keep their inner apostrophes and hyphens; any other visible character stands alone.
+        # Words keep inner apostrophes and hyphens; any other visible character is a token.
         pre_tokenizers.Split(Regex(r"\w+(?:['’\-]\w+)*|[^\w\s]"), "removed", invert=True),
         decoders.Sequence(
             [
-                # Joins with blanks: no token starts with a line end, so this prefix never glues two of them.
+                # Joins tokens by blanks: no token starts with a newline, so this prefix never glues any.
                 decoders.WordPiece(prefix="\n", cleanup=False),
                 decoders.Fuse(),
                 decoders.Replace(Regex(r" (?=[.,!?;:%…)\]}»])"), ""),
@@ -65,7 +64,7 @@ _ALGORITHMS = {
     ),
 }
 
-_NORMALIZATIONS = {
+_NORMALIZERS = {
     "NFC": normalizers.NFC,
     "NFD": normalizers.NFD,
     "NFKC": normalizers.NFKC,
@@ -84,71 +83,57 @@ def train_tokenizer(
     max_length: int | None = None,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    r"""Learn a vocabulary from texts.
+    r"""Train a tokenizer.
 
-    | algorithm | token | what `decode(..., skip_special_tokens=True)` gives back |
+    | algorithm | token | `decode(..., skip_special_tokens=True)` returns |
     |---|---|---|
-    | `"bpe"` | byte-level sub-word | the very text, for all of Unicode |
-    | `"unigram"` | sub-word, likelier ones first | the text, less one leading blank and any unseen character |
-    | `"word"` | word or punctuation mark | words one blank apart, closing marks attached; quotes stay apart |
-    | `"whitespace"` | what stands between blanks | the symbols, one blank apart |
-    | `"character"` | Unicode code point, blanks too | the very text, if every character was seen in training |
+    | `"bpe"` | byte-level subword | the exact text, for all of Unicode |
+    | `"unigram"` | subword, by likelihood | the text without one leading blank and unseen characters |
+    | `"word"` | word or punctuation mark | words joined by one blank, closing marks attached, quotes apart |
+    | `"whitespace"` | string between blanks | the symbols, joined by one blank |
+    | `"character"` | Unicode code point, blanks included | the exact text, if training saw all its characters |
 
-    A text that spells a special token, such as HTML's `<s>`, is cut like any other text (the tokenizer's
-    `split_special_tokens` is true), so it neither ends a sentence nor gets lost. Two limits: with `"whitespace"` a
-    symbol that is exactly `</s>` *is* the special token, and markers that must stay whole inside texts, such as a
-    language tag, have to be added with `add_tokens([...])`, not with `add_special_tokens`. A surrogate without its
-    partner is not Unicode text, and cannot be encoded.
+    A text that spells a special token, such as HTML's `<s>`, is tokenized like any other text
+    (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Two limits: with `"whitespace"` the
+    symbol `</s>` *is* the special token; and markers that must stay whole inside texts, such as a language tag, are
+    added by `add_tokens([...])`, not by `add_special_tokens`. An unpaired surrogate is not Unicode text and cannot be
+    encoded.
 
-    The same texts in the same order give the same tokenizer, except for `"unigram"`: there the `tokenizers`
-    library sums in an order that changes from process to process, which moves the scores by about 0.001 and, with
-    them, the ids of pieces about equally likely. Train once and keep the saved folder.
+    The same texts in the same order give the same tokenizer, except with `"unigram"`: the `tokenizers` library sums in
+    an order that varies between processes, which changes scores by about 0.001 and so the ids of pieces of about equal
+    likelihood. Train once and keep the saved folder.
 
     Args:
-        texts: The corpus. It is read once, as a stream, and need not fit in memory.
+        texts: The corpus, read once as a stream; it need not fit in memory.
         algorithm: `"bpe"`, `"unigram"`, `"word"`, `"whitespace"` or `"character"`.
-        vocab_size: Upper limit of the vocabulary, the four special tokens included. A small corpus reaches fewer;
-            `len(tokenizer)` is the real size. 8,000 suits some 100,000 sentences; the paper shared 37,000 between
-            both languages of 4.5 million pairs.
-        min_frequency: How often a word, symbol or merged pair must occur to enter the vocabulary.
-        lowercase: Lower-case every text, in training and in use. Decoded text is then lower-case.
-        normalization: Unicode normalization of every text: `"NFC"`, `"NFD"`, `"NFKC"` or `"NFKD"`; None leaves
-            the text as it is.
-        max_length: The tokenizer's `model_max_length`, in tokens with `</s>`: the limit for `truncation=True`.
-            None sets no limit.
-        show_progress: Draw the trainer's progress bars.
+        vocab_size: Most tokens in the vocabulary, the four special tokens included; a small corpus yields fewer
+            (`len(tokenizer)`). 8,000 suits about 100,000 sentences; the paper's shared vocabulary for 4.5 million
+            pairs has 37,000 (section 5.1).
+        min_frequency: Fewest occurrences of a word, symbol or merged pair in the vocabulary.
+        lowercase: Lowercase all text, in training and in use; decoded text is then lowercase.
+        normalization: Unicode normalization of all text: `"NFC"`, `"NFD"`, `"NFKC"`, `"NFKD"` or None.
+        max_length: `model_max_length` of the tokenizer, the limit for `truncation=True`, in tokens with `</s>`; None
+            for no limit.
+        show_progress: Show progress bars.
 
     Returns:
-        A tokenizer that gives `input_ids` and `attention_mask`; pass `text_target=` for `labels`.
+        A tokenizer that returns `input_ids` and `attention_mask`, and `labels` for `text_target=`.
 
     Raises:
-        ValueError: The corpus is empty, a text is no valid Unicode, a name is unknown, or a number is too small.
-        TypeError: `texts` is one string or holds something that is not a string.
+        ValueError: The corpus is empty, a text is not valid Unicode, a name is unknown or a number too small.
+        TypeError: `texts` is one string, or contains something else than strings.
     """
-    recipe = _choose(_ALGORITHMS, algorithm, "algorithm")
-    # Byte-level BPE has a token for each of the 256 bytes; the others need at least one token of their own.
-    _at_least(len(SPECIAL_TOKENS) + (256 if algorithm == "bpe" else 1), vocab_size, f"vocab_size ({algorithm})")
-    _at_least(1, min_frequency, "min_frequency")
-    if max_length is not None:
-        _at_least(2, max_length, "max_length")
-    options: dict[str, Any] = {"min_frequency": min_frequency}
-    if algorithm == "unigram":
-        if min_frequency > 1:
-            raise ValueError(
-                f"min_frequency is {min_frequency}, but unigram has none; leave it out or lower vocab_size"
-            )
-        options = {}
-
-    tokenizer = Tokenizer(recipe.model())
-    steps = [_choose(_NORMALIZATIONS, normalization, "normalization")()] if normalization is not None else []
-    if lowercase:
-        steps.append(normalizers.Lowercase())
-    if steps:
+    components = _lookup(_ALGORITHMS, algorithm, "algorithm")
+    _check_sizes(algorithm, vocab_size, min_frequency, max_length)
+    tokenizer = Tokenizer(components.model())
+    if steps := _normalization_steps(normalization, lowercase):
         tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = recipe.pre_tokenizer
-    if recipe.decoder is not None:
-        tokenizer.decoder = recipe.decoder
-    trainer = recipe.trainer(
+    tokenizer.pre_tokenizer = components.pre_tokenizer
+    if components.decoder is not None:
+        tokenizer.decoder = components.decoder
+    # Pieces of unigram are selected by likelihood alone.
+    options = {} if algorithm == "unigram" else {"min_frequency": min_frequency}
+    trainer = components.trainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=show_progress, **options
     )
     _train(tokenizer, trainer, texts, vocab_size)
@@ -159,7 +144,7 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
-        # The library's default names token_type_ids too, which generate() would hand to the model.
+        # The default also names token_type_ids, which generate() would pass to the model.
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
@@ -167,16 +152,38 @@ def train_tokenizer(
     )
 
 
+def _check_sizes(algorithm: str, vocab_size: int, min_frequency: int, max_length: int | None) -> None:
+    # Byte-level BPE has a token for each of the 256 bytes; the others need at least one token of their own.
+    least_vocab_size = len(SPECIAL_TOKENS) + (256 if algorithm == "bpe" else 1)
+    if vocab_size < least_vocab_size:
+        raise ValueError(f"`vocab_size` {vocab_size} is too small for {algorithm}; set at least {least_vocab_size}")
+    if min_frequency < 1:
+        raise ValueError(f"`min_frequency` {min_frequency} is too small; set at least 1")
+    if min_frequency > 1 and algorithm == "unigram":
+        raise ValueError(
+            f"`min_frequency` {min_frequency} has no effect on unigram; leave it out or lower `vocab_size`"
+        )
+    if max_length is not None and max_length < 2:
+        raise ValueError(f"`max_length` {max_length} leaves no room before the end token; set at least 2")
+
+
+def _normalization_steps(normalization: str | None, lowercase: bool) -> list[normalizers.Normalizer]:
+    steps = [] if normalization is None else [_lookup(_NORMALIZERS, normalization, "normalization")()]
+    return [*steps, normalizers.Lowercase()] if lowercase else steps
+
+
 def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str], vocab_size: int) -> None:
     if isinstance(texts, str):
-        raise TypeError("texts is one string, whose characters would be the corpus; pass a list of strings")
+        raise TypeError("`texts` is one string, whose characters would be the corpus; pass a list of strings")
     try:
         tokenizer.train_from_iterator(_checked(texts), trainer)
+    # The library raises a bare Exception.
     except Exception as error:
         if "not large enough to contain all chars" not in str(error):
             raise
         raise ValueError(
-            f"vocab_size is {vocab_size}, less than the corpus has characters; raise it, or normalize the texts"
+            f"`vocab_size` {vocab_size} is below the number of characters in the corpus; raise it, or normalize the "
+            "texts"
         ) from None
 
 
@@ -184,31 +191,25 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f"texts[{index}] is of type {type(text).__name__}; every text must be a string")
+            raise TypeError(f"`texts[{index}]` is of type {type(text).__name__}; every text must be a string")
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"texts[{index}] holds U+{ord(text[error.start]):04X} at position {error.start}, half of a surrogate "
-                "pair and no character; read the corpus as UTF-8"
+                f"`texts[{index}]` contains U+{ord(text[error.start]):04X} at position {error.start}, an unpaired "
+                "surrogate; read the corpus as UTF-8"
             ) from None
         empty = empty and not text.strip()
         yield text
     if empty:
-        raise ValueError("the corpus is empty: texts holds no text that is more than blanks")
+        raise ValueError("the corpus is empty: all of `texts` is white space; check the data")
 
 
-def _choose(options: Mapping[str, _T], name: str, field: str) -> _T:
+def _lookup(options: Mapping[str, _T], name: str, argument: str) -> _T:
     if name not in options:
-        nearest = get_close_matches(str(name).lower(), [option.lower() for option in options], n=1)
-        hint = "".join(f"; did you mean {option!r}?" for option in options if option.lower() in nearest)
-        raise ValueError(f"{field} is {name!r}, not one of {', '.join(options)}{hint}")
+        hint = did_you_mean(str(name), options)
+        raise ValueError(f"`{argument}` {name!r} is not one of {', '.join(options)}{hint}")
     return options[name]
-
-
-def _at_least(minimum: int, value: int, field: str) -> None:
-    if value < minimum:
-        raise ValueError(f"{field} is {value}; it must be at least {minimum}")
 
 
 __all__ = ["train_tokenizer"]

@@ -1,12 +1,11 @@
 """Tokenizer with one vocabulary for the source and another for the target.
 
     tokenizer = VanillaTransformerTokenizer.from_pair(source_tokenizer, target_tokenizer)
-
     tokenizer(source_texts, text_target=target_texts)  # input_ids, attention_mask, labels
     tokenizer.batch_decode(model.generate(...), skip_special_tokens=True)
 
-Every vocabulary starts with `<pad>` (id 0), `<s>` (1), `</s>` (2) and `<unk>` (3). Every text, source or target,
-ends in `</s>` and starts with no special token: the model itself puts `<s>` in front of the labels.
+Vocabularies start with `<pad>` (id 0), `<s>` (1), `</s>` (2) and `<unk>` (3). Texts of both sides end in `</s>` and
+start with no special token: the model itself prepends `<s>` to the labels.
 """
 
 import copy
@@ -19,8 +18,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .hub_code_vanilla_transformer import HubCodeMixin
 
-# The tokenizer.json of two vocabularies. Every loader reads this file, so that one which does not know the class fails
-# with this "version" in its error, instead of taking the source's vocabulary for both.
+# The tokenizer.json of two vocabularies. Every loader reads this file: one without the class fails with this "version"
+# in its error, instead of using the source vocabulary for both sides.
 PLACEHOLDER_TOKENIZER_JSON = json.dumps(
     {
         "version": "VanillaTransformerTokenizer: its vocabularies are source_tokenizer.json and "
@@ -34,30 +33,31 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 
 
 class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
-    """One vocabulary for the source and another for the target, as one tokenizer.
+    """Tokenizer with one vocabulary for the source and another for the target.
 
-    Texts go in as source, or as target when named `text_target`. Ids and tokens come out as target, since those are
-    what a model generates: `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string`. All
-    else (`encode`, `tokenize`, `get_vocab`, `convert_tokens_to_ids`, `vocab_size`, `len`) is about the source. For
-    the other way round use `source_tokenizer` and `target_tokenizer`, or `decode(..., use_source_tokenizer=True)`.
+    Encoding uses the source vocabulary, or the target's for `text_target`. Decoding uses the target vocabulary, which
+    generated ids belong to: `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string`.
+    Everything else (`encode`, `tokenize`, `get_vocab`, `convert_tokens_to_ids`, `vocab_size`, `len`) concerns the
+    source. For the opposite side use `source_tokenizer` and `target_tokenizer`, or
+    `decode(..., use_source_tokenizer=True)`.
 
-    `len(tokenizer)` and `target_vocab_size` are what a model's `vocab_size` and `decoder_vocab_size` must be.
+    A model needs `len(tokenizer)` as its `vocab_size` and `target_vocab_size` as its `decoder_vocab_size`.
 
-    Settings such as `padding_side`, `truncation_side` and `model_max_length` hold for both sides. `add_tokens` and
-    `add_special_tokens` add to both vocabularies and return how many tokens the source gained; the ids of the
-    padding, begin, end and unknown tokens are the same on both sides, always.
+    Settings such as `padding_side`, `truncation_side` and `model_max_length` apply to both sides. `add_tokens` and
+    `add_special_tokens` extend both vocabularies and return the number of tokens added to the source. The padding,
+    begin, end and unknown tokens always have the same ids on both sides.
 
-    A saved folder holds a file for each side, `source_tokenizer.json` and `target_tokenizer.json`, and a
-    `tokenizer.json` that makes every other loader fail by name.
+    A saved folder contains `source_tokenizer.json`, `target_tokenizer.json`, and a `tokenizer.json` with which any
+    other loader fails, naming this class.
 
     Args:
-        target_tokenizer_object: The target side's backend (the `backend_tokenizer` of a fast tokenizer).
-        target_tokenizer_file: Its file, instead of the object.
-        **kwargs: Those of `PreTrainedTokenizerFast`, about the source side (`tokenizer_object`,
-            `tokenizer_file`) or about both (special tokens, `padding_side`, ...).
+        target_tokenizer_object: Backend of the target side (the `backend_tokenizer` of a fast tokenizer).
+        target_tokenizer_file: File of the target side, instead of the object.
+        **kwargs: Arguments of `PreTrainedTokenizerFast`: for the source side (`tokenizer_object`, `tokenizer_file`) or
+            for both (special tokens, `padding_side`, ...).
 
     Raises:
-        ValueError: There is no target vocabulary, its file cannot be read, or a special token's ids differ.
+        ValueError: There is no target vocabulary, its file cannot be read, or the ids of a special token differ.
     """
 
     vocab_files_names = {
@@ -67,22 +67,21 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     model_input_names = ["input_ids", "attention_mask"]
 
     def __init__(self, **kwargs: Any) -> None:
-        """Set up both sides from the arguments that the class describes."""
         target = (kwargs.pop("target_tokenizer_object", None), kwargs.pop("target_tokenizer_file", None))
-        # Set first: the base class may add special tokens, and those go to both vocabularies.
+        # Before the base class, which may add special tokens to both vocabularies.
         self._target_backend = _load_backend(*target)
-        # Names code in the folder that it was read from; saving names it anew where the code goes along.
+        # Names code of the folder it was read from; saving with code writes a new one.
         kwargs.pop("auto_map", None)
         super().__init__(**kwargs)
         self._check_special_ids()
 
     @classmethod
     def from_pair(cls, source_tokenizer: PreTrainedTokenizerFast, target_tokenizer: PreTrainedTokenizerFast) -> Self:
-        """Join two tokenizers into one; later changes to either do not touch it.
+        """Combine two tokenizers; later changes to either have no effect.
 
         Args:
-            source_tokenizer: Tokenizer of the source side, whose settings the pair takes over.
-            target_tokenizer: Tokenizer of the target side. The pair's `model_max_length` is the smaller of the two.
+            source_tokenizer: Tokenizer of the source side; its settings apply to both.
+            target_tokenizer: Tokenizer of the target side. The smaller `model_max_length` of the two applies to both.
 
         Returns:
             A tokenizer for `tokenizer(source_texts, text_target=target_texts)`.
@@ -93,7 +92,7 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         """
         for name, side in (("source_tokenizer", source_tokenizer), ("target_tokenizer", target_tokenizer)):
             if not isinstance(side, PreTrainedTokenizerFast):
-                raise TypeError(f"{name} is of type {type(side).__name__}; pass a PreTrainedTokenizerFast")
+                raise TypeError(f"`{name}` is of type {type(side).__name__}; pass a PreTrainedTokenizerFast")
         return cls(
             tokenizer_object=source_tokenizer.backend_tokenizer,
             target_tokenizer_object=target_tokenizer.backend_tokenizer,
@@ -103,21 +102,14 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
             split_special_tokens=source_tokenizer.split_special_tokens,
             clean_up_tokenization_spaces=source_tokenizer.clean_up_tokenization_spaces,
             extra_special_tokens=source_tokenizer.extra_special_tokens,
-            # Said aloud, so that a side saved by itself leaves token_type_ids out as well.
+            # Explicit, so that a side saved by itself has no token_type_ids either.
             model_input_names=cls.model_input_names,
             **source_tokenizer.special_tokens_map,
         )
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Hand both vocabulary files to the constructor as they are (called by `from_pretrained`).
-
-        Args:
-            trust_remote_code: Not used.
-            **kwargs: The constructor's arguments, as `from_pretrained` found them.
-
-        Returns:
-            `kwargs`, unchanged.
+        """Pass both vocabulary files to the constructor unchanged (called by `from_pretrained`).
 
         Raises:
             FileNotFoundError: One of the two vocabulary files is missing.
@@ -125,24 +117,24 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         for field, file_name in cls.vocab_files_names.items():
             if kwargs.get(field.removeprefix("source_")) is None:
                 raise FileNotFoundError(
-                    f"{kwargs.get('name_or_path')} holds no {file_name}, and {cls.__name__} needs one vocabulary per "
+                    f"{kwargs.get('name_or_path')} holds no {file_name}, and {cls.__name__} needs a vocabulary per "
                     "side; save the tokenizer again, or load a single vocabulary with PreTrainedTokenizerFast"
                 )
         return kwargs
 
     @property
     def source_tokenizer(self) -> PreTrainedTokenizerFast:
-        """The source side as a plain tokenizer, with the settings that hold now."""
+        """The source side as a plain tokenizer, with the current settings."""
         return self._side(self.backend_tokenizer)
 
     @property
     def target_tokenizer(self) -> PreTrainedTokenizerFast:
-        """The target side as a plain tokenizer, with the settings that hold now."""
+        """The target side as a plain tokenizer, with the current settings."""
         return self._side(self._target_backend)
 
     @property
     def target_vocab_size(self) -> int:
-        """Size of the target vocabulary, added tokens included: a model's `decoder_vocab_size`."""
+        """Size of the target vocabulary, added tokens included; `decoder_vocab_size` of a model."""
         return self._target_backend.get_vocab_size(with_added_tokens=True)
 
     def __call__(
@@ -159,17 +151,17 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         """Tokenize source texts, target texts, or both.
 
         Args:
-            text: One source text or a batch of them.
+            text: A source text or a batch.
             text_pair: Second source text, or a batch; `</s>` follows each of the two.
-            text_target: One target text or a batch of them.
+            text_target: A target text or a batch.
             text_pair_target: Second target text, or a batch.
-            max_length: Number of tokens, `</s>` included, at which to cut a text of either side.
-            max_target_length: The same for the target alone.
-            **kwargs: As in every tokenizer: `padding`, `truncation`, `return_tensors`, ...
+            max_length: Length to truncate texts of either side to, in tokens with `</s>`.
+            max_target_length: Likewise for the target alone.
+            **kwargs: Arguments of any tokenizer: `padding`, `truncation`, `return_tensors`, ...
 
         Returns:
-            `input_ids` and `attention_mask` of the source, and `labels` where there are both sides. Target texts
-            alone give their ids as `input_ids`.
+            `input_ids` and `attention_mask` of the source and, given both sides, the target ids as `labels`. Without a
+            source, the target ids are `input_ids`.
         """
         if text_target is None:
             return super().__call__(text, text_pair, max_length=max_length, **kwargs)
@@ -186,44 +178,29 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         return encodings
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Look up target ids.
-
-        Args:
-            ids: One id, or a sequence of ids, of the target vocabulary.
-            skip_special_tokens: Leave special tokens out.
-
-        Returns:
-            The token, or the list of tokens.
-        """
+        """Convert one id or a list of ids of the target vocabulary to tokens."""
         return self.target_tokenizer.convert_ids_to_tokens(ids, skip_special_tokens)
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Join target tokens into a text.
-
-        Args:
-            tokens: Tokens of the target vocabulary.
-
-        Returns:
-            The text.
-        """
+        """Join tokens of the target vocabulary into a text."""
         return self.target_tokenizer.convert_tokens_to_string(tokens)
 
     def add_special_tokens(self, special_tokens_dict: Any, replace_extra_special_tokens: bool = True) -> int:
         """Add special tokens to both vocabularies.
 
-        From then on special tokens, all of them, are looked for inside texts: `split_special_tokens` becomes false
-        where a token is new, since nobody adds one that is never found.
+        A new token sets `split_special_tokens` to false, so that all special tokens are recognized inside texts:
+        otherwise it would never be found.
 
         Args:
-            special_tokens_dict: Role to token, such as `{"mask_token": "<mask>"}`.
-            replace_extra_special_tokens: Replace the list of extra special tokens, rather than extend it.
+            special_tokens_dict: Tokens by role, such as `{"mask_token": "<mask>"}`.
+            replace_extra_special_tokens: Replace the list of extra special tokens instead of extending it.
 
         Returns:
-            How many tokens the source vocabulary gained.
+            The number of tokens added to the source vocabulary.
 
         Raises:
-            ValueError: The padding, begin, end or unknown token would have different ids on the two sides. Nothing
-                is changed then.
+            ValueError: The padding, begin, end or unknown token would have different ids on the two sides; nothing is
+                changed.
         """
         trial = copy.deepcopy(self)
         super(VanillaTransformerTokenizer, trial).add_special_tokens(special_tokens_dict, replace_extra_special_tokens)
@@ -231,7 +208,7 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         return super().add_special_tokens(special_tokens_dict, replace_extra_special_tokens)
 
     def _side(self, backend: Tokenizer) -> PreTrainedTokenizerFast:
-        # A view, made anew each time: the settings live in one place, and no call can leave a wrong side selected.
+        # A new view on each call: settings live in one place, and no call can leave the wrong side selected.
         side = object.__new__(PreTrainedTokenizerFast)
         side.__dict__.update(self.__dict__, _tokenizer=backend)
         del side.__dict__["_target_backend"]
@@ -280,32 +257,32 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         files = [prefix + name for name in (*self.vocab_files_names.values(), "tokenizer.json")]
         self.backend_tokenizer.save(files[0])
         self._target_backend.save(files[1])
-        with open(files[2], "w", encoding="utf-8") as notice:
-            notice.write(PLACEHOLDER_TOKENIZER_JSON)
+        with open(files[2], "w", encoding="utf-8") as placeholder:
+            placeholder.write(PLACEHOLDER_TOKENIZER_JSON)
         return (*file_names, *files)
 
 
 def source_vocabulary_file(
     file: str | os.PathLike[str] | None, earlier: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
-    """Return the file of a pair's source vocabulary, which earlier releases called tokenizer.json; None without one.
+    """Return the file of a pair's source vocabulary, called tokenizer.json by earlier releases, or None.
 
     Args:
-        file: The folder's source_tokenizer.json, if there is one.
-        earlier: Its tokenizer.json, if there is one.
+        file: The source_tokenizer.json of the folder, if any.
+        earlier: The tokenizer.json of the folder, if any.
     """
     if file is not None or earlier is None:
         return file
     with open(earlier, encoding="utf-8") as reader:
-        is_notice = VanillaTransformerTokenizer.__name__ in reader.read(100)
-    return None if is_notice else earlier
+        is_placeholder = VanillaTransformerTokenizer.__name__ in reader.read(100)
+    return None if is_placeholder else earlier
 
 
 def _load_backend(backend: Tokenizer | None, file: str | os.PathLike[str] | None) -> Tokenizer:
     if backend is not None:
         return copy.deepcopy(backend)
     if file is None:
-        raise ValueError("there is no target vocabulary; build the tokenizer with from_pair or from_pretrained")
+        raise ValueError("there is no target vocabulary; use `from_pair` or `from_pretrained`")
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:

@@ -105,7 +105,9 @@ class TestTokenBudgetBatchSampler:
         assert firsts != sorted(firsts)
 
     def test_faults(self):
-        with pytest.raises(DataError, match="row 1: its 300 tokens .* exceed max_tokens 256; raise --max_tokens"):
+        with pytest.raises(
+            DataError, match="row 1: its 300 tokens .* exceed `max_tokens` 256; raise it, or lower `max_so"
+        ):
             TokenBudgetBatchSampler([5, 100, 9], [5, 200, 9], 256)
         with pytest.raises(DataError, match="2 pairs are too few for 3 processes"):
             TokenBudgetBatchSampler([5, 6], [5, 6], 256, num_replicas=3)
@@ -227,7 +229,7 @@ class TestTokenBudgetStream:
         features[205] = {"input_ids": [4] * 300, "labels": [4]}
         with pytest.raises(DataError, match="row 205: its 301 tokens"):
             list(TokenBudgetStream(features, 256, buffer_size=100))
-        with pytest.raises(DataError, match="rank 2 is not one of 2 processes"):
+        with pytest.raises(DataError, match="`rank` 2 is not one of 2 processes"):
             TokenBudgetStream(features, 256, num_replicas=2, rank=2)
-        with pytest.raises(DataError, match="buffer_size 1 is below the 2 processes"):
+        with pytest.raises(DataError, match="`buffer_size` 1 is below the 2 processes"):
             TokenBudgetStream(features, 256, buffer_size=1, num_replicas=2)

@@ -508,7 +508,7 @@ class TestIgnoredOptions:
         [(ModelArguments, "preset"), (ModelArguments, "model_name_or_path"), (DataArguments, "validation_file")],
     )
     def test_an_empty_value(self, kind, option):
-        with pytest.raises(ValueError, match=f"--{option} is empty; give a value or leave it out"):
+        with pytest.raises(ValueError, match=f"`{option}` is empty; give a value or leave it out"):
             kind(**{option: ""})
 
     TOKENIZER = {
@@ -704,7 +704,7 @@ class TestFaults:
 
     def test_no_pair_fits(self, files, fail):
         assert "no pair is left" in fail(*files, "--max_source_length", "2", "--max_target_length", "2")
-        assert "tokens (source and target) exceed max_tokens 5" in fail(
+        assert "tokens (source and target) exceed --max_tokens 5" in fail(
             *files, options=[*OPTIONS, "--max_tokens", "5"]
         )
 

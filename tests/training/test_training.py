@@ -478,7 +478,7 @@ class TestAveraging:
 
 class TestFaults:
     def test_a_pair_longer_than_the_budget(self, tmp_path):
-        with pytest.raises(DataError, match=r"exceed max_tokens 6; raise --max_tokens"):
+        with pytest.raises(DataError, match=r"exceed `max_tokens` 6; raise it"):
             trainer_of(tmp_path, max_tokens=6).train()
 
     def test_no_training_pairs(self, tmp_path):

@@ -1,0 +1,83 @@
+import gzip
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from hf_vanilla_transformer.cli.tokenizer import ALGORITHMS
+from parallel_text import ENGLISH, SPANISH
+
+
+@pytest.fixture(scope="module")
+def script(load_script):
+    return load_script("train_tokenizer")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> tuple[str, str]:
+    (tmp_path / "train.en").write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
+    with gzip.open(tmp_path / "train.es.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(SPANISH) + "\n")
+    return str(tmp_path / "train.en"), str(tmp_path / "train.es.gz")
+
+
+def test_script_trains_one_vocabulary(script, corpus, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "new" / "tokenizer"
+    script.main(
+        ["--source_files", corpus[0], "--target_files", corpus[1], "--output_dir", str(output), "--vocab_size", "300"]
+    )
+    loaded = AutoTokenizer.from_pretrained(output)
+    assert (
+        loaded.backend_tokenizer.to_str()
+        == train_tokenizer(ENGLISH + SPANISH, vocab_size=300).backend_tokenizer.to_str()
+    )
+    assert "300 tokens" in capsys.readouterr().out
+
+
+def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, corpus, tmp_path: Path, capsys) -> None:
+    output = tmp_path / "tokenizer"
+    one = ["--source_files", corpus[0], "--output_dir", str(output), "--lowercase", "--max_length", "7"]
+    two = [*one, "--target_files", corpus[1], "--separate_vocabularies", "--algorithm", "character"]
+    script.main([*two, "--target_algorithm", "word", "--normalization", "NFKC"])
+    loaded = VanillaTransformerTokenizer.from_pretrained(output)
+    assert loaded.tokenize("Cat") == list("cat")
+    assert loaded.model_max_length == 7
+    assert loaded.decode(loaded(text_target="La Alfombra")["input_ids"], skip_special_tokens=True) == "la alfombra"
+    with pytest.raises(SystemExit, match="2"):
+        script.main(one)
+    assert "tokenizer.json already" in capsys.readouterr().err
+    script.main([*one, "--overwrite"])
+    assert type(AutoTokenizer.from_pretrained(output)) is PreTrainedTokenizerFast
+    assert not list(output.glob("*_tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source_files", "absent.txt"], "absent.txt"),
+        (["--source_files", "bad.txt"], "bad.txt, line 2"),
+        (["--source_files", "empty.txt"], "corpus is empty"),
+        (["--source_files", "train.en", "--separate_vocabularies"], "needs --target_files"),
+        (["--source_files", "train.en", "--target_algorithm", "word"], "needs --separate_vocabularies"),
+        (["--source_files", "train.en", "--vocab_size", "9"], "--vocab_size 9 is too small for bpe"),
+        (["--source_files", "train.en", "--algorithm", "bpee"], "invalid choice: 'bpee'"),
+        (["--source_files", "train.en", "--output_dir", "bad.txt"], "bad.txt is a file"),
+    ],
+)
+def test_script_errors_are_one_line(script, corpus, tmp_path: Path, monkeypatch, capsys, arguments, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.txt").write_bytes(b"good\n\xff\n")
+    (tmp_path / "empty.txt").write_bytes(b"\n")
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["--output_dir", "out", *arguments])
+    assert message in capsys.readouterr().err.rstrip("\n").rpartition("\n")[2]
+    assert not (tmp_path / "out").exists()
+
+
+def test_script_help_answers_first_questions(script, capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        script.main(["--help"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in ALGORITHMS)
+    assert "train.en --target_files train.de" in text

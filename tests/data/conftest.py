@@ -1,0 +1,9 @@
+import pytest
+
+from hf_vanilla_transformer import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def words():
+    """A tokenizer with one token a word, so that lengths can be counted by eye."""
+    return train_tokenizer(["w"], algorithm="whitespace")

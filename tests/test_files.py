@@ -1,0 +1,182 @@
+import gzip
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.files import (
+    atomic_folder,
+    atomic_write,
+    check_output_file,
+    check_output_folder,
+    read_json_object,
+    read_json_records,
+    read_lines,
+)
+from parallel_text import write
+
+
+@pytest.mark.parametrize("name", ["x.en", "x.en.gz"])
+def test_reads_lines_at_newlines_only(tmp_path, name):
+    path = write(tmp_path / name, "\ufeffone\x85still one\r\n\ntwo\u2028\x0c\nlast")
+    assert list(read_lines(path)) == ["one\x85still one", "", "two\u2028\x0c", "last"]
+
+
+def test_knows_gzip_by_its_first_bytes(tmp_path):
+    assert list(read_lines(write(tmp_path / "x.en", gzip.compress(b"one\ntwo\n")))) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.en", b"good\nb\xe4d\n", r"x\.en, line 2: byte 0xe4 at position 2 is not UTF-8"),
+        ("x.en", gzip.compress(b"some text\n" * 50, mtime=0)[:-12], r"x\.en: incomplete or damaged gzip file"),
+        ("x.gz", None, r"x\.gz: cannot be read \(No such file"),
+    ],
+)
+def test_names_the_fault(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_lines(tmp_path / name))
+
+
+def test_refuses_a_gz_name_over_plain_text(tmp_path):
+    (tmp_path / "x.gz").write_text("plain\n")
+    with pytest.raises(DataError, match="incomplete or damaged gzip file"):
+        list(read_lines(tmp_path / "x.gz"))
+
+
+# Outputs
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A file to read, under several names."""
+    monkeypatch.chdir(tmp_path)
+    Path("k").write_text("a cat\n")
+    Path("folder").mkdir()
+    Path("symbolic").symlink_to("k")
+    os.link("k", "hard")
+    return tmp_path
+
+
+def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
+    with pytest.raises(DataError, match="`output` k is the input hard"):
+        check_output_file("k", ["folder/other", "hard"], "output")
+    with Path("k").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        with pytest.raises(DataError, match="`output` hard is the input -"):
+            check_output_file("hard", ["-"], "output")
+    check_output_file("new", ["-", "k", "missing"], "output")
+    check_output_file("-", ["k"], "output")
+
+
+def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):
+    """As after `>> k`, where each line written would be one more to translate."""
+    for output in ("-", "/dev/stdout"):
+        with Path("hard").open("a") as file, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", file)
+            with pytest.raises(DataError, match=f"`output` {output} is the input k and would replace it"):
+                check_output_file(output, ["new", "k"], "output")
+            check_output_file(output, ["new"], "output")
+
+
+def test_a_file_that_cannot_be_written_is_named(kept):
+    Path("loop").symlink_to("loop")
+    check_output_file("loop", ["k", "loop"], "output")
+    name = "x" * 250
+    with pytest.raises(DataError, match=f"^{name}: cannot be written .File name too long"), atomic_write(name):
+        pytest.fail("there is nothing to write to")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/tty"])
+def test_devices_may_be_both(device):
+    check_output_file(device, [device, "-"], "output")
+
+
+@pytest.mark.parametrize("path", ["-", "/dev/stdout"])
+def test_what_follows_in_a_file_is_kept(path, tmp_path, monkeypatch):
+    """As after `>> file`."""
+    with (tmp_path / "log").open("a") as log:
+        log.write("first ")
+        log.flush()
+        monkeypatch.setattr(sys, "stdout", log)
+        with atomic_write(path) as file:
+            file.write(b"second")
+    assert (tmp_path / "log").read_text() == "first second"
+
+
+def test_a_file_appears_only_once_it_is_complete(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_write(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_written_to_directly(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(tmp_path / "pipe") as file:
+        file.write(b"text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+
+
+def test_a_folder_appears_only_once_it_is_complete(tmp_path):
+    path = tmp_path / "new" / "folder"
+    with pytest.raises(RuntimeError), atomic_folder(path) as folder:
+        (folder / "half").touch()
+        raise RuntimeError
+    assert not path.parent.exists()
+    with atomic_folder(path) as folder:
+        (folder / "file").touch()
+        assert not path.exists()
+    assert [file.name for file in path.iterdir()] == ["file"] and list(path.parent.iterdir()) == [path]
+    with pytest.raises(DataError, match=f"`output_dir` {path} exists and is not an empty folder"), atomic_folder(path):
+        pytest.fail("there is something in it")
+
+
+def test_an_output_folder_may_be_new_or_empty(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        assert check_output_folder(tmp_path / name) == tmp_path / name
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(DataError, match=f"`output_dir` {path} exists and is not an empty folder"):
+            check_output_folder(path)
+    with pytest.raises(DataError, match="cannot be made: Not a directory"), atomic_folder(tmp_path / "file" / "x"):
+        pytest.fail("there is no place for it")
+
+
+# JSON
+
+
+def test_json_records(tmp_path):
+    path = write(tmp_path / "x.jsonl", '\n{"a": 1}\n\n2\n')
+    assert list(read_json_records(path)) == [(f"{path}, line 2", {"a": 1}), (f"{path}, line 4", 2)]
+    path = write(tmp_path / "x.json.gz", '\n[{"a": 1},\n 2]')
+    assert list(read_json_records(path)) == [(f"{path}, row 1", {"a": 1}), (f"{path}, row 2", 2)]
+    with pytest.raises(DataError, match="a JSON array cannot be streamed"):
+        next(read_json_records(path, streaming=True))
+    assert list(read_json_records(write(tmp_path / "empty.json", " \n"))) == []
+
+
+def test_json_object(tmp_path):
+    assert read_json_object(write(tmp_path / "x.json", '{"a": 1}'), "x") == {"a": 1}
+    with pytest.raises(DataError, match=f"{tmp_path} holds no y.json; fetch it"):
+        read_json_object(tmp_path / "y.json", "fetch it")
+    for content, message in (
+        ("{", "cannot be read \\(Exp.*\\)"),
+        (b"\xff", "cannot be read"),
+        ("[]", "holds no JSON object"),
+    ):
+        with pytest.raises(DataError, match=f"x.json {message}.*; save it again$"):
+            read_json_object(write(tmp_path / "x.json", content), "save it again")
