@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import IntEnum
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +21,9 @@ from .reading import PAIR_FEATURES
 logger = logging.get_logger(__name__)
 
 _IDS = datasets.List(datasets.Value("int32"))
+# Outcomes of the length filters.
+_KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
+
 _ENCODED = datasets.Features({"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")})
 
 
@@ -45,16 +47,6 @@ class LengthLimits(NamedTuple):
                 raise DataError(f"`{name}` {limit} leaves room only for the end token; set at least 2")
         if self.ratio is not None and self.ratio < 1:
             raise DataError(f"`max_length_ratio` {self.ratio:g} would drop pairs of equal lengths; set at least 1")
-
-
-class _Outcome(IntEnum):
-    """What the filters make of a pair."""
-
-    KEPT = 0
-    EMPTY = 1
-    TOO_LONG = 2
-    RATIO = 3
-    TRUNCATED = 4
 
 
 @dataclass
@@ -91,13 +83,13 @@ class PairCounts:
             outcomes: Integers of shape (pairs,).
             kept: How many of the pairs are kept.
         """
-        tally = np.bincount(outcomes, minlength=len(_Outcome))
+        tally = np.bincount(outcomes, minlength=_TRUNCATED + 1)
         self.read += len(outcomes)
         self.kept += kept
-        self.empty += int(tally[_Outcome.EMPTY])
-        self.too_long += int(tally[_Outcome.TOO_LONG])
-        self.ratio += int(tally[_Outcome.RATIO])
-        self.truncated += int(tally[_Outcome.TRUNCATED])
+        self.empty += int(tally[_EMPTY])
+        self.too_long += int(tally[_TOO_LONG])
+        self.ratio += int(tally[_RATIO])
+        self.truncated += int(tally[_TRUNCATED])
 
     def __str__(self) -> str:
         """Return e.g. `read 29000, kept 28963: 12 empty, 25 longer than 256`; zero counts are left out."""
@@ -169,7 +161,7 @@ def tokenize_pairs(
 
 def _kept(outcomes: np.ndarray, evaluation: bool) -> np.ndarray:
     """Return a boolean mask of the pairs to keep; evaluation keeps all."""
-    return np.full(len(outcomes), True) if evaluation else np.isin(outcomes, (_Outcome.KEPT, _Outcome.TRUNCATED))
+    return np.full(len(outcomes), True) if evaluation else np.isin(outcomes, (_KEPT, _TRUNCATED))
 
 
 @dataclass
@@ -195,7 +187,7 @@ class _Encoder:
         sources, targets = encoded["input_ids"], encoded["labels"]
         self._check_ends(chain(sources, targets))
         outcomes = [
-            self._outcome(len(source_ids), len(target_ids)) if source.strip() and target.strip() else _Outcome.EMPTY
+            self._outcome(len(source_ids), len(target_ids)) if source.strip() and target.strip() else _EMPTY
             for source, target, source_ids, target_ids in zip(
                 batch["source"], batch["target"], sources, targets, strict=True
             )
@@ -205,17 +197,17 @@ class _Encoder:
             targets = [_truncated(ids, self.limits.target) for ids in targets]
         return {"input_ids": sources, "labels": targets, "outcome": outcomes}
 
-    def _outcome(self, source_length: int, target_length: int) -> _Outcome:
+    def _outcome(self, source_length: int, target_length: int) -> int:
         max_source, max_target, max_ratio = self.limits
         shorter, longer = sorted((source_length, target_length))
         if shorter < 2:
-            return _Outcome.EMPTY
+            return _EMPTY
         too_long = source_length > (max_source or source_length) or target_length > (max_target or target_length)
         if too_long and not self.truncate:
-            return _Outcome.TOO_LONG
+            return _TOO_LONG
         if max_ratio is not None and longer > max_ratio * shorter + RATIO_SLACK:
-            return _Outcome.RATIO
-        return _Outcome.TRUNCATED if too_long else _Outcome.KEPT
+            return _RATIO
+        return _TRUNCATED if too_long else _KEPT
 
     def _check_ends(self, sequences: Iterable[list[int]]) -> None:
         eos = self.tokenizer.eos_token_id

@@ -162,7 +162,7 @@ def test_texts_are_read_once_as_a_stream() -> None:
             "`vocab_size` 9 is below the number of characters",
         ),
         (["a"], {"min_frequency": 0}, ValueError, "`min_frequency` 0 is too small; set at least 1"),
-        (["a"], {"min_frequency": 2, "algorithm": "unigram"}, ValueError, "`min_frequency` 2 has no effect on unigram"),
+        (["a"], {"min_frequency": 2, "algorithm": "unigram"}, ValueError, "2 has no effect on unigram"),
         (["a"], {"max_length": 1}, ValueError, "`max_length` 1 leaves no room before the end token; set at least 2"),
     ],
 )
