@@ -52,17 +52,6 @@ def test_refuses_a_gz_name_over_plain_text(tmp_path):
 # Outputs
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """A file to read, under several names."""
-    monkeypatch.chdir(tmp_path)
-    Path("k").write_text("a cat\n")
-    Path("folder").mkdir()
-    Path("symbolic").symlink_to("k")
-    os.link("k", "hard")
-    return tmp_path
-
-
 def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
     with pytest.raises(DataError, match="`output` k is the input hard"):
         check_output_file("k", ["folder/other", "hard"], "output")
