@@ -1,4 +1,4 @@
-"""A tiny model, batches for it, and comparisons, for the tests of the model."""
+"""A tiny model, batches for it, and comparisons."""
 
 from typing import Any
 
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
-# Before 5.23, FSMT decodes by a cache that contradicts its own logits, and beams of Marian fail where the two
-# vocabularies have different sizes.
+# Before 5.23, FSMT's cache contradicts its logits, and Marian's beam search fails with vocabularies of two sizes.
 BASELINES_DECODE_CORRECTLY = Version(transformers.__version__) >= Version("5.23")
 
 VOCABULARY = 40
@@ -48,29 +47,28 @@ def tiny_model(**changes: Any) -> VanillaTransformerForConditionalGeneration:
     return VanillaTransformerForConditionalGeneration(tiny_config(**changes)).eval()
 
 
+def one_layer_model(**changes: Any) -> VanillaTransformerForConditionalGeneration:
+    return tiny_model(encoder_layers=1, decoder_layers=1, **changes)
+
+
+def randomize(module: nn.Module) -> None:
+    """Draw all parameters, so that biases and norms, which start at 0 and 1, have an effect."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+
+
 def tokens(rows: int, length: int) -> Tensor:
     return torch.randint(4, VOCABULARY, (rows, length))
 
 
-def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-def gradients(model: nn.Module) -> dict[str, Tensor]:
-    taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return taken
-
-
-def close_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert actual.keys() == expected.keys()
-    assert max(grad.abs().max() for grad in expected.values()) > 1e-3
-    for name, grad in expected.items():
-        torch.testing.assert_close(actual[name], grad, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+def padded_source(rows: int = 3) -> dict[str, Tensor]:
+    """Sources of two to six tokens, padded on the right."""
+    mask = (torch.arange(6)[None] < torch.arange(rows)[:, None] * 2 % 5 + 2).long()
+    return {"input_ids": tokens(rows, 6).masked_fill(mask == 0, 0), "attention_mask": mask}
 
 
 def batch_with_padding() -> dict[str, Tensor]:
-    """Two sources and targets; the second of each is padded, on the right and on the left in turn."""
+    """Two sources and targets; the second source is padded on the right, the second target on the left."""
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
     return {
         "input_ids": tokens(2, 6),
@@ -78,3 +76,32 @@ def batch_with_padding() -> dict[str, Tensor]:
         "decoder_input_ids": tokens(2, 5),
         "decoder_attention_mask": torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]),
     }
+
+
+def labelled_batch(rows: int = 4, length: int = 7) -> dict[str, Tensor]:
+    """Sources, and labels of unequal lengths, padded on the right."""
+    labels = tokens(rows, length)
+    for row in range(rows):
+        labels[row, length - row % 4 :] = -100
+    source = tokens(rows, length + 1)
+    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Take the gradients out of a model."""
+    taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return taken
+
+
+def close_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    assert actual.keys() == expected.keys()
+    assert max(grad.abs().max() for grad in expected.values()) > 1e-3
+    for name, grad in expected.items():
+        torch.testing.assert_close(
+            actual[name], grad, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: name + text
+        )

@@ -9,9 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
-from hf_vanilla_transformer.model import modeling_vanilla_transformer
 from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
-from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -55,7 +53,7 @@ class TestLinear:
         [lambda x: x.transpose(0, 1), lambda x: x[:, ::2], lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., 8:]],
         ids=["transposed", "every other", "expanded", "columns"],
     )
-    def test_inputs_that_do_not_lie_in_one_piece(self, change):
+    def test_non_contiguous_inputs(self, change):
         x = torch.randn(4, 6, 24)
         layer = nn.Linear(change(x).shape[-1], 12)
         fast, plain = cpu_ops.apply_linear(layer, change(x)), layer(change(x))
@@ -63,14 +61,14 @@ class TestLinear:
         # The gradient of a sum is one number, seen as many.
         close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, plain)))
 
-    def test_a_weight_that_is_a_part_of_another(self):
+    def test_non_contiguous_weights(self):
         layer = nn.Linear(8, 12)
         layer.weight = nn.Parameter(torch.randn(12, 20)[:, 4:12])
         assert not (layer.weight.is_contiguous() or layer.weight.T.is_contiguous())
         x = torch.randn(3, 8)
         close(cpu_ops.apply_linear(layer, x), layer(x))
 
-    def test_only_the_gradients_that_are_wanted(self):
+    def test_only_required_gradients(self):
         layer = nn.Linear(4, 6).requires_grad_(False)
         x = torch.randn(3, 4, requires_grad=True)
         cpu_ops.apply_linear(layer, x).sum().backward()
@@ -90,7 +88,7 @@ class TestLinear:
         assert cpu_ops.apply_linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-    def test_other_types_go_the_plain_way(self, dtype):
+    def test_other_dtypes_use_the_layer(self, dtype):
         layer = nn.Linear(4, 6, dtype=dtype)
         assert not taken(layer, torch.randn(3, 4, dtype=dtype))
 
@@ -99,7 +97,7 @@ class TestLinear:
         layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
         assert not taken(layer, torch.randn(3, 4)) and seen
 
-    def test_another_forward_is_called(self):
+    def test_a_patched_forward_is_called(self):
         class Doubled(nn.Linear):
             def forward(self, x: Tensor) -> Tensor:
                 return 2 * super().forward(x)
@@ -111,7 +109,7 @@ class TestLinear:
         replaced.forward = partial(F.linear, weight=torch.ones(6, 4))
         close(cpu_ops.apply_linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
 
-    def test_whoever_watches_operations_sees_the_plain_ones(self):
+    def test_dispatch_modes_and_transforms_see_standard_ops(self):
         layer, x = nn.Linear(4, 6), torch.randn(3, 4)
         with FlopCounterMode(display=False) as counter:
             cpu_ops.apply_linear(layer, x)
@@ -122,7 +120,7 @@ class TestLinear:
 
     # PyTorch's own rules of such derivatives are made by what it has deprecated.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-    def test_derivatives_forward_and_sparse_weights_go_the_plain_way(self):
+    def test_forward_mode_and_sparse_tensors_use_standard_ops(self):
         layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
         with torch.autograd.forward_ad.dual_level(), torch.no_grad():
             dual = cpu_ops.apply_linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
@@ -134,7 +132,7 @@ class TestLinear:
         assert not taken(nn.Linear(4, 6), torch.randn(3, 4))
 
     @pytest.mark.parametrize("skip_logits", [True, False], ids=["skip_logits", "logits"])
-    def test_the_model_learns_the_same(self, monkeypatch, skip_logits):
+    def test_the_model_has_the_same_gradients(self, monkeypatch, skip_logits):
         model = tiny_model(activation_function="gelu").train()
         batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
         found = {}
@@ -147,7 +145,7 @@ class TestLinear:
         close_gradients(found[True][1], found[False][1])
 
 
-class TestDropOut:
+class TestDropout:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
     @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
     def test_zeroes_a_share_and_keeps_the_mean(self, p, dtype):
@@ -171,7 +169,7 @@ class TestDropOut:
             flat = kept.flatten()
             assert abs((flat[:-distance] * flat[distance:]).mean() * 4) < 5 / flat.numel() ** 0.5
 
-    def test_a_seed_gives_a_mask(self):
+    def test_a_seed_determines_the_mask(self):
         x = torch.randn(7, 11)
         masks = []
         for seed in (1, 1, 2):
@@ -196,7 +194,7 @@ class TestDropOut:
 
     # Its successor is not in all versions that are supported.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
-    def test_a_layer_computed_again_drops_the_same(self):
+    def test_gradient_checkpointing_repeats_the_mask(self):
         model = tiny_model(dropout=0.4).train()
         batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
         found = []
@@ -216,9 +214,9 @@ MASKS = {
 }
 
 
-class TestShortAttention:
+class TestBmmAttention:
     @pytest.mark.parametrize("mask", MASKS)
-    def test_equals_the_plain_way(self, mask):
+    def test_equals_eager_attention(self, mask):
         q, k, v = (torch.randn(2, 3, length, width, requires_grad=True) for length, width in ((5, 8), (7, 8), (7, 6)))
         attention_mask, module = MASKS[mask](), nn.Module()
         module.is_causal = False
@@ -244,7 +242,7 @@ class TestShortAttention:
         )
 
     @pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
-    def test_a_query_that_may_look_nowhere_gets_nothing_as_from_sdpa(self, dtype):
+    def test_a_query_without_visible_keys_gets_0_as_from_sdpa(self, dtype):
         module = nn.Module()
         module.is_causal = False
         q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
@@ -263,7 +261,7 @@ class TestShortAttention:
         out, _ = cpu_ops.bmm_attention(module, q, k, v, None, 0.3, dropout=0.5)
         assert out.std() > 0 and abs(out.mean() - 1) < 0.1
 
-    def test_where_it_is_taken(self):
+    def test_when_it_is_used(self):
         def state(rows: int, length: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(rows, 8, length, 4, dtype=dtype)
 
@@ -277,7 +275,7 @@ class TestShortAttention:
             assert cpu_ops.use_bmm_attention(state(32, 1, fp32), state(32, 20, fp32))
             assert not cpu_ops.use_bmm_attention(state(32, 20, fp32), state(32, 20, fp32))
 
-    def test_bfloat16_errs_no_more_than_the_plain_way(self):
+    def test_bfloat16_errors_are_no_larger_than_eager(self):
         torch.manual_seed(0)
         model = tiny_model(encoder_attention_heads=4, decoder_attention_heads=4).train()
         batch = {"input_ids": tokens(20, 9), "labels": tokens(20, 8)}
@@ -323,85 +321,3 @@ class TestPacking:
         fresh = model(source, decoder_input_ids=torch.full((2, 1), model.config.decoder_start_token_id)).logits[:, 0]
         torch.testing.assert_close(after[0], fresh.float(), rtol=2e-2, atol=2e-2)
         assert not torch.equal(after[-1], before)
-
-
-class TestBeams:
-    """The beams of a sentence share its encoder side; the plain way is a copy for each."""
-
-    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-    @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
-    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
-    def test_equal_those_of_copied_sources(self, monkeypatch, changes, options, implementation):
-        model = tiny_model(attn_implementation=implementation, **changes)
-        source = tokens(4, 6)
-        mask = (torch.arange(6)[None] < torch.tensor([[6], [3], [5], [2]])).long()
-        options = {
-            "num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True,
-            "output_attentions": implementation == "eager", **options,
-        }  # fmt: skip  # one option after the other
-
-        def decode():
-            torch.manual_seed(5)
-            return model.generate(source, attention_mask=mask, **options)
-
-        shared = decode()
-        # Without ours, those of transformers.
-        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
-        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_reorder_cache")
-        copied = decode()
-        assert torch.equal(shared.sequences, copied.sequences)
-        close(shared.sequences_scores, copied.sequences_scores)
-        assert len(shared.past_key_values.cross_attention_cache.layers[0].keys) == 4
-        assert len(copied.past_key_values.cross_attention_cache.layers[0].keys) == 12
-        for mine, other in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
-            for one, another in zip(mine, other, strict=True):
-                close(one, another)
-
-    @pytest.mark.parametrize("num_beams", [1, 3])
-    def test_several_samples_share_too(self, num_beams):
-        model, source = tiny_model(), tokens(2, 5)
-        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
-        assert len(model.generate(source, **options)) == 6
-
-    def test_rows_for_one_source(self):
-        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
-        encoded = model.model.encoder(source)
-        folded = model(encoder_outputs=encoded, decoder_input_ids=target).logits
-        copied = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
-        close(folded, copied)
-
-    @pytest.mark.parametrize("repeated", [False, True], ids=["one copy", "copies"])
-    def test_going_on_from_a_cache_with_several_rows(self, repeated):
-        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
-        mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-        encoded = model.model.encoder(source, mask)
-        given = {"encoder_outputs": encoded, "attention_mask": mask}
-        start = torch.ones(2, 1, dtype=torch.long)
-        cache = model(**given, decoder_input_ids=start, use_cache=True).past_key_values
-        cache.self_attention_cache.batch_repeat_interleave(3)
-        if repeated:
-            cache.cross_attention_cache.batch_repeat_interleave(3)
-        stepped = model(**given, decoder_input_ids=target, past_key_values=cache).logits
-        whole = torch.cat([start.repeat_interleave(3, 0), target], 1)
-        copied = model(source.repeat_interleave(3, 0), mask.repeat_interleave(3, 0), decoder_input_ids=whole).logits
-        close(stepped, copied[:, 1:])
-
-    def test_flash_attention_gets_a_copy_of_the_source_for_each_row(self, monkeypatch):
-        """It would take the source's mask for one of the queries; a stand-in sees what it would be given."""
-        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
-        expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
-        monkeypatch.setattr(modeling_vanilla_transformer, "is_flash_attention_requested", lambda config: True)
-        seen = []
-        layer = model.model.decoder.layers[0]
-        mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
-        encoded = model.model.encoder(source)
-        close(model(encoder_outputs=encoded, decoder_input_ids=target).logits, expected)
-        layer.register_forward_pre_hook(lambda module, args: seen.append((args[2].shape[0], args[3].shape[0])))
-        model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target)
-        assert seen == [(6, 6)]
-
-    def test_rows_that_do_not_share_out(self):
-        model = tiny_model()
-        encoded = model.model.encoder(tokens(2, 5))
-        with pytest.raises(ValueError, match="5 rows for 2 encoded sources"):
-            model(encoder_outputs=encoded, decoder_input_ids=tokens(5, 4))

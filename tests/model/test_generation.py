@@ -1,4 +1,4 @@
-"""`generate()`: every way of decoding against what the model's own logits say, and against each other."""
+"""`generate()` against the model's own logits, and its options against each other."""
 
 import threading
 
@@ -15,38 +15,33 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import train_tokenizer
-from tiny import VOCABULARIES, VOCABULARY, close, tiny_model, tokens
+from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from tiny import VOCABULARIES, VOCABULARY, close, padded_source, tiny_model, tokens
 
-# Without an end token every output has all its tokens, so that outputs of one call can be compared row by row.
+# Without an end token all outputs have the same length and can be compared row by row.
 ENDLESS = {"eos_token_id": None, "max_new_tokens": 7}
 SHAPES = {
-    "paper": {"decoder_layers": 2},
+    "paper": {},
     "two vocabularies": VOCABULARIES["tied"],
-    "pre-norm": {"norm_position": "pre", "decoder_layers": 2},
-    "learned positions": {"position_embedding_type": "learned", "decoder_layers": 2},
+    "pre-norm": {"norm_position": "pre"},
+    "learned positions": {"position_embedding_type": "learned"},
 }
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 
 
 def varied_model(**changes):
-    """A model whose output projection is untied: with tied weights an untrained model repeats its input for ever."""
-    return tiny_model(**{**SHAPES["paper"], **changes, "tie_word_embeddings": False})
-
-
-def padded_source():
-    source, mask = tokens(3, 6), torch.ones(3, 6, dtype=torch.long)
-    mask[1, 4:] = 0
-    return {"input_ids": source.masked_fill(mask == 0, 0), "attention_mask": mask}
+    """A model with an untied output: with tied weights an untrained model repeats its input forever."""
+    return tiny_model(**{"encoder_layers": 1, "decoder_layers": 2, **changes, "tie_word_embeddings": False})
 
 
 def log_probs(model, source, target):
-    """Return the log-probabilities (B, T, V) of the next token after each token of `target`, without a cache."""
+    """Log-probabilities (B, T, V) of the token after each one of `target`, without a cache."""
     with torch.no_grad():
         return model(**source, decoder_input_ids=target, use_cache=False).logits.log_softmax(-1)
 
 
 def by_hand(model, source, steps, start=None):
-    """Greedy decoding, one whole forward pass for each token."""
+    """Greedy decoding by one uncached forward pass per token."""
     target = torch.ones(len(source["input_ids"]), 1, dtype=torch.long) if start is None else start
     for _ in range(steps):
         target = torch.cat([target, log_probs(model, source, target)[:, -1:].argmax(-1)], 1)
@@ -54,7 +49,7 @@ def by_hand(model, source, steps, start=None):
 
 
 def every_sequence(model, source, steps):
-    """Return the best score there is, by trying all sequences of so many tokens."""
+    """Best sequence of `steps` tokens and its score, by trying all."""
     beams, scores = torch.ones(1, 1, dtype=torch.long), torch.zeros(1)
     for _ in range(steps):
         several = {name: value.expand(len(beams), -1) for name, value in source.items()}
@@ -78,8 +73,8 @@ class TestSearch:
         assert torch.equal(model.generate(**source, **ENDLESS, use_cache=use_cache), by_hand(model, source, 7))
 
     @EVERY_SHAPE
-    def test_beams_find_what_trying_everything_finds(self, changes):
-        """As many beams as there are sequences of one token less leave nothing out."""
+    def test_enough_beams_find_the_best_sequence(self, changes):
+        """With a beam for every sequence of one token less, nothing is pruned."""
         model = varied_model(**{**changes, "vocab_size": 12, "decoder_vocab_size": 12})
         source = {"input_ids": torch.randint(4, 12, (1, 5)), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
         out = model.generate(
@@ -97,7 +92,7 @@ class TestSearch:
 
     @EVERY_SHAPE
     @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
-    def test_beams_report_the_log_probability_of_what_they_return(self, changes, use_cache):
+    def test_beam_scores_are_log_probabilities(self, changes, use_cache):
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.0, "use_cache": use_cache}
         out = model.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
@@ -109,6 +104,10 @@ class TestSearch:
         close(model.compute_transition_scores(out.sequences, out.scores, out.beam_indices), chosen)
         ranked = out.sequences_scores.view(3, 3)
         assert (ranked.diff(dim=1) <= 0).all()
+
+    def test_sources_have_different_outputs(self):
+        out = varied_model().generate(**padded_source(), **ENDLESS)
+        assert len({tuple(row) for row in out.tolist()}) == 3
 
     @EVERY_SHAPE
     def test_transition_scores_of_greedy(self, changes):
@@ -127,7 +126,7 @@ class TestSearch:
         assert drawn.gt(0).sum() > 5
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["sampling", "beam sampling"])
-    def test_samples_of_one_seed_are_equal(self, num_beams):
+    def test_a_seed_determines_the_samples(self, num_beams):
         model, source = varied_model(), padded_source()
         options = {**ENDLESS, "do_sample": True, "num_beams": num_beams, "num_return_sequences": 2}
 
@@ -158,12 +157,12 @@ class TestConstraints:
         late = model.generate(**source, eos_token_id=soon, max_new_tokens=7, min_new_tokens=4)
         assert not (late[0, 1:5] == soon).any()
 
-    def test_after_its_end_a_row_is_padding(self):
+    def test_finished_rows_are_padded(self):
         model, source = varied_model(), padded_source()
         ends = by_hand(model, source, 3)[0, 2].item()
         out = model.generate(**source, eos_token_id=ends, max_new_tokens=7)
-        place = out[0].tolist().index(ends)
-        assert (out[0, place + 1 :] == model.config.pad_token_id).all()
+        end = out[0].tolist().index(ends)
+        assert (out[0, end + 1 :] == model.config.pad_token_id).all()
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
     def test_bad_words(self, num_beams):
@@ -186,7 +185,7 @@ class TestConstraints:
 
     def test_custom_processor_and_stopping_criterion(self):
         class Descend(LogitsProcessor):
-            """Leaves only the token one below the last."""
+            """Allows only the token one below the last."""
 
             def __call__(self, input_ids, scores):
                 allowed = torch.full_like(scores, -torch.inf)
@@ -211,7 +210,7 @@ class TestInputs:
     @EVERY_SHAPE
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
     @pytest.mark.parametrize("side", ["left", "right"])
-    def test_a_batch_decodes_as_its_sentences_do(self, changes, num_beams, side):
+    def test_a_batch_equals_its_sentences_alone(self, changes, num_beams, side):
         model = varied_model(**changes)
         sources = [tokens(1, length) for length in (6, 3, 5)]
         masks = [torch.ones_like(source) for source in sources]
@@ -227,7 +226,7 @@ class TestInputs:
         assert torch.equal(together, torch.cat(alone))
 
     @EVERY_SHAPE
-    def test_a_prefix_padded_on_the_left_goes_on_as_it_does_alone(self, changes):
+    def test_a_left_padded_prefix_equals_the_prefix_alone(self, changes):
         model, source = varied_model(**changes), tokens(2, 5)
         short, long = torch.tensor([[1, 7]]), torch.tensor([[1, 9, 8, 7]])
         prefixes = torch.cat([torch.cat([torch.zeros(1, 2, dtype=torch.long), short], 1), long])
@@ -238,7 +237,7 @@ class TestInputs:
         assert torch.equal(out[1:], model.generate(source[1:], decoder_input_ids=long, **ENDLESS))
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    def test_embeddings_or_encoder_outputs_stand_for_tokens(self, num_beams):
+    def test_embeddings_or_encoder_outputs_instead_of_tokens(self, num_beams):
         model, source = varied_model(), padded_source()
         options = {**ENDLESS, "num_beams": num_beams, "attention_mask": source["attention_mask"]}
         expected = model.generate(source["input_ids"], **options)
@@ -249,7 +248,7 @@ class TestInputs:
 
     @EVERY_SHAPE
     @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
-    def test_going_on_from_a_cache(self, changes, masked):
+    def test_continue_from_a_cache(self, changes, masked):
         model, source = varied_model(**changes), padded_source()
         once = model.generate(**source, **ENDLESS)
         first = model.generate(**source, **{**ENDLESS, "max_new_tokens": 3}, return_dict_in_generate=True)
@@ -263,8 +262,8 @@ class TestInputs:
         assert torch.equal(second, once)
 
     @EVERY_SHAPE
-    def test_going_on_from_the_cache_of_several_samples(self, changes):
-        """It holds the encoder's keys and values of each source once."""
+    def test_continue_from_the_cache_of_several_samples(self, changes):
+        """The cache holds each source once."""
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "do_sample": True, "num_return_sequences": 3, "return_dict_in_generate": True}
         first = model.generate(**source, **options)
@@ -275,7 +274,7 @@ class TestInputs:
 
     @pytest.mark.parametrize("cache", ["dynamic", "static"])
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    def test_a_source_of_padding_decodes_alike_everywhere(self, num_beams, cache):
+    def test_a_source_of_padding(self, num_beams, cache):
         model, source = varied_model(), padded_source()
         source["attention_mask"][2] = 0
         options = {**ENDLESS, "num_beams": num_beams, "cache_implementation": cache}
@@ -299,11 +298,11 @@ class TestOutputs:
     def test_attentions_and_states_of_each_step(self, num_beams):
         model, source = varied_model(), padded_source()
         model.set_attn_implementation("eager")
-        asked = {"output_attentions": True, "output_hidden_states": True, "output_scores": True, "output_logits": True}
-        out = model.generate(**source, **ENDLESS, num_beams=num_beams, **asked, return_dict_in_generate=True)
+        flags = {"output_attentions": True, "output_hidden_states": True, "output_scores": True, "output_logits": True}
+        out = model.generate(**source, **ENDLESS, num_beams=num_beams, **flags, return_dict_in_generate=True)
         rows = 3 * num_beams
-        assert [weights.shape for weights in out.encoder_attentions] == [(3, 4, 6, 6)] * 2
-        assert [state.shape for state in out.encoder_hidden_states] == [(3, 6, 16)] * 3
+        assert [weights.shape for weights in out.encoder_attentions] == [(3, 4, 6, 6)]
+        assert [state.shape for state in out.encoder_hidden_states] == [(3, 6, 16)] * 2
         assert len(out.scores) == len(out.logits) == len(out.cross_attentions) == len(out.decoder_attentions) == 7
         for step, (cross, own, states) in enumerate(
             zip(out.cross_attentions, out.decoder_attentions, out.decoder_hidden_states, strict=True)
@@ -342,7 +341,7 @@ class TestSpeculation:
         assert calls
 
     @EVERY_SHAPE
-    def test_looking_up_the_prompt_changes_no_token(self, changes):
+    def test_prompt_lookup_changes_no_token(self, changes):
         model, source = varied_model(**changes), {"input_ids": tokens(1, 6)}
         prefix = torch.tensor([[1, 7, 8, 9, 7, 8]])
         expected = model.generate(**source, decoder_input_ids=prefix, **ENDLESS)
@@ -354,7 +353,7 @@ class TestCaches:
     @EVERY_SHAPE
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
     @pytest.mark.parametrize("cache", ["dynamic", "static"])
-    def test_of_every_kind_give_the_same_tokens(self, changes, num_beams, cache):
+    def test_equal_no_cache(self, changes, num_beams, cache):
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "num_beams": num_beams}
         expected = model.generate(**source, **options, use_cache=False)
@@ -371,7 +370,7 @@ class TestCaches:
 
     @EVERY_SHAPE
     def test_compiled_decoding_is_one_graph_for_all_steps(self, changes):
-        model, source = varied_model(**changes), padded_source()
+        model, source = varied_model(**changes, decoder_layers=1), padded_source()
         expected = model.generate(**source, **ENDLESS)
         graphs = []
 
@@ -387,3 +386,42 @@ class TestCaches:
         # One for the first token, where the cross-attention cache is filled, and one for all that follow.
         assert len(graphs) == 2
         torch._dynamo.reset()
+
+
+class TestSharedSources:
+    """Beams and samples share the encoder side of their source."""
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
+    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
+    def test_equal_beams_of_repeated_sources(self, monkeypatch, changes, options, implementation):
+        model = tiny_model(attn_implementation=implementation, **changes)
+        source = tokens(4, 6)
+        mask = (torch.arange(6)[None] < torch.tensor([[6], [3], [5], [2]])).long()
+        options = {
+            "num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True,
+            "output_attentions": implementation == "eager", **options,
+        }  # fmt: skip  # one option after the other
+
+        def decode():
+            torch.manual_seed(5)
+            return model.generate(source, attention_mask=mask, **options)
+
+        shared = decode()
+        # Without the overrides transformers repeats the sources.
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
+        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_reorder_cache")
+        copied = decode()
+        assert torch.equal(shared.sequences, copied.sequences)
+        close(shared.sequences_scores, copied.sequences_scores)
+        assert len(shared.past_key_values.cross_attention_cache.layers[0].keys) == 4
+        assert len(copied.past_key_values.cross_attention_cache.layers[0].keys) == 12
+        for step, expected in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
+            for weights, other in zip(step, expected, strict=True):
+                close(weights, other)
+
+    @pytest.mark.parametrize("num_beams", [1, 3])
+    def test_samples_share_their_source(self, num_beams):
+        model, source = tiny_model(), tokens(2, 5)
+        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
+        assert len(model.generate(source, **options)) == 6

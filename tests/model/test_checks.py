@@ -1,0 +1,69 @@
+"""Errors about inputs name the argument, its value or shape, and what would do."""
+
+import pytest
+import torch
+
+from tiny import batch_with_padding, tiny_model, tokens
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`"),
+        ({"input_ids"}, "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`"),
+        ({"decoder_input_ids"}, "exactly one of `input_ids` and `inputs_embeds`"),
+        ({"labels"}, "exactly one of `input_ids` and `inputs_embeds`"),
+        ({"input_ids", "inputs_embeds", "labels"}, "exactly one of `input_ids` and `inputs_embeds`"),
+        (
+            {"input_ids", "decoder_input_ids", "decoder_inputs_embeds"},
+            "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`",
+        ),
+    ],
+    ids=["none", "source only", "target only", "labels only", "source twice", "target twice"],
+)
+def test_missing_and_doubled_inputs_raise(inputs, message):
+    given = {name: torch.randn(1, 3, 16) if "embeds" in name else tokens(1, 3) for name in inputs}
+    with pytest.raises(ValueError, match=message):
+        tiny_model()(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_ids": torch.full((2, 6), 40)}, r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer"),
+        (
+            {"decoder_input_ids": torch.tensor([[1, 2, -100, 4, 5]] * 2)},
+            "`decoder_input_ids` has -100 at",
+        ),
+        ({"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)}, r"`labels` has 99 at \[0, 4\]"),
+        ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
+        ({"attention_mask": torch.ones(1, 6)}, r"`attention_mask` has shape \(1, 6\).*\(2, 6\)"),
+        (
+            {"decoder_attention_mask": torch.ones(2, 7)},
+            r"`decoder_attention_mask` has shape \(2, 7\).*\(2, 5\)",
+        ),
+        (
+            {"attention_mask": torch.ones(2, 1, 1, 6, dtype=torch.long)},
+            r"`attention_mask` has dtype torch.int64.*boolean.*or of floats",
+        ),
+        ({"attention_mask": torch.ones(2, 1, 6)}, r"`attention_mask` has shape \(2, 1, 6\).*\(2, 6\)"),
+        ({"input_ids": torch.ones(2, 6)}, "`input_ids` has dtype torch.float32, but ids are integers"),
+        ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have shape \(2, 4\).*\(2, 5\)"),
+        (
+            {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
+            r"`attention_mask` has shape \(2, 6\).*\(2, 4\)",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_inconsistent_inputs_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model()(**batch_with_padding() | changes)
+
+
+def test_a_mask_covers_the_cached_tokens_too():
+    model, batch = tiny_model(), batch_with_padding()
+    cache = model(**batch).past_key_values
+    step = {**batch, "decoder_input_ids": tokens(2, 1), "past_key_values": cache}
+    with pytest.raises(ValueError, match=r"`decoder_attention_mask` has shape \(2, 5\).*\(2, 6\), cached"):
+        model(**step)

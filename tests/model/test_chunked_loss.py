@@ -1,0 +1,203 @@
+"""The loss without stored logits against the loss with them, gradients included."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
+from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss, summed_loss_without_logits
+from tiny import VOCABULARY, close, close_gradients, gradients, labelled_batch, one_layer_model
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["float32", "float64"]
+)
+@pytest.mark.parametrize(
+    ("chunk_elements", "chunks_per_block"),
+    [(2**23, 4), (3 * VOCABULARY, 4), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
+    ids=["one chunk", "chunks", "blocks", "chunks in blocks"],
+)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"lm_head_bias": True},
+        {"tie_word_embeddings": False, "lm_head_bias": True},
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY + 7},
+    ],
+    ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
+)
+def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_per_block, dtype, tolerance):
+    monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(chunked_loss, "CHUNKS_PER_BLOCK", chunks_per_block)
+    model, batch = one_layer_model(**changes).to(dtype), labelled_batch()
+    if model.lm_head.bias is not None:
+        nn.init.normal_(model.lm_head.bias)
+    stored = model(**batch, smoothing=0.1)
+    stored.loss.backward()
+    expected = gradients(model)
+    skipped = model(**batch, smoothing=0.1, skip_logits=True)
+    assert skipped.logits is None and stored.logits is not None
+    assert skipped.loss.dtype == dtype
+    torch.testing.assert_close(skipped.loss, stored.loss, rtol=tolerance, atol=tolerance)
+    skipped.loss.backward()
+    actual = gradients(model)
+    close_gradients(actual, expected, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("chunk_elements", "chunks"), [(3 * VOCABULARY, [3, 3, 3]), (1, [1] * 9), (2**23, [9])], ids=["3 rows", "1", "all"]
+)
+def test_chunk_sizes(monkeypatch, chunk_elements, chunks):
+    monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)
+    sizes, log_softmax = [], Tensor.log_softmax
+
+    def recording_log_softmax(logits: Tensor, dim: int) -> Tensor:
+        sizes.append(len(logits))
+        return log_softmax(logits, dim)
+
+    monkeypatch.setattr(Tensor, "log_softmax", recording_log_softmax)
+    labels = torch.randint(4, VOCABULARY, (2, 5))
+    labels[0, 0] = IGNORE_INDEX
+    summed_loss_without_logits(torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), labels, 0.1)
+    assert sizes == chunks
+
+
+def test_no_gradients_without_grad_mode(monkeypatch):
+    products, multiply = [], chunked_loss.linear_forward
+    monkeypatch.setattr(
+        chunked_loss,
+        "linear_forward",
+        lambda *arguments: products.append(1) or multiply(*arguments),
+    )
+    states, head, labels = torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), torch.randint(0, VOCABULARY, (2, 5))
+    with torch.no_grad():
+        without = summed_loss_without_logits(states, head, labels, 0.1)
+    assert len(products) == 1
+    torch.testing.assert_close(summed_loss_without_logits(states, head, labels, 0.1), without)
+    assert len(products) == 4
+
+
+def test_skip_logits_under_bf16_autocast():
+    model, batch = one_layer_model(lm_head_bias=True), labelled_batch(rows=8)
+    model(**batch, smoothing=0.1).loss.backward()
+    exact = gradients(model)
+    results = {}
+    for skip_logits in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
+        loss.backward()
+        results[skip_logits] = (loss, gradients(model))
+    (stored_loss, stored), (skipped_loss, skipped) = results[False], results[True]
+    assert skipped_loss.dtype == torch.float32
+    # A bfloat16 number has 8 significant bits, so one rounding errs by up to 2**-9 = 0.2 %. The losses differ only
+    # in the order of sums over equally rounded logits; a gradient passes some ten roundings in either case.
+    torch.testing.assert_close(skipped_loss, stored_loss, rtol=2e-3, atol=0)
+    for name, grad in exact.items():
+        error = (skipped[name] - grad).norm() / grad.norm()
+        stored_error = (stored[name] - grad).norm() / grad.norm()
+        assert error < max(2 * stored_error, 0.02), name
+
+
+def test_backward_twice_adds_up():
+    states = torch.randn(2, 3, 8, requires_grad=True)
+    head, labels = nn.Linear(8, 13), torch.randint(0, 13, (2, 3))
+    loss = summed_loss_without_logits(states, head, labels, 0.1)
+    loss.backward(retain_graph=True)
+    once = [tensor.grad.clone() for tensor in (states, head.weight, head.bias)]
+    (2 * loss).backward()
+    for tensor, grad in zip((states, head.weight, head.bias), once, strict=True):
+        torch.testing.assert_close(tensor.grad, 3 * grad)
+
+
+def test_two_losses_of_one_head_add_their_gradients():
+    head, labels = nn.Linear(8, 13).double(), torch.randint(0, 13, (2, 2, 3))
+    states = torch.randn(2, 2, 3, 8, dtype=torch.float64)
+    sum(summed_loss_without_logits(states[i], head, labels[i], 0.1) for i in range(2)).backward()
+    actual, head.weight.grad = head.weight.grad, None
+    sum(summed_loss(head(states[i]), labels[i], 0.1) for i in range(2)).backward()
+    torch.testing.assert_close(actual, head.weight.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_the_chunked_loss_by_finite_differences():
+    states = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
+    head, labels = nn.Linear(4, 6).double(), torch.tensor([[1, 5, IGNORE_INDEX]])
+    summed_loss_without_logits(states, head, labels, 0.2).backward()
+    step = 1e-6
+    for tensor in (states, head.weight, head.bias):
+        flat = tensor.data.view(-1)
+        for index in range(0, flat.numel(), 5):
+            flat[index] += step
+            above = summed_loss_without_logits(states, head, labels, 0.2).item()
+            flat[index] -= 2 * step
+            below = summed_loss_without_logits(states, head, labels, 0.2).item()
+            flat[index] += step
+            assert tensor.grad.view(-1)[index].item() == pytest.approx((above - below) / (2 * step), abs=1e-6)
+
+
+def test_the_op_passes_opcheck():
+    states, weight, bias = torch.randn(6, 8), torch.randn(13, 8), torch.randn(13)
+    labels = torch.tensor([1, 2, IGNORE_INDEX, 3, 12, 0])
+    tensors = [tensor.requires_grad_() for tensor in (states, weight, bias)]
+    for arguments in ((*tensors, labels, 0.1, True), (*tensors[:2], None, labels, 0.0, True)):
+        torch.library.opcheck(chunked_loss.chunked_cross_entropy, arguments)
+
+
+def test_compiles_to_one_graph():
+    """With the plain backend, which needs no compiler; what it runs is what any backend would be given."""
+    model, batch = one_layer_model().train(), labelled_batch()
+    loss = model(**batch, smoothing=0.1, skip_logits=True).loss
+    loss.backward()
+    expected = gradients(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    other = compiled(**batch, smoothing=0.1, skip_logits=True).loss
+    close(other, loss)
+    other.backward()
+    actual = gradients(model)
+    close_gradients(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_label_smoothing_is_summed_exactly_under_autocast(dtype):
+    """A sum over all states and words is beyond float16."""
+    states, head = torch.randn(4, 4000, 8) + 1, nn.Linear(8, 13, bias=False)
+    with torch.no_grad():
+        head.weight -= 3
+    labels = torch.randint(0, 13, (4, 4000))
+    expected = summed_loss(head(states), labels, 0.1)
+    with torch.autocast("cpu", dtype):
+        found = summed_loss_without_logits(states, head, labels, 0.1)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+
+
+def test_a_hook_on_the_output_projection_is_called():
+    head, states, labels = nn.Linear(8, 13), torch.randn(2, 3, 8), torch.randint(0, 13, (2, 3))
+    head.register_forward_hook(lambda module, inputs, logits: logits / 2)
+    expected = summed_loss(head(states), labels, 0.1)
+    torch.testing.assert_close(summed_loss_without_logits(states, head, labels, 0.1), expected)
+
+
+def test_second_derivatives_raise():
+    head, states = nn.Linear(8, 13), torch.randn(2, 3, 8, requires_grad=True)
+    loss = summed_loss_without_logits(states, head, torch.randint(0, 13, (2, 3)), 0.1)
+    with pytest.raises(RuntimeError, match="no second derivatives; leave out `skip_logits`"):
+        torch.autograd.grad(loss, states, create_graph=True)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float16", "autocast"])
+@pytest.mark.parametrize(
+    ("count", "width", "scale"), [(100_000, 4, 1e-5), (2, 1e-3, 1e5)], ids=["mean of many", "scaled up"]
+)
+def test_sums_beyond_float16_do_not_overflow(count, width, scale, autocast):
+    """Gradients summed over the labels are, and what a scaler multiplies the loss by; the products of both are not."""
+    exact, labels = nn.Linear(8, 13, bias=False), torch.full((1, count), 3)
+    states = width * (torch.randn(1, count, 8) + 1)
+    (scale * summed_loss(exact(states), labels, 0.1)).backward()
+    head = nn.Linear(8, 13, bias=False)
+    head.load_state_dict(exact.state_dict())
+    head.to(torch.float32 if autocast else torch.float16)
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        loss = summed_loss_without_logits(states.to(head.weight.dtype), head, labels, 0.1)
+    (scale * loss).backward()
+    torch.testing.assert_close(head.weight.grad.float(), exact.weight.grad, rtol=2e-2, atol=2e-3)
