@@ -1,0 +1,113 @@
+import runpy
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+import source_models
+from hf_vanilla_transformer.conversion import LAYOUTS
+from paths import SCRIPTS
+
+main = runpy.run_path(str(SCRIPTS / "convert_checkpoint.py"))["main"]
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    torch.save(source_models.TorchNN(norm_first=True).state_dict(), tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
+
+
+def test_converts(checkpoint, tmp_path, capsys):
+    out = tmp_path / "out"
+    main(
+        ["--source", str(checkpoint), "--output_dir", str(out), "--config", "encoder_attention_heads=2"]
+        + ["norm_position=pre", "dropout=0.3"]
+    )
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{out}: model of layout torch-nn-transformer, ") and "no tokenizer" in printed
+    config = AutoModelForSeq2SeqLM.from_pretrained(out).config
+    assert (config.norm_position, config.dropout, config.decoder_attention_heads) == ("pre", 0.3, 2)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "config.json", "generation_config.json", "model.safetensors"
+    ]  # fmt: skip  # one name a line would fill the screen
+
+
+def test_options_may_be_given_piece_by_piece(checkpoint, capsys):
+    """As when the arguments that a message lists are appended to the command."""
+    arguments = ["--source", str(checkpoint), "--dry_run", "--config", "norm_position=pre"]
+    main([*arguments, "--config", "encoder_attention_heads=2"])
+    assert "config: norm_position='pre'" in capsys.readouterr().out
+    renames = ["--rename", "src_tok_emb.=one.", "--rename", "one.=tgt_tok_emb."]
+    with pytest.raises(SystemExit):
+        main([*arguments, *renames])
+    assert "--rename one.=tgt_tok_emb.: no key begins with 'one.'" in capsys.readouterr().err
+
+
+def test_a_source_is_framed_as_the_notes_say(checkpoint, tmp_path, capsys):
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(["<unk>", "<pad>", "<s>", "</s>", *map(str, range(9))]))
+    main(
+        ["--source", str(checkpoint), "--dry_run", "--encoder_only", "--source_vocabulary", str(words)]
+        + ["--config", "encoder_attention_heads=2"]
+    )
+    assert "a source becomes <s> ... </s>, as in the code of torch-nn-transformer" in capsys.readouterr().out
+
+
+def test_dry_run_prints_the_mapping_and_writes_nothing(checkpoint, tmp_path, capsys):
+    before = set(tmp_path.iterdir())
+    main(["--source", str(checkpoint), "--dry_run", "--config", "encoder_attention_heads=2"])
+    lines = capsys.readouterr().out.splitlines()
+    line = "transformer.encoder.layers.1.self_attn.in_proj_weight 24x8 -> "
+    assert line + "model.encoder.layers.1.self_attn.v_proj.weight 8x8, split in three" in lines
+    assert "config: decoder_attention_heads=2" in lines and 'norm_position="post"' in lines[-1]
+    assert "positional_encoding.pos_embedding 40x1x8 -> sinusoids 40x8, computed, not kept" in lines
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "code: --config encoder_attention_heads=8 --config decoder_attention_heads=8"),
+        (("--config", "encoder_attention_heads"), "is not name=value"),
+        (("--config", "dropout=0.1", "--config", "dropout=0.2"), "--config dropout is given as 0.1 and as 0.2"),
+        (("--config", "encoder_attention_heads=two"), "`encoder_attention_heads` is 'two'"),
+        (("--layout", "marvin"), "--layout marvin is not one of"),
+    ],
+)
+def test_mistakes_are_one_line(checkpoint, tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["--source", str(checkpoint), "--output_dir", str(tmp_path / "out"), *arguments])
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert message in printed.err and not (tmp_path / "out").exists()
+
+
+def test_no_output_folder(checkpoint, capsys):
+    with pytest.raises(SystemExit):
+        main(["--source", str(checkpoint)])
+    assert "--output_dir is missing" in capsys.readouterr().err
+
+
+def test_help_shows_an_example_of_each_layout(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help-all"])
+    printed = capsys.readouterr()
+    assert not stop.value.code and printed.err == ""
+    for layout in LAYOUTS.values():
+        assert layout.name in printed.out and layout.example and layout.example in printed.out
+
+
+@pytest.mark.parametrize("option", ["--patched", "--repaired"])
+def test_patched_has_its_old_spelling_too(tmp_path, capsys, option):
+    torch.save(source_models.Phrases().state_dict(), tmp_path / "phrases.pt")
+    arguments = ["--source", str(tmp_path / "phrases.pt"), "--dry_run"]
+    main([*arguments, option])
+    assert "linear_layer.weight" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "was patched so, pass --patched" in capsys.readouterr().err

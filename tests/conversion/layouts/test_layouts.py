@@ -1,0 +1,123 @@
+"""Models converted from every tutorial layout compute and decode what the originals do."""
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+import source_models
+from conversions import (
+    CASES,
+    TOLERANCE,
+    assert_same_logits,
+    batch,
+    build,
+    convert,
+    converted_logits,
+    greedy,
+    normalized,
+)
+from hf_vanilla_transformer.conversion import LAYOUTS, convert_checkpoint
+
+# nn.Transformer announces, when it is built or masked, which of its own fast paths it takes.
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+class TestSameFunction:
+    def test_logits(self, name):
+        layout, model, options = build(name)
+        conversion = convert(model.state_dict(), **options)
+        assert conversion.layout.name == layout
+        source, target, *_ = batch(model)
+        with torch.no_grad():
+            expected = model(source, target)
+        found = converted_logits(conversion.model(), source, target)
+        torch.testing.assert_close(normalized(found), normalized(expected), atol=TOLERANCE, rtol=0)
+        assert expected.std() > 0.05, "logits that hardly differ would prove nothing"
+
+    def test_logits_of_padded_batches(self, name):
+        _, model, options = build(name)
+        converted = convert(model.state_dict(), **options).model()
+        source, target, source_mask, target_mask = batch(model)
+        found = normalized(converted_logits(converted, source, target, source_mask, target_mask))
+        with torch.no_grad():
+            expected = normalized(model(source, target, source_mask, target_mask))
+            torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+            # A padded batch equals each sentence alone, without padding.
+            for row, (length, target_length) in enumerate(zip(source_mask.sum(1), target_mask.sum(1), strict=True)):
+                alone = normalized(model(source[row : row + 1, :length], target[row : row + 1, :target_length]))
+                torch.testing.assert_close(found[row, :target_length], alone[0], atol=TOLERANCE, rtol=0)
+
+    def test_algebra_in_float64(self, name, monkeypatch):
+        """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
+        _, model, options = build(name)
+        if "layer_norm_eps" not in options and "torch" not in name and name not in {"phrases", "shared-heads"}:
+            monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
+            options = {**options, "layer_norm_eps": 1e-30}
+        source, target, *_ = batch(model)
+        model = model.double()
+        converted = convert(model.state_dict(), position_embedding_type="learned", **options).model()
+        assert converted.dtype == torch.float64
+        with torch.no_grad():
+            expected = normalized(model(source, target))
+        found = normalized(converted_logits(converted, source, target))
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+    def test_greedy_translations(self, name, tmp_path):
+        _, model, options = build(name)
+        convert_checkpoint(model.state_dict(), tmp_path / "out", **options)
+        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+        start, end = converted.config.decoder_start_token_id, converted.config.eos_token_id
+        lengths = set()
+        for row in batch(model)[0]:
+            expected = greedy(model, row[None], start, end, 9)
+            found = converted.generate(row[None], do_sample=False, num_beams=1, max_new_tokens=9)
+            assert found[0].tolist() == expected
+            lengths.add(len(expected))
+        assert max(lengths) > 2
+
+    def test_only_its_own_layout_has_its_keys(self, name):
+        own, model, options = build(name)
+        state = model.state_dict()
+        assert convert(state, **options).layout.name == own
+        for layout in LAYOUTS.values():
+            if layout.name != own:
+                with pytest.raises(ValueError, match="does not have the layout"):
+                    convert(state, layout.name, **options)
+
+
+def test_there_is_a_case_for_each_tutorial_layout():
+    assert {layout for layout, *_ in CASES.values()} == LAYOUTS.keys() - {"marian", "fsmt", "fairseq"}
+
+
+@pytest.mark.parametrize("make", [source_models.Annotated, source_models.TorchNN, source_models.ScalarNorms])
+def test_depth_and_width_of_the_paper(make):
+    """Rounding adds up over six layers of width 512, and stays within the tolerance."""
+    model = make(500, 600, width=512, heads=8, inner=2048, layers=6).eval()
+    converted = convert(model.state_dict(), encoder_attention_heads=8).model()
+    assert_same_logits(model, converted, length=11)
+
+
+@pytest.mark.parametrize("name", ["scalar-norm", "shared-heads"])
+@pytest.mark.parametrize(
+    ("missing", "message"), [(2, "no position table is among the weights"), (1, "1 missing")], ids=["both", "one"]
+)
+def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
+    _, model, options = build(name)
+    tables = [key for key in model.state_dict() if key.endswith("pe")]
+    assert len(tables) == 2
+    state = {key: tensor for key, tensor in model.state_dict().items() if key not in tables[:missing]}
+    with pytest.raises(ValueError, match=message):
+        convert(state, **options)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (0, 4), ()], ids=str)
+def test_a_shared_projection_of_the_wrong_shape(shape):
+    state = source_models.SharedHeads().state_dict()
+    key = "encoder.layers.1.attention.query_matrix.weight"
+    with pytest.raises(ValueError, match=f"of another shape: {key}"):
+        convert({**state, key: torch.zeros(shape)}, patched=True)

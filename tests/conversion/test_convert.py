@@ -1,0 +1,101 @@
+"""Whole conversions: tied weights, encoders, what the description says, and folders."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoModelForTextEncoding
+
+import source_models
+from conversions import HEADS, convert
+from hf_vanilla_transformer import VanillaTransformerEncoderModel
+from hf_vanilla_transformer.conversion import convert_checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def state():
+    return source_models.Annotated().state_dict()
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    model = source_models.Annotated(source_vocabulary=17)
+    model.src_embed[0].lut.weight = model.tgt_embed[0].lut.weight = model.generator.proj.weight
+    convert_checkpoint(model.state_dict(), tmp_path / "tied", **HEADS)
+    tied = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tied")
+    assert tied.lm_head.weight is tied.model.encoder.embed_tokens.weight
+    assert tied.lm_head.weight is tied.model.decoder.embed_tokens.weight
+    apart = convert(model.state_dict(), tie_word_embeddings=False, **HEADS)
+    assert not apart.config.tie_word_embeddings and apart.config.share_encoder_decoder_embeddings
+
+
+def test_an_encoder_alone(tmp_path):
+    model = source_models.Annotated().eval()
+    conversion = convert_checkpoint(model.state_dict(), tmp_path / "encoder", encoder_only=True, **HEADS)
+    assert isinstance(conversion.model(), VanillaTransformerEncoderModel)
+    encoder = AutoModelForTextEncoding.from_pretrained(tmp_path / "encoder")
+    source = torch.randint(0, 13, (2, 6))
+    with torch.no_grad():
+        expected = model.src_embed(source)
+        for layer in model.encoder.layers:
+            expected = layer(expected, None)
+        found = encoder(input_ids=source).last_hidden_state
+    torch.testing.assert_close(found, model.encoder.norm(expected), atol=1e-5, rtol=0)
+
+
+def test_the_description_shows_what_is_filled_in():
+    lines = convert(source_models.StatQuest().state_dict()).describe().splitlines()
+    assert "nothing -> model.encoder.layers.0.self_attn.out_proj.weight 4x4, identity" in lines
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (source_models.Phrases, "its residual around self-attention skips.*pass `patched=True`$"),
+        (
+            source_models.SharedHeads,
+            "its masked self-attention reads.*; its softmax runs.*converts with `encoder_only=True`$",
+        ),
+    ],
+    ids=["phrases", "shared heads"],
+)
+def test_known_defects_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        convert(make().state_dict())
+
+
+def test_an_encoder_without_defects_converts():
+    conversion = convert(source_models.SharedHeads().state_dict(), encoder_only=True)
+    assert isinstance(conversion.model(), VanillaTransformerEncoderModel)
+    with pytest.raises(ValueError, match="residual around self-attention"):
+        convert(source_models.Phrases().state_dict(), encoder_only=True)
+
+
+class TestFolder:
+    def test_is_required(self, state):
+        with pytest.raises(ValueError, match="`output_dir` is missing; .* or pass `dry_run=True`"):
+            convert_checkpoint(state, None, **HEADS)
+
+    def test_must_be_empty(self, state, tmp_path):
+        (tmp_path / "mine").touch()
+        with pytest.raises(ValueError, match=f"{tmp_path.name} exists and is not an empty folder"):
+            convert_checkpoint(state, tmp_path, **HEADS)
+        with pytest.raises(ValueError, match="cannot be made|cannot be created"):
+            convert_checkpoint(state, tmp_path / "mine" / "below", **HEADS)
+        assert os.listdir(tmp_path) == ["mine"]
+
+    def test_nothing_is_left_of_a_failure(self, state, tmp_path, monkeypatch):
+        incomplete = {key: tensor for key, tensor in state.items() if "w_1" not in key}
+        with pytest.raises(ValueError, match="missing"):
+            convert_checkpoint(incomplete, tmp_path / "out", **HEADS)
+
+        def full_disk(self, folder, *args, **kwargs):
+            (Path(folder) / "config.json").touch()
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full_disk)
+        with pytest.raises(OSError, match="No space"):
+            convert_checkpoint(state, tmp_path / "out", **HEADS)
+        assert os.listdir(tmp_path) == []

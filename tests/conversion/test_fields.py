@@ -1,0 +1,210 @@
+"""Fields of the configuration: what weights determine, what the caller must state, and contradictions."""
+
+import json
+import re
+from functools import partial
+
+import pytest
+import torch
+
+import source_models
+from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "code: `encoder_attention_heads=8` `decoder_attention_heads=8`$"),
+        ({"encoder_head": 2}, "`encoder_head` is not a field.*did you mean encoder_"),
+        ({"zzz": 2}, "`zzz` is not a field of the configuration; see VanillaTransformerConfig"),
+        ({"d_model": 16, **HEADS}, "`d_model=16`, but the weights say 8"),
+        ({"encoder_attention_heads": 3}, "`encoder_attention_heads`=3 does not divide"),
+        ({"tie_word_embeddings": True, **HEADS}, "`tie_word_embeddings=True`, but .* differ"),
+        ({"eos_token_id": 17, **HEADS}, "`eos_token_id` is 17; use an id of both vocabularies"),
+    ],
+)
+def test_impossible_fields(fields, message):
+    with pytest.raises(ValueError, match=message):
+        convert(source_models.Annotated().state_dict(), **fields)
+
+
+@pytest.mark.parametrize("settings", [None, {"lr": 1}], ids=["weights", "unrelated settings"])
+def test_heads_that_shapes_determine(settings):
+    state = source_models.SharedHeads().state_dict()
+    source = state if settings is None else {"state_dict": state, "config": settings}
+    with pytest.raises(ValueError, match="encoder_attention_heads=4`, but the weights say 2"):
+        convert(source, patched=True, encoder_attention_heads=4)
+
+
+class TestEmbeddings:
+    KEY = "src_embed.0.lut.weight"
+
+    @pytest.fixture
+    def state(self):
+        return source_models.Annotated().state_dict()
+
+    def test_of_integers(self, state):
+        with pytest.raises(ValueError, match="are torch.int8; save the weights as floating-point numbers"):
+            convert({**state, self.KEY: state[self.KEY].to(torch.int8)}, **HEADS)
+
+    def test_of_one_axis(self, state):
+        with pytest.raises(ValueError, match="the encoder's embeddings have the shape 8, not two axes"):
+            convert({**state, self.KEY: state[self.KEY][0]}, **HEADS)
+
+    def test_without_a_layer(self):
+        state = source_models.StatQuest().state_dict()
+        state = {key: tensor for key, tensor in state.items() if not key.startswith("encoder.self_attention")}
+        with pytest.raises(ValueError, match="holds no encoder.we.weight, or no layer of the encoder; save them too"):
+            convert(state)
+
+
+def rename_pairs(state, changes):
+    """Return the pairs that rename every key that one of these (pattern, replacement) changes."""
+    names = {key: key for key in state}
+    for old, new in changes:
+        names = {key: re.sub(old, new, name) for key, name in names.items()}
+    return [f"{key}={name}" for key, name in names.items() if key != name]
+
+
+# The keys of a tutorial with learned positions, as those of fairseq.
+LEARNED = [
+    (r"tok_embedding", "embed_tokens"), (r"pos_embedding", "embed_positions"), (r"fc_out", "output_projection"),
+    (r"positionwise_feedforward\.fc_", "fc"), (r"self_attention", "self_attn"),
+    (r"encoder_attention", "encoder_attn"), (r"enc_attn_layer_norm", "encoder_attn_layer_norm"),
+    (r"ff_layer_norm", "final_layer_norm"), (r"fc_([qkv])", r"\1_proj"), (r"fc_o\b", "out_proj"),
+]  # fmt: skip  # one pair a line would fill the screen
+
+
+class TestRenamed:
+    """Under other names, nothing is assumed that the weights do not determine."""
+
+    @pytest.fixture
+    def scalar(self):
+        """A tutorial of scalar norms, before every sub-layer, under other names than the layout's."""
+        model = source_models.ScalarNorms(pre=True).eval()
+        state = {key.replace(".linear", ".linear_"): tensor for key, tensor in model.state_dict().items()}
+        return model, state, rename_pairs(state, [(r"linear_(\d)", r"linear\1")])
+
+    def test_one_message_lists_all_that_is_required(self, scalar):
+        _, state, pairs = scalar
+        with pytest.raises(ValueError, match="scalar-norm, under other names, do not determine") as caught:
+            convert(state, rename=pairs, norm_position="pre", **HEADS)
+        message = str(caught.value)
+        for argument in (
+            "`activation_function=relu|gelu", "`scale_embedding=true|false`", "`layer_norm_eps=1e-06`",
+            "`eos_token_id=3`", "`first_position=0`", "`unbiased_norms=true|false`",
+        ):  # fmt: skip  # one argument a line would fill the screen
+            assert argument in message
+        assert "norm_position" not in message and "heads" not in message and "\n" not in message
+        with pytest.raises(ValueError, match=r"norm_position=post\|pre` `layer_norm"):
+            convert(state, rename=pairs, **HEADS)
+
+    def test_norms_before_the_sublayers(self, scalar):
+        model, state, pairs = scalar
+        stated = {**STATED, **HEADS, "layer_norm_eps": 1e-6, "unbiased_norms": True, "rename": pairs}
+        assert_same_logits(model, convert(state, **{**stated, "norm_position": "pre"}).model())
+        with pytest.raises(AssertionError, match="not close"):
+            assert_same_logits(model, convert(state, **stated).model())
+
+    @pytest.mark.parametrize("unbiased", [True, False])
+    def test_norms_by_either_standard_deviation(self, unbiased, monkeypatch):
+        """A copy of the Annotated Transformer may differ in one name, and divide otherwise."""
+
+        def forward(self, x):
+            weight, bias = (getattr(self, name) for name in self.names)
+            variance = x.var(-1, keepdim=True, unbiased=unbiased)
+            return weight * (x - x.mean(-1, keepdim=True)) / (variance + self.eps).sqrt() + bias
+
+        monkeypatch.setattr(source_models.DeviationNorm, "forward", forward)
+        model = source_models.Annotated().eval()
+        state = {key.replace("generator.", "head."): tensor for key, tensor in model.state_dict().items()}
+        stated = {**STATED, **HEADS, "norm_position": "pre", "layer_norm_eps": 1e-6, "rename": ["head.=generator."]}
+        assert_same_logits(model, convert(state, **{**stated, "unbiased_norms": unbiased}).model())
+        with pytest.raises(AssertionError, match="not close"):
+            assert_same_logits(model, convert(state, **{**stated, "unbiased_norms": not unbiased}).model())
+
+    @pytest.mark.parametrize("stored", [True, False], ids=["stored positions", "computed positions"])
+    @pytest.mark.parametrize(
+        ("make", "options"),
+        [
+            (source_models.Annotated, {}),
+            (source_models.TorchNN, {}),
+            (source_models.ScalarNorms, {}),
+            (source_models.StatQuest, {}),
+            (source_models.Phrases, {"patched": True}),
+            (source_models.SharedHeads, {"patched": True}),
+            (partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")), {}),
+        ],
+        ids=["annotated", "torch", "scalar", "statquest", "phrases", "shared", "gamma-beta"],
+    )
+    def test_what_is_required_suffices_as_offered(self, make, options, stored):
+        """A user copies the message and takes the first of each choice."""
+        weights = make().state_dict()
+        if not stored:
+            weights = {key: value for key, value in weights.items() if not re.search(r"\.(pe|pos_embedding)$", key)}
+        last = next(key for key in reversed(weights) if key.endswith("weight") and "norm" not in key)
+        renamed = {("theirs" if key == last else key): tensor for key, tensor in weights.items()}
+        options = {"rename": [f"theirs={last}"], **options}
+        with pytest.raises(ValueError, match="values of the original code: `") as caught:
+            convert(renamed, **options)
+        required = str(caught.value).partition("code: ")[2]
+        pairs = dict(text.strip("`").split("=") for text in required.split())
+        stated = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
+        assert ("norm_position" in stated) == (make is not source_models.StatQuest)
+        assert ("first_position" in stated) == stored == ("sinusoidal_layout" not in stated)
+        convert(renamed, **options, **{**stated, "encoder_attention_heads": 1, "decoder_attention_heads": 1})
+
+
+def json_or_text(value):
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+class TestRenamedLearnedPositions:
+    @pytest.fixture
+    def model(self):
+        return source_models.LearnedPositions().eval()
+
+    @pytest.fixture
+    def stated(self, model):
+        return {**STATED, **HEADS, "rename": rename_pairs(model.state_dict(), LEARNED)}
+
+    def test_are_used_from_the_first_position(self, model, stated):
+        state = model.state_dict()
+        with pytest.raises(ValueError, match="fairseq, under other names, do not .*code: `first_position=0`$"):
+            convert(state, **{**stated, "first_position": None})
+        conversion = convert(state, **stated)
+        assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
+        source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
+        with torch.no_grad():
+            expected = model(source, target)
+        found = converted_logits(conversion.model(), source, target)
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+        assert convert(state, **{**stated, "first_position": 2}).config.max_position_embeddings == 18
+        message = "has 20 rows, none of them for a token at row 20; pass `first_position`"
+        with pytest.raises(ValueError, match=message):
+            convert(state, **{**stated, "first_position": 20})
+
+    def test_that_are_not_stored(self, model, stated):
+        state = {key: tensor for key, tensor in model.state_dict().items() if "pos_embedding" not in key}
+        pairs = [pair for pair in stated["rename"] if "pos_embedding" not in pair]
+        stated = {**stated, "rename": pairs, "first_position": None}
+        with pytest.raises(ValueError, match=r"code: `sinusoidal_layout=interleaved\|concatenated`$"):
+            convert(state, **stated)
+        kind = {"position_embedding_type": "sinusoidal", "sinusoidal_layout": "interleaved"}
+        config = convert(state, **stated, **kind).config
+        assert (config.position_embedding_type, config.sinusoidal_layout) == ("sinusoidal", "interleaved")
+        with pytest.raises(ValueError, match="`first_position` is set, but no position table"):
+            convert(state, **{**stated, **kind, "first_position": 0})
+
+    def test_the_search_is_not_that_of_the_layout(self, model, stated):
+        conversion = convert(model.state_dict(), **stated)
+        assert conversion.layout.name == "fairseq" and conversion.generation == {"max_length": 20}

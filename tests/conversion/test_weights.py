@@ -1,0 +1,117 @@
+"""Weights that are missing, unexpected, misshaped or of another type."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import source_models
+from conversions import HEADS, convert
+from hf_vanilla_transformer.conversion import LAYOUTS
+
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+
+
+@pytest.fixture
+def state():
+    return source_models.Annotated().state_dict()
+
+
+@pytest.fixture
+def torch_nn():
+    return source_models.TorchNN().state_dict()
+
+
+class TestTypes:
+    def test_half_precision_stays(self, state):
+        model = convert({name: tensor.half() for name, tensor in state.items()}, **HEADS).model()
+        assert {weight.dtype for weight in model.parameters()} == {torch.float16}
+        assert model.config.position_embedding_type == "sinusoidal", "stored ones are rounded, and recognized"
+
+    def test_the_widest_of_several_types_is_kept(self, state):
+        mixed = {name: tensor.half() if "embed" in name else tensor for name, tensor in state.items()}
+        assert {weight.dtype for weight in convert(mixed, **HEADS).model().parameters()} == {torch.float32}
+
+    def test_integers(self, state):
+        key = "encoder.layers.0.feed_forward.w_1.weight"
+        with pytest.raises(ValueError, match=f"{key}, which is torch.int32, not floating point"):
+            convert({**state, key: state[key].int()}, **HEADS)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_values_that_are_not_finite(self, state, value):
+        state["generator.proj.weight"] = state["generator.proj.weight"].index_fill(0, torch.tensor(1), value)
+        with pytest.raises(ValueError, match="NaN or infinite values in generator.proj.weight; use another"):
+            convert(state, **HEADS)
+
+
+class TestCompleteness:
+    def test_one_message_lists_all(self, state):
+        del state["encoder.layers.1.feed_forward.w_1.bias"], state["decoder.norm.a_2"]
+        state["decoder.extra.weight"] = torch.zeros(1)
+        state["encoder.layers.0.self_attn.linears.2.weight"] = torch.zeros(8, 7)
+        with pytest.raises(ValueError) as caught:
+            convert(state, **HEADS)
+        message = str(caught.value)
+        assert "2 missing: decoder.norm.a_2, encoder.layers.1.feed_forward.w_1.bias" in message
+        assert "1 unexpected: decoder.extra.weight" in message
+        assert "1 of another shape: encoder.layers.0.self_attn.linears.2.weight 8x7" in message
+        assert "8x8" in message and "\n" not in message
+
+    @pytest.mark.parametrize(
+        ("prefix", "kept", "message"),
+        [
+            ("decoder.layers.0.", {}, r"26 missing: decoder.layers.0.*and 18 more"),
+            (
+                "encoder.layers.",
+                {"encoder.layers.0.self_attn.linears.0.weight": torch.zeros(8, 8)},
+                "missing: .*encoder.layers.0.feed_forward",
+            ),
+            ("tgt_embed.0.lut.weight", {}, "one annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"),
+        ],
+        ids=["a layer", "all layers but one weight", "an embedding"],
+    )
+    def test_missing_parts(self, state, prefix, kept, message):
+        state = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)} | kept
+        with pytest.raises(ValueError, match=message):
+            convert(state, **HEADS)
+
+    def test_a_bias_fewer_than_the_others(self, torch_nn):
+        del torch_nn["transformer.encoder.layers.1.linear1.bias"]
+        with pytest.raises(ValueError, match=r"1 missing: transformer.encoder.layers.1.linear1.bias"):
+            convert(torch_nn, **HEADS)
+
+    def test_an_unexpected_weight_beside_an_encoder_alone(self, state):
+        state["encoder.layers.0.gate.weight"] = torch.ones(8)
+        with pytest.raises(ValueError, match="1 unexpected: encoder.layers.0.gate.weight"):
+            convert(state, encoder_only=True, **HEADS)
+
+    def test_two_keys_of_one_parameter(self, torch_nn, monkeypatch):
+        layout = LAYOUTS["torch-nn-transformer"]
+        rule = next(rule for rule in layout.rules if rule.key == "generator.weight")
+        twice = replace(layout, rules=(*layout.rules, replace(rule, key="copy.weight")))
+        monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {layout.name: twice})
+        torch_nn["copy.weight"] = torch_nn["generator.weight"] + 1
+        with pytest.raises(ValueError, match="copy.weight and another weight are both lm_head.weight, and differ"):
+            convert(torch_nn, **HEADS)
+
+
+class TestStackedProjections:
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not give 3"), (25, "9x8, not 8x8")],
+    )
+    def test_of_the_wrong_height(self, torch_nn, rows, message):
+        key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
+        with pytest.raises(ValueError, match=f"of another shape: {key}.*{message}"):
+            convert({**torch_nn, key: torch.randn(rows, 8)}, **HEADS)
+
+    def test_no_piece_is_dropped(self, torch_nn, monkeypatch):
+        layout = LAYOUTS["torch-nn-transformer"]
+        rules = tuple(
+            replace(rule, names=rule.names[:2]) if rule.key.endswith("in_proj_weight") else rule
+            for rule in layout.rules
+        )
+        cut = {**LAYOUTS, layout.name: replace(layout, rules=rules)}
+        monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", cut)
+        with pytest.raises(ValueError, match="6 of another shape: .*in_proj_weight 24x8 does not give 2 weights"):
+            convert(torch_nn, **HEADS)

@@ -1,0 +1,97 @@
+"""Source models with what a caller states of them, and comparisons of converted models with the originals."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import source_models
+from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
+
+TOLERANCE = 1e-5
+HEADS = {"encoder_attention_heads": 2}
+
+# By case: the layout, a function that creates the original, and the arguments of its conversion.
+CASES = {
+    "annotated": ("annotated-transformer", source_models.Annotated, HEADS),
+    "gamma-beta": (
+        "simple-transformers",
+        partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")),
+        HEADS,
+    ),
+    "torch-post": ("torch-nn-transformer", source_models.TorchNN, HEADS),
+    "torch-pre-batch-first": (
+        "torch-nn-transformer",
+        partial(source_models.TorchNN, norm_first=True, batch_first=True),
+        {**HEADS, "norm_position": "pre"},
+    ),
+    "torch-gelu-no-bias": (
+        "torch-nn-transformer",
+        partial(source_models.TorchNN, bias=False, activation="gelu", batch_first=True, layer_norm_eps=1e-3),
+        {**HEADS, "activation_function": "gelu", "layer_norm_eps": 1e-3},
+    ),
+    "scalar-norm": ("scalar-norm", source_models.ScalarNorms, HEADS),
+    "statquest": ("statquest", source_models.StatQuest, {}),
+    "phrases": ("lightning-phrases", source_models.Phrases, {"patched": True}),
+    "shared-heads": ("shared-heads", source_models.SharedHeads, {"patched": True}),
+}
+# What renamed weights do not determine, where a test states nothing else.
+STATED = {
+    "norm_position": "post", "activation_function": "relu", "scale_embedding": True, "layer_norm_eps": 1e-5,
+    "first_position": 0, "unbiased_norms": False, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
+    "decoder_start_token_id": 2,
+}  # fmt: skip  # one option a line would fill the screen
+
+
+def build(name: str) -> tuple[str, Any, dict[str, Any]]:
+    layout, make, options = CASES[name]
+    return layout, make().eval(), options
+
+
+def convert(source: Any, layout: str | None = None, **options: Any) -> Conversion:
+    return convert_checkpoint(source, None, layout, dry_run=True, **options)
+
+
+def batch(model: nn.Module, rows: int = 3, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Random sources and targets and their masks; the last two rows of each are padded on the right."""
+    sizes = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    source, target = torch.randint(0, sizes[0], (rows, length)), torch.randint(0, sizes[1], (rows, length - 1))
+    masks = [torch.ones(ids.shape, dtype=torch.bool) for ids in (source, target)]
+    masks[0][1, 3:], masks[0][2, 5:], masks[1][1, 4:], masks[1][2, 2:] = False, False, False, False
+    return source, target, *masks
+
+
+def normalized(logits: Tensor) -> Tensor:
+    """Log-probabilities: some originals return them, others logits."""
+    return logits.log_softmax(-1)
+
+
+@torch.no_grad()
+def converted_logits(
+    model: Any, source: Tensor, target: Tensor, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+) -> Tensor:
+    masks = [None if mask is None else mask.long() for mask in (source_mask, target_mask)]
+    return model(
+        input_ids=source, attention_mask=masks[0], decoder_input_ids=target, decoder_attention_mask=masks[1]
+    ).logits
+
+
+def assert_same_logits(model: Any, converted: Any, length: int = 6) -> None:
+    """Compare log-probabilities of a padded batch."""
+    source, target, source_mask, target_mask = batch(model, length=length)
+    with torch.no_grad():
+        expected = normalized(model(source, target, source_mask, target_mask))
+    found = normalized(converted_logits(converted, source, target, source_mask, target_mask))
+    torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+
+
+@torch.no_grad()
+def greedy(model: Any, source: Tensor, start: int, end: int | None, steps: int) -> list[int]:
+    """Decode one sentence as the originals do: from scratch at every step."""
+    ids = torch.tensor([[start]])
+    for _ in range(steps):
+        ids = torch.cat([ids, model(source, ids)[:, -1].argmax(-1, keepdim=True)], 1)
+        if ids[0, -1] == end:
+            break
+    return ids[0].tolist()
