@@ -61,6 +61,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to read, under several names."""
+    monkeypatch.chdir(tmp_path)
+    Path("k").write_text("a cat\n")
+    Path("folder").mkdir()
+    Path("symbolic").symlink_to("k")
+    os.link("k", "hard")
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], ModuleType]:
     """Import a program of scripts/ by its name, to call its functions in this process."""

@@ -53,8 +53,6 @@ MAIN_OPTIONS = {
     },
 }
 
-TRAINING_DATA = ("train_source_file", "train_file", "dataset_name", "toy_corpus")
-
 MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "attn_implementation")
 INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 
@@ -130,6 +128,7 @@ def run(arguments: Namespace) -> None:
         import datasets
         from transformers.utils.logging import disable_progress_bar
 
+        from ..data.arguments import SPLITS
         from ..training.checkpoints import newest_checkpoint
         from ..training.experiment import train_translation
     # Reading and writing a checkpoint takes a moment and is no news.
@@ -140,7 +139,7 @@ def run(arguments: Namespace) -> None:
         model_args, data_args, args = parse_dataclasses(_dataclasses(), arguments)
         _check_training_is_wanted(args)
         # Before any folder is made.
-        if not any(getattr(data_args, name) for name in TRAINING_DATA):
+        if not (data_args.dataset_name or data_args.toy_corpus or any(map(data_args.files, SPLITS))):
             raise ValueError(
                 "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
                 "--toy_corpus"

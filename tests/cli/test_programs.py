@@ -1,5 +1,6 @@
 """The programs of scripts/: mistakes on the command line, missing packages, Ctrl-C."""
 
+import io
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_vanilla_transformer.cli.main import main
 from paths import ROOT, SCRIPTS
 
 NAMES = sorted(path.stem for path in SCRIPTS.glob("[a-z]*.py"))
@@ -45,6 +47,7 @@ def fail(load_script, monkeypatch, capsys):
     def run(name, *words):
         script = load_script(name)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
         with pytest.raises(SystemExit) as stop:
             script.main()
         printed = capsys.readouterr()
@@ -108,12 +111,19 @@ def test_scores_do_not_replace_what_is_scored(other, kept, fail):
     assert (kept / "k").read_text() == "a cat\n"
 
 
-@TRANSLATORS
-def test_an_output_that_is_appended_to_the_input(name, kept, load_script, monkeypatch, capsys):
+def test_an_output_that_is_appended_to_the_input(kept, monkeypatch, capsys):
+    words = ["--model", "nope", "--input", "hard"]
+    with Path("k").open("ab") as output:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS / "onnx_translate.py"), *words],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2 and "--output - is the input hard and would replace it" in done.stderr
     with Path("k").open("a") as output, monkeypatch.context() as patch, pytest.raises(SystemExit) as stop:
         patch.setattr(sys, "stdout", output)
-        patch.setattr(sys, "argv", [f"{name}.py", "--model", "nope", "--input", "hard"])
-        load_script(name).main()
+        main(["translate", *words])
     assert stop.value.code == 2 and "--output - is the input hard and would replace it" in capsys.readouterr().err
 
 
