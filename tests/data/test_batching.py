@@ -221,6 +221,8 @@ class TestTokenBudgetStream:
         tokenized, _ = tokenize_pairs(pairs, train_tokenizer(["w"], algorithm="whitespace"))
         assert tokenized.num_shards == 2
         stream = TokenBudgetStream(tokenized, 64, buffer_size=20)
+        stream.set_epoch(3)
+        assert pairs.epoch == 3
         loader = DataLoader(stream, batch_size=None, collate_fn=lambda batch: batch, num_workers=2)
         lengths = [len(feature["input_ids"]) for batch in loader for feature in batch]
         assert sorted(lengths) == sorted(i % 7 + 2 for i in range(60))

@@ -1,6 +1,6 @@
 import datasets
 import pytest
-from tokenizers import processors
+from tokenizers import normalizers, processors
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import encoding
@@ -71,3 +71,10 @@ def test_faults(words):
         tokenize_pairs(word_pairs((1, 1)), words, max_target_length=1)
     with pytest.raises(DataError, match="`max_length_ratio` 0.5"):
         tokenize_pairs(word_pairs((1, 1)), words, max_length_ratio=0.5)
+
+
+def test_a_text_without_tokens_is_empty():
+    tokenizer = train_tokenizer(["w"], algorithm="whitespace")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("x", "")
+    pairs = datasets.Dataset.from_dict({"source": ["w", "x"], "target": ["w", "w"]})
+    assert str(tokenize_pairs(pairs, tokenizer)[1]) == "read 2, kept 1: 1 empty"

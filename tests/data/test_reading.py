@@ -186,6 +186,7 @@ def test_faults_of_later_rows_name_the_row(tmp_path):
     for name, text, message in [
         ("x.tsv", "a\tb\nc\n", r"line 2: field '1' is missing"),
         ("x.jsonl", '{"source": "a", "target": "b"}\n{"source": "a", "target": null}\n', "line 2: .* is null"),
+        ("x.jsonl", '{"source": "a", "target": "b"}\n3\n', "line 2: int instead of an object"),
     ]:
         with pytest.raises(DataError, match=message):
             load_parallel_text(DataArguments(train_file=write(tmp_path / name, text)))
@@ -272,3 +273,14 @@ def test_a_null_names_its_row(tmp_path):
     write(tmp_path / "set" / "train.jsonl", '{"source": "a", "target": "b"}\n{"source": null, "target": "b"}\n')
     with pytest.raises(DataError, match="train, row 2: field 'source' is null"):
         load_parallel_text(DataArguments(dataset_name=str(tmp_path / "set")))
+
+
+def test_an_empty_split():
+    with pytest.raises(DataError, match="somewhere, test: no pairs in it; choose another dataset or split"):
+        reading._select_pairs(datasets.Dataset.from_dict({"source": []}), DataArguments(), "somewhere, test")
+
+
+def test_a_dataset_without_known_splits(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: {"other": None, "more": None})
+    with pytest.raises(DataError, match="me/x: has the splits other, more, none of train, validation, test; rename"):
+        load_parallel_text(DataArguments(dataset_name="me/x"))
