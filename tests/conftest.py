@@ -89,17 +89,6 @@ def load_script() -> Callable[[str], ModuleType]:
     return load
 
 
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file to read, under several names."""
-    monkeypatch.chdir(tmp_path)
-    Path("k").write_text("a cat\n")
-    Path("folder").mkdir()
-    Path("symbolic").symlink_to("k")
-    os.link("k", "hard")
-    return tmp_path
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora that may lie beside the checkout."""
