@@ -4,11 +4,8 @@ Legend: B batch, S source length, T target length, d width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache, lru_cache
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +17,7 @@ from hf_vanilla_transformer.model.configuration_vanilla_transformer import Vanil
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.presets import preset_config
 
+from .ctranslate2_worker import ExportedModel, decode_in_worker
 from .measure import OURS
 
 # Marian and BART
@@ -218,22 +216,10 @@ def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, T
 # CTranslate2
 
 
-class _Runtime(NamedTuple):
-    """How to load an exported model in the worker process."""
-
-    folder: str
-    device: str
-    compute_type: str
-    threads: int
-
-
 def ctranslate2_like(
     model: Any, folder: Path, device: str, quantization: str = "float32"
 ) -> Callable[[Tensor, int, int], Callable[[], Tensor]]:
-    """Export our model to CTranslate2, to decode in a worker process.
-
-    The process is separate because on a small machine, once two libraries have run OpenMP threads in one process,
-    PyTorch's threads sleep between operations, and short operations take three times as long.
+    """Export our model to CTranslate2, to decode in the worker process.
 
     Args:
         model: Our model.
@@ -249,13 +235,13 @@ def ctranslate2_like(
     config = model.config
     source_tokens, target_tokens = vocabularies(config, None)
     target_ids = {token: index for index, token in enumerate(target_tokens)}
-    runtime = _Runtime(str(folder), device, quantization, torch.get_num_threads())
+    exported = ExportedModel(str(folder), device, quantization, torch.get_num_threads())
 
     def decoder(ids: Tensor, num_beams: int, new_tokens: int) -> Callable[[], Tensor]:
         sources = [[source_tokens[index] for index in row] for row in ids.tolist()]
 
         def decode() -> Tensor:
-            outputs = _worker().submit(_decode_in_worker, runtime, sources, num_beams, new_tokens).result()
+            outputs = decode_in_worker(exported, sources, num_beams, new_tokens)
             rows = [[config.decoder_start_token_id, *(target_ids[token] for token in each)] for each in outputs]
             width = 1 + new_tokens
             return torch.tensor([(row + [config.pad_token_id] * width)[:width] for row in rows])
@@ -263,30 +249,6 @@ def ctranslate2_like(
         return decode
 
     return decoder
-
-
-@cache
-def _worker() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, get_context("spawn"))
-
-
-# A case has two exported models.
-@lru_cache(maxsize=2)
-def _load_in_worker(runtime: _Runtime) -> Any:
-    import ctranslate2
-
-    return ctranslate2.Translator(
-        runtime.folder,
-        device=runtime.device,
-        compute_type=runtime.compute_type,
-        intra_threads=runtime.threads,
-    )
-
-
-def _decode_in_worker(runtime: _Runtime, sources: list[list[str]], num_beams: int, new_tokens: int) -> list[list[str]]:
-    lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
-    results = _load_in_worker(runtime).translate_batch(sources, beam_size=num_beams, **lengths)
-    return [each.hypotheses[0] for each in results]
 
 
 __all__ = [

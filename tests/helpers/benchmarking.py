@@ -1,6 +1,7 @@
 """Benchmark arguments that finish in seconds."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def small_options(**changes: Any) -> list[str]:
     for name, value in {**SMALL, **changes}.items():
         words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return words
+
+
+def write_pairs(folder: Path, number: int) -> str:
+    """Write a TSV file of pairs of 2 to 12 words; the built-in corpus takes seconds to generate."""
+    draw = random.Random(0)
+    words = [first + second for first in ("ba", "de", "fi", "go", "lu") for second in ("ma", "ne", "pi", "ro", "tu")]
+    rows = [[" ".join(draw.choices(words, k=draw.randint(2, 12))) for _ in range(2)] for _ in range(number)]
+    file = folder / "pairs.tsv"
+    file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
 
 
 def results(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarking import write_pairs
 from benchmarks import measure, roofline
+from hf_vanilla_transformer.data.arguments import DataArguments
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -15,3 +17,8 @@ def _small_probes() -> Iterator[None]:
         patch.setattr(measure, "PEAK_SECONDS", 0.0)
         patch.setattr(measure, "SETTLE_SECONDS", 0.0)
         yield
+
+
+@pytest.fixture(scope="package")
+def some_pairs(tmp_path_factory: pytest.TempPathFactory) -> DataArguments:
+    return DataArguments(train_file=write_pairs(tmp_path_factory.mktemp("pairs"), 60))

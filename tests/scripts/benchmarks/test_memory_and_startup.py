@@ -1,13 +1,16 @@
 """Benchmarks that measure fresh processes."""
 
+import json
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 
 from benchmarking import results, small_arguments
+from benchmarks import memory, startup
 from benchmarks.machine import run_python
-from benchmarks.measure import measure
+from benchmarks.measure import Disagreement, measure
 from benchmarks.memory import MALLOC, memory_benchmark
 from benchmarks.run import run_benchmarks
 from benchmarks.startup import startup_benchmark
@@ -19,6 +22,59 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reas
 def test_a_failed_process_says_why():
     with pytest.raises(OSError, match="a benchmark process failed: ValueError: no such thing"):
         run_python("raise ValueError('no such thing')")
+
+
+@needs_proc
+def test_peaks_of_every_implementation_are_measured(monkeypatch):
+    """In this process, where the peak is not that of the step alone."""
+    environments = []
+
+    def run(program, arguments, **environment):
+        environments.append(environment)
+        return str(memory.peak_of_step(**json.loads(arguments)))
+
+    monkeypatch.setattr(memory, "run_python", run)
+    (case,) = memory_benchmark(small_arguments(), DataArguments())
+    assert case.name == "step, tiny, vocabulary 320, 4 x 6, float32" and case.quantity == "bytes"
+    costs = {name: work().cost for name, work in case.implementations.items()}
+    assert set(costs) == {"ours", "marian", "bart"} and all(cost >= 0 for cost in costs.values())
+    assert environments == [MALLOC] * 3
+
+
+def test_memory_on_a_cpu_needs_linux(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(OSError, match="measuring memory on a CPU needs Linux's /proc .*; set `device` to cuda"):
+        memory.reset_peak()
+
+
+@pytest.fixture
+def corpus(monkeypatch):
+    pairs = datasets.Dataset.from_dict({"source": ["This is the first sentence."]})
+    monkeypatch.setattr(startup, "load_toy_corpus", lambda: {"train": pairs})
+
+
+def test_starts_are_compared(monkeypatch, corpus):
+    programs = []
+
+    def run(program, *arguments, **environment):
+        programs.append((program, arguments))
+        assert all((Path(folder) / "model.safetensors").is_file() for folder in arguments)
+        return "[1, 5, 2]"
+
+    monkeypatch.setattr(startup, "run_python", run)
+    importing, translating = startup_benchmark(small_arguments(), DataArguments())
+    assert (importing.name, translating.name) == ("import", "first translation, tiny, float32")
+    assert [Path(*arguments).name for _, arguments in programs] == ["ours", "marian"]
+    assert "AutoModelForSeq2SeqLM" in programs[0][0] and "MarianMTModel" in programs[1][0]
+
+
+def test_other_first_translations_are_not_timed(monkeypatch, corpus):
+    monkeypatch.setattr(startup, "run_python", lambda program, folder, **environment: folder)
+    with pytest.raises(Disagreement, match="the first translations differ"):
+        list(startup_benchmark(small_arguments(), DataArguments()))
 
 
 @pytest.mark.slow  # a fresh process that imports torch

@@ -17,6 +17,15 @@ def test_scaling_benchmark(tmp_path):
     assert (tmp_path / "scaling.png").is_file()
 
 
+def test_each_cost_is_measured_over_its_size():
+    cases = list(scaling_benchmark(small_arguments(scales=[1], baselines=["marian"]), DataArguments()))
+    axes = [case.axis for case in cases[:5]]
+    assert axes == [("source length", 32), ("vocabulary", 1000), ("layers", 1), ("batch", 1), ("beams", 1)]
+    for case in cases[:5]:
+        assert set(case.implementations) == {"ours", "marian"} and case.flops
+    cases[0].implementations["marian"]()
+
+
 def test_memory_is_read_along_a_stream():
     cases = list(stream_cases(small_arguments()))
     assert len(cases) == 7 and cases[-1].axis == ("pairs streamed", 2000)

@@ -10,14 +10,12 @@ from benchmarks.text import read_text
 from benchmarks.train import train_benchmark
 from hf_vanilla_transformer.data.arguments import DataArguments
 
-SOME_PAIRS = DataArguments(toy_corpus=True, max_train_samples=60)
-
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(tmp_path_factory, some_pairs):
     folder = tmp_path_factory.mktemp("train")
     args = small_arguments(folder, vocab_size=[300], dtype=["bfloat16"], rounds=1)
-    run_benchmarks({"train": train_benchmark}, args, SOME_PAIRS)
+    run_benchmarks({"train": train_benchmark}, args, some_pairs)
     assert (folder / "train.png").is_file()
     return {each["name"]: each for each in results(folder)["measurements"]}
 
@@ -60,9 +58,9 @@ def test_a_baseline_with_other_weights_is_not_timed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # trains twice with each Trainer; `test_steps_on_real_text` checks the counts of one round
-def test_trainer_steps_are_on_fresh_batches_and_count_no_padding(tmp_path):
+def test_trainer_steps_are_on_fresh_batches_and_count_no_padding(tmp_path, some_pairs):
     args = small_arguments(tmp_path, baselines=["marian"])
-    text = read_text(args, SOME_PAIRS)
+    text = read_text(args, some_pairs)
     case = train.text_case(text, "tiny", "float32", args, tmp_path)
     for steps in case.implementations.values():
         first, second = steps(), steps()

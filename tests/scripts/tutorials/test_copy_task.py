@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
 import torch
 
 from hf_vanilla_transformer import preset_config
+from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from tutorials import copy_task
 from tutorials.common import TutorialArguments
@@ -68,6 +70,15 @@ def test_interrupted_copying_resumes_and_leaves_no_checkpoint(monkeypatch, tmp_p
     assert steps == [0, 1, 2, 3, 2, 3, 4]
     assert not any(path.is_dir() for path in (tmp_path / "copy").iterdir())
     assert resumed == learn_to_copy(task, 0, args)
+
+
+def test_every_seed_must_copy(monkeypatch, tmp_path):
+    exact = iter([1.0, 0.5])
+    monkeypatch.setattr(copy_task, "learn_to_copy", lambda task, seed, args: next(exact))
+    args = TutorialArguments(output_dir=str(tmp_path), light=True, seeds=2, max_steps=20)
+    result = copy_task.reproduce_copy(args, DataArguments())
+    assert not result.reproduced and "worst 50.0%" in result.result and result.figures["steps"] == 20
+    assert "N=2, d_model=128, h=4, d_ff=512" in result.claim and np.shape(result.figures["untrained"]) == (10, 10)
 
 
 @pytest.mark.slow

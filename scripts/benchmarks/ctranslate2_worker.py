@@ -1,0 +1,57 @@
+"""CTranslate2 in a worker process.
+
+The process is separate because on a small machine, once two libraries have run OpenMP threads in one process, PyTorch's
+threads sleep between operations, and short operations take three times as long. It imports nothing but this module.
+"""
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, lru_cache
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+
+class ExportedModel(NamedTuple):
+    """How to load an exported model.
+
+    Attributes:
+        folder: Of the model.
+        device: "cpu" or "cuda".
+        compute_type: Data type of the products.
+        threads: CPU threads.
+    """
+
+    folder: str
+    device: str
+    compute_type: str
+    threads: int
+
+
+def decode_in_worker(
+    model: ExportedModel, sources: list[list[str]], num_beams: int, new_tokens: int
+) -> list[list[str]]:
+    """Decode exactly `new_tokens` tokens for each source; return the best hypothesis of each."""
+    return _worker().submit(_decode, model, sources, num_beams, new_tokens).result()
+
+
+@cache
+def _worker() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, get_context("spawn"))
+
+
+# A case of the benchmark has two exported models.
+@lru_cache(maxsize=2)
+def _load(model: ExportedModel) -> Any:
+    import ctranslate2
+
+    return ctranslate2.Translator(
+        model.folder, device=model.device, compute_type=model.compute_type, intra_threads=model.threads
+    )
+
+
+def _decode(model: ExportedModel, sources: list[list[str]], num_beams: int, new_tokens: int) -> list[list[str]]:
+    lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
+    results = _load(model).translate_batch(sources, beam_size=num_beams, **lengths)
+    return [each.hypotheses[0] for each in results]
+
+
+__all__ = ["ExportedModel", "decode_in_worker"]
