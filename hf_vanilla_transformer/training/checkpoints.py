@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which are complete, which is the newest, and the average of the last ones."""
+"""Checkpoints of a run: which are complete, and the average of the last ones."""
 
 import json
 import os
@@ -9,20 +9,21 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from ..inference.loading import load_model
 
 logger = logging.get_logger(__name__)
 
-# What training resumes from besides the weights, in any layout of `Trainer`; with `save_only_model` there is none.
-TRAINING_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
+# Files besides the weights that training resumes from, in any layout of `Trainer`; with `save_only_model`, none.
+RESUME_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
-    """Return why training cannot resume from a checkpoint, or None if it is complete.
+    """Why training cannot resume from a checkpoint; None if it is complete.
 
-    `Trainer` writes `trainer_state.json` last: a checkpoint that holds it was written to the end.
+    `Trainer` writes `trainer_state.json` last, so its presence shows that the checkpoint was written to the end.
     """
     folder = Path(checkpoint)
     try:
@@ -33,15 +34,15 @@ def checkpoint_fault(checkpoint: str | Path) -> str | None:
         return f"its {TRAINER_STATE_NAME} is truncated"
     if fault := weights_fault(folder):
         return fault
-    found = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in TRAINING_STATE]
+    found = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in RESUME_STATE]
     if any(found) and not all(found):
-        return f"it holds no {TRAINING_STATE[found.index(False)][0]}"
+        return f"it holds no {RESUME_STATE[found.index(False)][0]}"
     truncated = [file.name for file in sorted(folder.glob("*.pt*")) if not zipfile.is_zipfile(file)]
     return f"its {truncated[0]} is truncated" if truncated else None
 
 
 def weights_fault(folder: Path) -> str | None:
-    """Return why the weights of a checkpoint cannot be read, or None."""
+    """Why the weights of a checkpoint cannot be read; None if they can."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob("pytorch_model*")):
         return "it holds no weights"
@@ -54,67 +55,66 @@ def weights_fault(folder: Path) -> str | None:
 
 
 def newest_checkpoint(run_dir: str | Path) -> str | None:
-    """Return the newest complete checkpoint of a run, if there is one; warn of newer ones that are not complete.
+    """Path of the newest complete checkpoint of a run, if any.
 
-    A program that is killed while it saves leaves one of those.
+    Newer incomplete ones, left by a program that was killed while it saved, are skipped with a warning.
     """
-    for checkpoint in reversed(_checkpoints(run_dir)):
-        fault = checkpoint_fault(checkpoint)
-        if fault is None:
-            return str(checkpoint)
-        logger.warning(f"skipping {checkpoint}: {fault}")
-    return None
+    return next((str(checkpoint) for checkpoint in reversed(_checkpoints(run_dir)) if _is_usable(checkpoint)), None)
+
+
+def complete_checkpoints(run_dir: str | Path) -> list[Path]:
+    """Complete checkpoints of a run, oldest first; others are skipped with a warning."""
+    return [checkpoint for checkpoint in _checkpoints(run_dir) if _is_usable(checkpoint)]
+
+
+def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
+    """Up to `number` of the last checkpoints with readable weights, oldest first; others are skipped with a warning.
+
+    Raises:
+        ValueError: There is none.
+    """
+    checkpoints = [checkpoint for checkpoint in _checkpoints(run_dir) if _is_usable(checkpoint, weights_fault)]
+    if not checkpoints:
+        raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
+    return checkpoints[-number:]
 
 
 def expire_incomplete_checkpoints(run_dir: str | Path) -> None:
-    """Date incomplete checkpoints back, so that `Trainer`, which deletes by date, deletes them before complete ones.
+    """Backdate incomplete checkpoints, so that `Trainer`, which rotates by date, deletes them first.
 
-    Their date is that of the kill that left them, be it while one was written or while it was deleted.
+    Their own date is that of the kill, during either saving or deletion.
     """
     for checkpoint in _checkpoints(run_dir):
         if checkpoint_fault(checkpoint):
             os.utime(checkpoint, (0, 0))
 
 
-def complete_checkpoints(run_dir: str | Path) -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first; warn of the others."""
-    return _without(checkpoint_fault, run_dir)
-
-
-def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
-    """Return the last `number` checkpoints of a run with readable weights, or as many as there are, oldest first.
-
-    Raises:
-        ValueError: The folder holds none.
-    """
-    checkpoints = _without(weights_fault, run_dir)
-    if not checkpoints:
-        raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
-    return checkpoints[-number:]
-
-
-def _without(fault_of: Callable[[Path], str | None], run_dir: str | Path) -> list[Path]:
-    faults = {checkpoint: fault_of(checkpoint) for checkpoint in _checkpoints(run_dir)}
-    for checkpoint, fault in faults.items():
-        if fault:
-            logger.warning(f"skipping {checkpoint}: {fault}")
-    return [checkpoint for checkpoint, fault in faults.items() if not fault]
+def _is_usable(checkpoint: Path, fault_of: Callable[[Path], str | None] = checkpoint_fault) -> bool:
+    fault = fault_of(checkpoint)
+    if fault:
+        logger.warning(f"skipping {checkpoint}: {fault}")
+    return not fault
 
 
 def _checkpoints(run_dir: str | Path) -> list[Path]:
-    """Return the checkpoint folders of a run, oldest first, complete or not."""
-    steps = {int(name): path for path in Path(run_dir).glob("checkpoint-*") if (name := path.name[11:]).isdigit()}
-    return [steps[step] for step in sorted(steps)]
+    """Checkpoint folders of a run, oldest first, complete or not."""
+    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
+    folders = [path for path in Path(run_dir).glob(f"{prefix}*") if path.name.removeprefix(prefix).isdigit()]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix(prefix)))
 
 
 def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
-    """Return the model whose weights are the mean of those of `checkpoints` (section 6.1).
+    """Average the weights of checkpoints (section 6.1), in float64.
 
-    The sum is kept in float64; the result has the dtype, configuration and generation settings of the last one.
+    Args:
+        checkpoints: Folders of models of the same shape.
+
+    Returns:
+        A model with the dtype, configuration and generation settings of the last checkpoint.
 
     Raises:
-        ValueError: No checkpoints are given, or one is damaged or has other weights than the last; names folder and
-            weight.
+        ValueError: No checkpoints are given, one is damaged, or its weights differ from the last one's in name or
+            shape.
     """
     if not checkpoints:
         raise ValueError("there are no checkpoints to average.")
@@ -125,7 +125,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
         for name, value in total.items():
             if name not in weights or weights[name].shape != value.shape:
                 raise ValueError(
-                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it is not of the same model as "
+                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it belongs to another model than "
                     f"{checkpoints[-1]}."
                 )
             value += weights[name]

@@ -1,8 +1,4 @@
-"""Translation scores and accuracy as `evaluate` metrics that work without a network.
-
-`evaluate.load("sacrebleu")` downloads a script; the classes here do not. They follow the `evaluate.Metric` interface
-(`compute`, `add_batch`, `add`, `evaluate.combine`) on top of the `sacrebleu` library.
-"""
+"""Translation scores and accuracy that need no network, unlike `evaluate.load`."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -25,48 +21,47 @@ References = Sequence[str] | Sequence[Sequence[str]]
 def translation_scores(
     predictions: Sequence[str], references: References, lowercase: bool = False, tokenize: str = "13a"
 ) -> dict[str, float | str]:
-    """Score detokenized translations of a whole corpus.
+    """Score the detokenized translations of a corpus.
 
     Args:
         predictions: N translations.
-        references: N reference translations, or N lists of one or more (their number may differ from row to row).
-        lowercase: Compare without regard to case.
-        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (as mteval), "intl", "zh", "char", "none", ...
+        references: N references, or N lists of one or more, not necessarily equally many.
+        lowercase: Ignore case.
+        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval), "intl", "zh", "char", "none", ...
 
     Returns:
-        `bleu` and `chrf` (chrF2), both 0..100, each with its `sacrebleu` signature (`bleu_signature`,
-        `chrf_signature`), and `exact_match`: the percentage 0..100 of predictions that equal one of their references
-        when white space at both ends is left out.
+        `bleu` and `chrf` (chrF2), both 0..100; their `sacrebleu` signatures, `bleu_signature` and `chrf_signature`;
+        and `exact_match`, the percentage of predictions that equal one of their references but for white space at
+        both ends.
 
     Raises:
-        ValueError: The two differ in length, are empty, hold something else than strings (the message gives the
-            row, counted from 0), or `tokenize` is unknown.
+        ValueError: The two differ in length, are empty, or hold anything but strings (the message gives the row,
+            counted from 0), or `tokenize` is unknown.
     """
     rows = _check_translations(predictions, references)
     if tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"tokenize={tokenize!r} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
+        raise ValueError(f"`tokenize` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
     bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
     chrf = CHRF(lowercase=lowercase)
-    # sacrebleu wants one stream for each reference, where None stands for a reference that a row does not have.
-    streams = list(zip_longest(*rows))
+    # sacrebleu takes references column by column, with None where a row has fewer.
+    columns = list(zip_longest(*rows))
     matches = [_exact_match(prediction, row, lowercase) for prediction, row in zip(predictions, rows, strict=True)]
     return {
-        "bleu": bleu.corpus_score(predictions, streams).score,
+        "bleu": bleu.corpus_score(predictions, columns).score,
         "bleu_signature": str(bleu.get_signature()),
-        "chrf": chrf.corpus_score(predictions, streams).score,
+        "chrf": chrf.corpus_score(predictions, columns).score,
         "chrf_signature": str(chrf.get_signature()),
         "exact_match": 100 * sum(matches) / len(matches),
     }
 
 
 def _exact_match(prediction: str, references: Sequence[str], lowercase: bool) -> bool:
-    """Whether a prediction equals a reference, white space at both ends aside."""
     normalize: Callable[[str], str] = (lambda text: text.strip().lower()) if lowercase else str.strip
     return normalize(prediction) in map(normalize, references)
 
 
 def _check_translations(predictions: Sequence[str], references: References) -> list[list[str]]:
-    """Return the references as lists, or raise a `ValueError` that names the offending row."""
+    """Return a list of references for each row; raise a ValueError that names a wrong row."""
     _check_counts(predictions, references)
     for row, prediction in enumerate(predictions):
         if not isinstance(prediction, str):
@@ -82,23 +77,24 @@ def _check_translations(predictions: Sequence[str], references: References) -> l
 
 
 def _check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
-    """Raise a `ValueError` unless there are as many predictions as references, and at least one."""
+    """Raise a ValueError unless there are equally many predictions and references, and at least one."""
     for name, column in (("predictions", predictions), ("references", references)):
         if isinstance(column, str) or not hasattr(column, "__len__"):
-            raise ValueError(f"{name} must be a list with one entry for each example, not {column!r}")
+            raise ValueError(f"`{name}` must be a list with one entry for each example, not {column!r}")
     if len(predictions) != len(references):
         raise ValueError(
             f"{len(predictions)} predictions but {len(references)} references; give one reference entry for each"
         )
     if len(predictions) == 0:
-        raise ValueError("predictions and references are empty; give at least one example")
+        raise ValueError("`predictions` and `references` are empty; give at least one example")
 
 
-class _OfflineMetric(evaluate.Metric):
-    """An `evaluate.Metric` that checks its rows when they are added, and leaves no file behind.
+class Accuracy(evaluate.Metric):
+    """Fraction 0..1 of examples whose predicted class id equals the label; for `compute_metrics` of a `Trainer`.
 
-    In one process the rows stay in memory; several processes (`num_process`) meet in `cache_dir` as with any other
-    metric of `evaluate`.
+    `compute(predictions=..., references=...)` takes N integers each (lists, arrays or CPU tensors) and returns
+    `{"accuracy": ...}`. Rows are checked when they are added. In one process they stay in memory; several processes
+    (`num_process`) share files in `cache_dir`, as with any metric of `evaluate`.
     """
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, **kwargs: Any) -> None:
@@ -108,81 +104,51 @@ class _OfflineMetric(evaluate.Metric):
         super().__init__(config_name, keep_in_memory=keep_in_memory, **kwargs)
 
     def _build_data_dir(self) -> str:
-        # evaluate would make this folder in the user's home even where nothing will be written to it.
+        # evaluate would create this folder in the user's home, used or not.
         return "" if self.keep_in_memory else super()._build_data_dir()
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add rows to those that `compute` will score; raises `ValueError` for rows that cannot be scored."""
-        predictions, references = self._check(predictions, references)
-        super().add_batch(predictions=predictions, references=references, **kwargs)
+        """Add rows for `compute` to score.
+
+        Raises:
+            ValueError: They are not class ids, or not equally many.
+        """
+        columns = _check_class_ids(predictions, references)
+        super().add_batch(**{name: column.tolist() for name, column in columns.items()}, **kwargs)
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one row to those that `compute` will score; raises `ValueError` if it cannot be scored."""
+        """Add one row for `compute` to score."""
         self.add_batch(predictions=[prediction], references=[reference], **kwargs)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
-        """Score the rows given here and those added before; None in all but the first of several processes."""
+        """Score these rows and those added before; None in all but the first of several processes."""
         if predictions is None and references is None and len(self) == 0:
             raise ValueError("nothing to score: pass predictions and references, or add rows with `add_batch` first")
         return super().compute(predictions=predictions, references=references, **kwargs)
 
-    def _check(self, predictions: Any, references: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the rows in the form that `_info` declares, or raise `ValueError`."""
-        raise NotImplementedError
-
-
-class TranslationMetric(_OfflineMetric):
-    """BLEU, chrF and exact match of translations.
-
-    `compute(predictions=..., references=..., lowercase=False, tokenize="13a")` takes and returns what
-    `translation_scores` does.
-    """
-
-    def _info(self) -> evaluate.MetricInfo:
-        text = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description="Corpus BLEU, chrF2 and exact match of detokenized translations.",
-            citation="https://aclanthology.org/W18-6319",
-            inputs_description="\n\npredictions: list[str]; references: list[str] or list[list[str]].",
-            features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
-            reference_urls=["https://github.com/mjpost/sacrebleu"],
-        )
-
-    def _check(self, predictions: Any, references: Any) -> tuple[Sequence[str], Sequence[list[str]]]:
-        return predictions, _check_translations(predictions, references)
-
-    def _compute(
-        self, predictions: Sequence[str], references: References, lowercase: bool = False, tokenize: str = "13a"
-    ) -> dict[str, float | str]:
-        return translation_scores(list(predictions), list(references), lowercase=lowercase, tokenize=tokenize)
-
-
-class Accuracy(_OfflineMetric):
-    """The fraction 0..1 of examples whose predicted class id equals the label.
-
-    `compute(predictions=..., references=...)` takes N class ids each (a list, an array or a CPU tensor of integers)
-    and returns `{"accuracy": ...}`.
-    """
-
     def _info(self) -> evaluate.MetricInfo:
         class_id = datasets.Value("int64")
         return evaluate.MetricInfo(
-            description="The fraction of examples whose predicted class equals the label.",
+            description="Fraction of examples whose predicted class equals the label.",
             citation="",
             inputs_description="\n\npredictions: list[int]; references: list[int].",
             features=datasets.Features({"predictions": class_id, "references": class_id}),
         )
 
-    def _check(self, predictions: Any, references: Any) -> tuple[Sequence[int], Sequence[int]]:
-        _check_counts(predictions, references)
-        columns = {"predictions": np.asarray(predictions), "references": np.asarray(references)}
-        for name, column in columns.items():
-            if column.ndim != 1 or column.dtype.kind not in "biu":
-                raise ValueError(
-                    f"{name} must be class ids, integers of shape (N,), not {column.dtype} of shape {column.shape}; "
-                    "take `.argmax(-1)` of logits first"
-                )
-        return columns["predictions"].tolist(), columns["references"].tolist()
-
     def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
         return {"accuracy": float(np.mean(np.asarray(predictions) == np.asarray(references)))}
+
+
+def _check_class_ids(predictions: Any, references: Any) -> dict[str, np.ndarray]:
+    _check_counts(predictions, references)
+    columns = {"predictions": np.asarray(predictions), "references": np.asarray(references)}
+    for name, column in columns.items():
+        if column.ndim != 1 or column.dtype.kind not in "biu":
+            raise ValueError(
+                f"`{name}` must be class ids, integers of shape (N,), not {column.dtype} of shape {column.shape}; "
+                "take `.argmax(-1)` of logits first"
+            )
+    return columns
+
+
+__all__ = ["Accuracy", "translation_scores"]

@@ -1,4 +1,4 @@
-"""The folder of a run: which checkpoint to go on from, and that two runs never share one."""
+"""The folder of a run: the checkpoint to resume from, and protection from a second run."""
 
 import json
 from pathlib import Path
@@ -9,52 +9,60 @@ from .checkpoints import checkpoint_fault, newest_checkpoint
 
 
 def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
-    """Return the checkpoint to resume from, if any.
+    """Return the checkpoint to resume from; None for a new run.
 
     Raises:
-        ValueError: The folder holds a run that is not to be resumed, or there is no checkpoint to resume from.
+        ValueError: `output_dir` holds another run or model, or the checkpoint is missing or incomplete.
     """
-    folder, wanted = Path(args.output_dir), args.resume_from_checkpoint
+    folder, requested = Path(args.output_dir), args.resume_from_checkpoint
     newest = newest_checkpoint(folder)
-    if wanted is None:
+    if requested is None:
         if newest:
             raise ValueError(
-                f"--output_dir {folder} already holds a run: go on with it by --resume_from_checkpoint last, "
-                "or name another folder"
+                f"`output_dir` {folder} already holds a run; continue it with `resume_from_checkpoint=last`, or "
+                "choose another folder"
             )
         if (folder / "config.json").exists():
-            raise ValueError(f"--output_dir {folder} already holds a model; name another folder")
+            raise ValueError(f"`output_dir` {folder} already holds a model; choose another folder")
         return None
-    checkpoint = newest if str(wanted) in ("last", "true", "True") else str(wanted)
+    checkpoint = newest if str(requested) in ("last", "true", "True") else str(requested)
     if checkpoint is None:
-        raise ValueError(f"--resume_from_checkpoint: {folder} holds no complete checkpoint; leave the option out")
+        raise ValueError(f"`resume_from_checkpoint`: {folder} holds no complete checkpoint; leave the argument out")
     if fault := checkpoint_fault(checkpoint):
-        raise ValueError(f"--resume_from_checkpoint {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
+        raise ValueError(f"`resume_from_checkpoint` {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
     if newest and not Path(newest).samefile(checkpoint):
-        # It would be averaged with those to come, and be resumed from instead of them.
+        # The newest one would be averaged with those to come, and a next session would resume from it.
         raise ValueError(
-            f"--resume_from_checkpoint {checkpoint}: --output_dir {folder} already holds {Path(newest).name}; resume "
-            "from last, or name another --output_dir"
+            f"`resume_from_checkpoint` {checkpoint}: `output_dir` {folder} already holds {Path(newest).name}; resume "
+            "from last, or choose another `output_dir`"
         )
     return checkpoint
 
 
 def make_folder(folder: Path) -> None:
-    """Make an output folder where there is none, or raise a ValueError."""
+    """Create an output folder unless it exists.
+
+    Raises:
+        ValueError: It cannot be created.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"--output_dir {folder} cannot be made: {error.strerror}; name another") from error
+        raise ValueError(f"`output_dir` {folder} cannot be made: {error.strerror}; choose another") from error
 
 
 def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
-    """Note the arguments of a run in its folder, and refuse to go on there with others once it holds a model's folder.
+    """Record the arguments of a run in its folder, or compare them with those of the run that it already holds.
+
+    Args:
+        folder: Folder of the run, created if missing; it holds a run once it has a subfolder, that of a model.
+        arguments: Arguments by name, as JSON can hold them.
 
     Raises:
-        ValueError: The folder holds a run of other arguments, which it names, or it cannot be made.
+        ValueError: The run in the folder has other arguments, or the folder cannot be created.
     """
     file = folder / "arguments.json"
-    # As the file would give them back: lists instead of tuples.
+    # As read back from the file: lists for tuples.
     arguments = json.loads(json.dumps(arguments))
     make_folder(folder)
     if not file.is_file() or not any(path.is_dir() for path in folder.iterdir()):
@@ -63,8 +71,8 @@ def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
     before = json.loads(file.read_text(encoding="utf-8"))
     names = [name for name in {**before, **arguments} if before.get(name) != arguments.get(name)]
     if names:
-        changes = ", ".join(f"--{name} was {before.get(name)}, is {arguments.get(name)}" for name in names)
-        raise ValueError(f"{folder} holds a run of other arguments ({changes}); give those, or name another folder")
+        changes = ", ".join(f"`{name}` was {before.get(name)}, is {arguments.get(name)}" for name in names)
+        raise ValueError(f"{folder} holds a run with other arguments ({changes}); use those, or choose another folder")
 
 
 __all__ = ["check_same_run", "find_checkpoint", "make_folder"]

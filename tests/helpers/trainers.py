@@ -4,7 +4,7 @@ import random
 
 import datasets
 import torch
-from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel
+from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, TrainerCallback
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -89,3 +89,25 @@ def assert_same_weights(one, other, tolerance=0.0):
         torch.testing.assert_close(
             weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
         )
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
+
+
+class Killed(BaseException):
+    """Ends a program as a kill does."""
+
+
+def kill(*args, **kwargs):
+    raise Killed
+
+
+class At(TrainerCallback):
+    """Calls a function at the end of a step, before anything is saved."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.action(**kwargs)

@@ -22,6 +22,8 @@ from hf_vanilla_transformer import (
 from processes import run_in_two, surroundings
 from tiny import VOCABULARIES, close, close_gradients, gradients, tiny_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORKER = Path(distributed_worker.__file__)
 SHAPES = {
     "paper": {},

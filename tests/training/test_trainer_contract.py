@@ -22,6 +22,8 @@ from processes import run_in_two
 from tiny import VOCABULARIES, tiny_model
 from translators import ENGLISH, SHARED, SPANISH, build
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROWS = [
     {"input_ids": source, "labels": target}
     for source, target in zip(

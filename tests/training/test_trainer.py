@@ -1,20 +1,19 @@
 """The trainer: the paper's optimizer and loss, exact accumulation, exact resuming, several processes, averaging."""
 
 import json
-import shutil
+import math
 import sys
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSeq2SeqLM,
-    HfArgumentParser,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
 )
@@ -24,12 +23,14 @@ from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer
-from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments, peak_learning_rate
-from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
+from hf_vanilla_transformer.training import trainer as trainer_module
+from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from processes import leave, run_in_two
 from trainers import (
+    SAVING,
     TOKENIZER,
+    At,
     assert_same_weights,
     id_pairs,
     losses,
@@ -73,87 +74,12 @@ class TestDefaults:
             expected = 16**-0.5 * min(step**-0.5, step * 1000**-1.5)
             assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(expected, rel=1e-12)
 
-    @pytest.mark.parametrize(
-        ("d_model", "warmup_steps", "rate"),
-        [
-            # The paper's base and big models, and the small one of the README.
-            (512, 4000, 7e-4),
-            (1024, 4000, 4.9e-4),
-            (256, 1000, 1.98e-3),
-            # A short warm-up: no more than after 1000 steps, where 120 steps of the tiny model learn most.
-            (128, 20, 2.8e-3),
-            (128, 1, 2.8e-3),
-        ],
-    )
-    def test_the_peak_learning_rate(self, d_model, warmup_steps, rate):
-        assert peak_learning_rate(d_model, warmup_steps) == pytest.approx(rate, rel=0.01)
-
     def test_a_short_warmup_does_not_raise_the_rate(self, tmp_path):
         rates = [trainer_of(tmp_path, warmup_steps=steps).args.learning_rate for steps in (1, 20, 1000, 4000)]
         assert rates == [16000**-0.5, 16000**-0.5, 16000**-0.5, 64000**-0.5]
 
-    def test_a_smoothing_that_is_given_is_told_from_the_default(self, tmp_path):
-        for given, smoothing, default in ((None, 0.1, True), (0.1, 0.1, False), (0.0, 0.0, False)):
-            args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
-            assert (args.label_smoothing_factor, args.default_smoothing) == (smoothing, default)
-
-    def test_what_is_pickled_holds_no_token(self, tmp_path):
-        args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)
-        torch.save(args, tmp_path / "training_args.bin")
-        assert args.hub_token == "hf_secret" and b"hf_secret" not in (tmp_path / "training_args.bin").read_bytes()
-        copy = torch.load(tmp_path / "training_args.bin", weights_only=False)
-        assert copy.hub_token is None and copy.seed == 7
-
-    def test_other_defaults(self, tmp_path):
-        args = VanillaTransformerTrainingArguments(str(tmp_path))
-        assert (args.warmup_steps, args.label_smoothing_factor, args.max_grad_norm) == (4000, 0.1, 0)
-        assert (args.average_last_checkpoints, args.save_total_limit, args.load_best_model_at_end) == (5, 6, True)
-
-    @pytest.mark.parametrize(
-        ("fast", "fp16", "bf16"), [(True, False, True), (True, True, False), (False, False, False)]
-    )
-    def test_bf16_if_fast(self, tmp_path, monkeypatch, fast, fp16, bf16):
-        monkeypatch.setattr("hf_vanilla_transformer.training.arguments.bf16_is_fast", lambda: fast)
-        args = VanillaTransformerTrainingArguments(str(tmp_path), bf16_if_fast=True, fp16=fp16)
-        assert (args.bf16, args.fp16) == (bf16, fp16)
-        assert not VanillaTransformerTrainingArguments(str(tmp_path)).bf16
-
     def test_a_given_learning_rate_stays(self, tmp_path):
         assert trainer_of(tmp_path, learning_rate=0.5).args.learning_rate == 0.5
-
-    @pytest.mark.parametrize(
-        ("options", "strategy", "steps"),
-        [
-            ({"eval_strategy": "epoch"}, "epoch", 500),
-            ({"eval_strategy": "steps", "eval_steps": 7}, "steps", 7),
-            ({"eval_strategy": "steps", "eval_steps": 7, "save_steps": 14}, "steps", 14),
-            ({"eval_strategy": "no"}, "epoch", 500),
-            ({"eval_strategy": "no", "save_strategy": "steps"}, "steps", 500),
-            ({"eval_strategy": "epoch", "save_strategy": "no"}, "no", 500),
-        ],
-    )
-    def test_saving_follows_evaluation(self, tmp_path, options, strategy, steps):
-        args = VanillaTransformerTrainingArguments(str(tmp_path), **options)
-        assert (args.save_strategy, args.save_steps) == (strategy, steps)
-        assert args.load_best_model_at_end == (options["eval_strategy"] != "no" != strategy)
-
-    def test_no_learning_rate_follows(self, tmp_path):
-        with pytest.raises(ValueError, match="--warmup_steps is 0.1, from which no learning rate follows"):
-            VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
-
-    @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
-    def test_an_optimizer_that_is_not_installed(self, tmp_path):
-        with pytest.raises(ValueError, match="--optim adamw_8bit cannot be used: .*bitsandbytes"):
-            VanillaTransformerTrainingArguments(str(tmp_path), optim="adamw_8bit")
-
-    def test_nothing_is_hidden_in_the_log(self, tmp_path):
-        assert not VanillaTransformerTrainingArguments(str(tmp_path)).logging_nan_inf_filter
-
-    def test_on_the_command_line(self, tmp_path):
-        parser = HfArgumentParser(VanillaTransformerTrainingArguments)
-        (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--max_tokens", "100"])
-        assert args.max_tokens == 100
-        assert "--average_last_checkpoints" in parser.format_help()
 
 
 class TestLoss:
@@ -348,6 +274,29 @@ class TestReproducibility:
         assert curves[0] == curves[1]
 
 
+class TestFinished:
+    @pytest.mark.parametrize(
+        ("options", "stream"),
+        [
+            ({"max_steps": 5}, False),
+            ({"max_steps": 5}, True),
+            ({"num_train_epochs": 1.5}, False),
+            ({"num_train_epochs": 2}, False),
+        ],
+        ids=["steps", "stream", "part of an epoch", "epochs"],
+    )
+    def test_resuming_takes_no_step(self, tmp_path, options, stream):
+        data = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)[0] if stream else id_pairs()
+        options = {**options, "save_strategy": "steps", "save_steps": 3}
+        first = trainer_of(tmp_path, train=data, **options)
+        first.train()
+        second = trainer_of(tmp_path, tiny_model(seed=7), data, **options)
+        second.train(resume_from_checkpoint=True)
+        assert first.state.global_step == second.state.global_step
+        assert losses(first) == losses(second)
+        assert_same_weights(first.model, second.model)
+
+
 class TestEvaluation:
     @pytest.mark.parametrize("generate", [False, True])
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -440,40 +389,57 @@ class TestEvaluation:
         assert len(list(tmp_path.glob("checkpoint-*"))) == 3
 
 
-class TestAveraging:
-    def save(self, folder, step, **options):
-        tiny_model(seed=step, **options).save_pretrained(folder / f"checkpoint-{step}")
+class TestDivergence:
+    # With such a rate the first step is finite, and what it leads to is not.
+    DIVERGING = {**SAVING, "save_steps": 1, "optim": "sgd", "learning_rate": 1e30, "lr_scheduler_type": "constant"}
 
-    @pytest.mark.parametrize(
-        "options", [{}, {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}]
-    )
-    def test_the_mean_of_the_last_ones(self, tmp_path, options):
-        for step in (9, 100, 20):
-            self.save(tmp_path, step, **options)
-        (tmp_path / "checkpoint-best").mkdir()
-        folders = last_checkpoints(tmp_path, 2)
-        assert [folder.name for folder in folders] == ["checkpoint-20", "checkpoint-100"]
-        averaged = average_checkpoints(folders).state_dict()
-        states = [AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict() for folder in folders]
-        for name, weight in averaged.items():
-            torch.testing.assert_close(weight, (states[0][name] + states[1][name]) / 2, rtol=1e-6, atol=1e-7)
-        assert len(last_checkpoints(tmp_path, 5)) == 3
+    def test_stops_at_the_step(self, tmp_path):
+        trainer = trainer_of(tmp_path, **self.DIVERGING)
+        with pytest.raises(ValueError, match=r"^step 2: (loss|gradient norm) is (nan|inf): training") as stop:
+            trainer.train()
+        remedy = "start again with a `learning_rate` below 1e+30, or `max_grad_norm=1`"
+        assert f"; {remedy}; the last checkpoint is {tmp_path / 'checkpoint-1'}" in str(stop.value)
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+        assert all(weight.isfinite().all() for weight in trainer.model.parameters())
 
-    def test_faults(self, tmp_path):
-        with pytest.raises(ValueError, match=r"holds no checkpoint-<step> folders"):
-            last_checkpoints(tmp_path, 2)
-        with pytest.raises(ValueError, match="no checkpoints to average"):
-            average_checkpoints([])
-        broken = tiny_model()
-        broken.lm_head.weight.data[0, 0] = torch.nan
-        broken.save_pretrained(tmp_path / "checkpoint-3")
-        with pytest.raises(ValueError, match="checkpoint-3: .* are NaN or infinite"):
-            average_checkpoints(last_checkpoints(tmp_path, 2))
-        shutil.rmtree(tmp_path / "checkpoint-3")
-        self.save(tmp_path, 1, d_model=32)
-        self.save(tmp_path, 2)
-        with pytest.raises(ValueError, match=r"checkpoint-1 has no weight .* of shape .*not of the same model"):
-            average_checkpoints(last_checkpoints(tmp_path, 2))
+    @pytest.mark.parametrize("limit", [3, 1000])
+    def test_steps_may_be_checked_later(self, tmp_path, monkeypatch, limit):
+        """As on an accelerator: nothing is saved before the check, and the message names the step."""
+        monkeypatch.setattr(trainer_module, "SYNCHRONOUS_DEVICES", ())
+        monkeypatch.setattr(trainer_module, "MAX_UNCHECKED", limit)
+        trainer = trainer_of(tmp_path, **{**self.DIVERGING, "save_steps": 5})
+        with pytest.raises(ValueError, match=r"^step 2: "):
+            trainer.train()
+        assert trainer.state.global_step == (1 if limit == 3 else 5)
+        assert not list(tmp_path.glob("checkpoint-*"))
+        # Without checkpoints, at the end.
+        last = trainer_of(tmp_path, **{**self.DIVERGING, "save_strategy": "no"})
+        with pytest.raises(ValueError, match=r"^step 2: "):
+            last.train()
+
+    def test_weights_that_are_not_finite_are_not_saved(self, tmp_path):
+        def poison(model, **kwargs):
+            model.model.encoder.layers[0].fc1.weight.data[0, 0] = math.nan
+
+        trainer = trainer_of(tmp_path, **SAVING)
+        trainer.add_callback(At(4, poison))
+        with pytest.raises(ValueError, match=r"^step 4: .*1 of 512 numbers in model\.encoder\.layers\.0\.fc1\.weight"):
+            trainer.train()
+        with pytest.raises(ValueError, match="fc1"):
+            trainer.save_model(tmp_path / "final")
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+        assert all(
+            weight.isfinite().all() for weight in load_file(tmp_path / "checkpoint-2/model.safetensors").values()
+        )
+
+    def test_a_scaler_leaves_steps_out(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(Seq2SeqTrainer, "_get_grad_norm", lambda *args, **kwargs: torch.tensor(math.inf))
+        trainer = trainer_of(tmp_path, max_steps=3)
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", enabled=False)
+        assert trainer.train().global_step == 3
+        trainer.accelerator.scaler = None
+        with pytest.raises(ValueError, match="step 1: gradient norm is inf"):
+            trainer.train()
 
 
 class TestFaults:
@@ -489,7 +455,7 @@ class TestFaults:
     def test_a_stream_without_pairs(self, tmp_path):
         empty = datasets.Dataset.from_dict({"source": [" "], "target": ["w"]}).to_iterable_dataset()
         trainer = trainer_of(tmp_path, train=tokenize_pairs(empty, TOKENIZER)[0], max_steps=2)
-        with pytest.raises(DataError, match="the stream has no pairs that the filters keep"):
+        with pytest.raises(DataError, match="the filters keep no pair of the stream"):
             trainer.train()
 
 

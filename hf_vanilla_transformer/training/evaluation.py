@@ -1,0 +1,144 @@
+"""Evaluating a trained model: choice between it and an average, test scores, sample translations."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, cast
+
+import datasets
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.arguments import SPLITS
+from ..data.batching import token_lengths
+from ..inference.loading import load_model
+from ..inference.translation import translate
+from .arguments import VanillaTransformerTrainingArguments
+from .callbacks import mean_training_loss
+from .checkpoints import average_checkpoints, complete_checkpoints
+from .metrics import translation_scores
+from .results import FinalScores, ModelChoice, Sample, TrainingResults
+from .setup import METRICS, TextSplits, TokenizedSplits
+from .trainer import VanillaTransformerTrainer
+
+SAMPLE_TRANSLATIONS = 10
+
+
+def training_results(
+    trainer: VanillaTransformerTrainer, metrics: dict[str, float], ids: TokenizedSplits
+) -> TrainingResults:
+    """Summarize the training that has ended, all of its sessions together.
+
+    Args:
+        trainer: Trainer of the last session.
+        metrics: Those of its `TrainOutput`.
+        ids: Tokenized pairs.
+    """
+    state, record = trainer.state, trainer.run_record
+    seconds = record.seconds + metrics["train_runtime"]
+    loss = mean_training_loss(state.log_history)
+    speed = None
+    if isinstance(ids.train, datasets.Dataset) and seconds > 0:
+        tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
+        speed = tokens * (cast(float, state.epoch) - record.since_epoch) / seconds
+    return TrainingResults(
+        pairs={split: count.kept for split, count in ids.counts.items() if count.read},
+        seconds=seconds,
+        loss=metrics["train_loss"] if loss is None else loss,
+        epoch=state.epoch,
+        parameters=cast(PreTrainedModel, trainer.model).num_parameters(),
+        steps=state.global_step,
+        tokens_per_second=speed,
+    )
+
+
+def choose_model(
+    tokenizer: PreTrainedTokenizerBase, text: TextSplits, args: VanillaTransformerTrainingArguments
+) -> ModelChoice:
+    """Compare the saved model with the average of its last checkpoints on the validation pairs.
+
+    Equal scores, or no validation pairs, decide for the average.
+    """
+    models = {"trained": load_model(args.output_dir)}
+    number, averaged = args.average_last_checkpoints, None
+    checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
+    if number > 1 and len(checkpoints) > 1:
+        models["averaged"] = average_checkpoints(checkpoints)
+        models["averaged"].generation_config = models["trained"].generation_config
+        averaged = len(checkpoints)
+    scores = {}
+    for name, model in models.items():
+        model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
+        if text.validation is not None:
+            translations = best_translations(model, tokenizer, text.validation["source"][:], args)
+            found = translation_scores(translations, text.validation["target"][:])
+            scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
+    metric = args.metric_for_best_model if args.metric_for_best_model in METRICS else "bleu"
+    best = max(models, key=lambda name: (scores[name][metric] if scores else 0.0, name == "averaged"))
+    return ModelChoice(best, models[best], scores, averaged)
+
+
+def best_translations(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: list[str],
+    args: VanillaTransformerTrainingArguments,
+) -> list[str]:
+    """Translate with the model's own generation settings."""
+    hypotheses = translate(model, tokenizer, sources, show_progress=not args.disable_tqdm)
+    return [candidates[0].text for candidates in hypotheses]
+
+
+def score_test(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    args: VanillaTransformerTrainingArguments,
+) -> FinalScores | None:
+    """Translate and score the test pairs, if any."""
+    if text.test is None:
+        return None
+    references = text.test["target"][:]
+    translations = best_translations(model, tokenizer, text.test["source"][:], args)
+    lowercase_scores = translation_scores(translations, references, lowercase=True)
+    return FinalScores(translations, translation_scores(translations, references), lowercase_scores)
+
+
+def translate_samples(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    args: VanillaTransformerTrainingArguments,
+) -> tuple[str, list[Sample]]:
+    """Translate some pairs; return the name of their split, and the samples."""
+    split, pairs = choose_samples(text)
+    outputs = best_translations(model, tokenizer, [pair["source"] for pair in pairs], args)
+    return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
+
+
+def choose_samples(text: TextSplits) -> tuple[str, list[dict[str, str]]]:
+    """Choose pairs without blank sides from the test split, else from the validation or the training split."""
+    for split, pairs in reversed(text.present().items()):
+        if samples := list(islice(_spread_pairs(pairs), SAMPLE_TRANSLATIONS)):
+            return split, samples
+    return SPLITS[0], []
+
+
+def _spread_pairs(pairs: Any) -> Iterator[dict[str, str]]:
+    """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, as corpora are often sorted.
+
+    Of a stream, yield all usable pairs.
+    """
+    if not isinstance(pairs, datasets.Dataset):
+        yield from filter(_has_text, pairs)
+        return
+    stretch = -(-len(pairs) // SAMPLE_TRANSLATIONS)
+    for start in range(0, len(pairs), stretch):
+        rows = (pairs[i] for i in range(start, min(start + stretch, len(pairs))))
+        yield from islice(filter(_has_text, rows), 1)
+
+
+def _has_text(pair: dict[str, str]) -> bool:
+    return bool(pair["source"].strip() and pair["target"].strip())
+
+
+__all__ = ["choose_model", "choose_samples", "score_test", "training_results", "translate_samples"]

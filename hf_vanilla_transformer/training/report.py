@@ -1,0 +1,156 @@
+"""What a run reports: summaries on the screen, results, pictures and the model card in its folder."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from ..data.arguments import DataArguments
+from ..data.encoding import PairCounts
+from ..data.reading import headerless_tsv_files
+from ..errors import one_line
+from ..inference.translation import cross_attention
+from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
+from .model_card import write_model_card
+from .results import Results
+from .setup import Experiment, vocabulary_sizes
+from .trainer import VanillaTransformerTrainer
+
+logger = logging.get_logger(__name__)
+
+# Part of a short run that its warm-up should take.
+GOOD_WARMUP = 0.25
+
+# Characters of a sentence in the summary.
+SHOWN_WIDTH = 40
+
+
+def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
+    """Describe the run that is about to start, in one screen."""
+    trainer, args = experiment.trainer, experiment.trainer.args
+    model = cast(PreTrainedModel, trainer.model)
+    config: Any = model.config
+    source_size, target_size = vocabulary_sizes(experiment.tokenizer)
+    size = f"{args.max_tokens} tokens" if args.max_tokens else f"{args.per_device_train_batch_size} sentences"
+    parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
+    lines = [
+        *_data_lines(experiment.ids.counts, data_args),
+        f"vocabulary   {source_size} source, {target_size} target tokens",
+        f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
+        f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",
+        *_schedule_lines(trainer),
+    ]
+    return "\n".join(lines)
+
+
+def _data_lines(counts: dict[str, PairCounts], data_args: DataArguments) -> list[str]:
+    """Describe the splits, and show first pairs that may really be headers."""
+    lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
+    if "validation" not in counts:
+        lines.append("validation   none, so no evaluation while training")
+    for name, pair in headerless_tsv_files(data_args):
+        first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
+        lines.append(f"first pair   {first} (if {name} has a header, set source_column and target_column)")
+    return lines
+
+
+def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
+    args = trainer.args
+    steps, epochs = args.max_steps, ""
+    if isinstance(trainer.train_dataset, datasets.Dataset):
+        per_epoch = -(-len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps)
+        steps = steps if steps > 0 else int(args.num_train_epochs * per_epoch)
+        epochs = f", {per_epoch} an epoch"
+    warmup = args.get_warmup_steps(steps)
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    lines = [
+        f"steps        {steps}{epochs}",
+        f"learning     up to {args.learning_rate:.3g} after {warmup} steps, then {schedule}",
+        f"output       {args.output_dir}",
+    ]
+    if warmup > steps / 2:
+        width = cast(Any, trainer.model).config.hidden_size
+        lines.append(f"warning      {warmup_advice(args, width, warmup, steps)}")
+    return lines
+
+
+def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmup: int, steps: int) -> str:
+    """Suggest a shorter warm-up for a run that would spend most of its steps on it."""
+    shorter = max(1, int(steps * GOOD_WARMUP))
+    rate = cast(float, args.learning_rate)
+    better = peak_learning_rate(d_model, shorter) if rate == peak_learning_rate(d_model, warmup) else rate
+    return (
+        f"warmup_steps {warmup} is more than half of the {steps} steps, whose highest learning rate is "
+        f"{rate * min(1, steps / warmup):.2g}; with warmup_steps {shorter} it is {better:.2g}"
+    )
+
+
+def end_summary(results: Results, output_dir: str) -> str:
+    """Describe a finished run in one screen: sample translations, scores, time, folder."""
+    lines = [f"translations of {results.sample_split} pairs", ""] if results.samples else []
+    for sample in results.samples:
+        lines += [f"{name:<12} {text}" for name, text in sample._asdict().items()] + [""]
+    if results.test:
+        scores = results.test.scores
+        for name in ("bleu", "chrf"):
+            lines.append(f"test {name:<7} {scores[name]:.2f}  {scores[f'{name}_signature']}")
+        lines.append(f"test exact   {scores['exact_match']:.1f} %")
+    training = results.training
+    speed = f", {training.tokens_per_second:.0f} tokens a second" if training.tokens_per_second else ""
+    lines.append(f"training     {training.seconds / 60:.1f} minutes{speed}")
+    lines.append(f"model        {output_dir} (the {results.choice.name} weights)")
+    return "\n".join(lines)
+
+
+def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
+    """Write model, test translations, results and training log into the run's folder."""
+    folder = Path(trainer.args.output_dir)
+    results.choice.model.save_pretrained(folder)
+    if results.test:
+        lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.test.translations)
+        (folder / "test_translations.txt").write_text(lines, encoding="utf-8")
+    content = json.dumps(results.as_dict(), indent=2, ensure_ascii=False)
+    (folder / "all_results.json").write_text(content + "\n", encoding="utf-8")
+    trainer.state.save_to_json(str(folder / "trainer_state.json"))
+
+
+def save_pictures(results: Results, experiment: Experiment) -> None:
+    """Draw the training curve and the attention of a sample, if matplotlib is installed."""
+    if not find_spec("matplotlib"):
+        return
+    from ..inference.visualization import plot_attention, plot_training_curve  # matplotlib is optional
+
+    trainer = experiment.trainer
+    folder = Path(trainer.args.output_dir)
+    with _warn_on_failure("training_curve.png"):
+        plot_training_curve(trainer.state.log_history, folder / "training_curve.png")
+    for sample in results.samples[:1]:
+        with _warn_on_failure("attention.png"):
+            weights, sources, targets = cross_attention(results.choice.model, experiment.tokenizer, sample.source)
+            plot_attention(weights, sources, targets, folder / "attention.png", title="Cross-attention")
+
+
+def save_card(
+    results: Results, data_args: DataArguments, args: VanillaTransformerTrainingArguments, template: str | Path
+) -> None:
+    """Write the model card."""
+    with _warn_on_failure("the model card"):
+        write_model_card(results, data_args, args, template)
+
+
+@contextmanager
+def _warn_on_failure(what: str) -> Iterator[None]:
+    """Turn a failure into a warning: a finished run is worth more than its pictures."""
+    try:
+        yield
+    except Exception as error:
+        logger.warning(f"{what} could not be made ({type(error).__name__}: {one_line(error)})")
+
+
+__all__ = ["end_summary", "save_card", "save_pictures", "save_results", "start_summary", "warmup_advice"]

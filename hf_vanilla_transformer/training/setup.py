@@ -1,0 +1,377 @@
+"""Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import numpy as np
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.trainer_utils import EvalPrediction
+
+from ..data.arguments import SPLITS, DataArguments
+from ..data.batching import check_token_ids, token_lengths
+from ..data.encoding import PairCounts, TokenizedStream, tokenize_pairs
+from ..data.splits import load_parallel_text
+from ..data.tokenizer_training import train_tokenizer
+from ..errors import DataError
+from ..inference.loading import load_model, load_tokenizer
+from ..inference.translation import position_limit, tightest_limit
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..presets import get_preset, preset_config
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .callbacks import EarlyStopping
+from .metrics import translation_scores
+from .model_card import check_template
+from .trainer import VanillaTransformerTrainer
+
+METRICS = ("bleu", "chrf", "exact_match")
+
+# Longest output of the saved model's `generate()`, whose own default is 20 tokens.
+DEFAULT_MAX_LENGTH = 512
+
+# Pairs of a stream to train its tokenizer on; more would hardly change the vocabulary.
+STREAM_TOKENIZER_PAIRS = 1_000_000
+
+# Evaluations of a run on a stream, which has no epochs.
+STREAM_EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class TextSplits:
+    """Sentence pairs; those for evaluation are in memory even if the training pairs are streamed."""
+
+    train: datasets.Dataset | datasets.IterableDataset
+    validation: datasets.Dataset | None = None
+    test: datasets.Dataset | None = None
+
+    def present(self) -> dict[str, Any]:
+        """Splits by name, without those that are missing."""
+        return {split: pairs for split in SPLITS if (pairs := getattr(self, split)) is not None}
+
+
+@dataclass(frozen=True)
+class TokenizedSplits:
+    """Token ids of the pairs that the filters keep.
+
+    Attributes:
+        train: Training pairs.
+        validation: Validation pairs, if any.
+        counts: Pairs read, kept and dropped, for each split.
+    """
+
+    train: datasets.Dataset | TokenizedStream
+    validation: datasets.Dataset | None
+    counts: dict[str, PairCounts]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that training and evaluation need."""
+
+    text: TextSplits
+    ids: TokenizedSplits
+    tokenizer: PreTrainedTokenizerBase
+    trainer: VanillaTransformerTrainer
+
+
+def set_up(
+    model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
+) -> Experiment:
+    """Read the data, train or load the tokenizer, build or load the model, and make the trainer.
+
+    Of several processes the first one does it first; the others then read its caches.
+
+    Args:
+        model_args: Model and tokenizer.
+        data_args: Parallel text.
+        args: Training; its schedule of evaluations is fitted to the splits.
+
+    Raises:
+        ValueError: Data or arguments cannot be used (`DataError` for data).
+    """
+    with args.main_process_first(desc="reading the data"):
+        text = load_text(data_args)
+        fit_schedule(args, text)
+        tokenizer = load_or_train_tokenizer(model_args, args, text.train)
+        model = load_or_build_model(model_args, tokenizer)
+        ids = tokenize_splits(text, tokenizer, model.config, data_args)
+    return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args))
+
+
+def check_arguments(
+    data_args: DataArguments, args: VanillaTransformerTrainingArguments, card_template: str | Path | None
+) -> None:
+    """Raise a ValueError for arguments that would otherwise fail only after hours."""
+    metric = args.metric_for_best_model
+    if metric not in (*METRICS, "loss"):
+        raise ValueError(f"`metric_for_best_model` {metric} is unknown; use {', '.join(METRICS)} or loss")
+    if metric != "loss" and not args.predict_with_generate and args.eval_strategy != "no":
+        raise ValueError(f"`metric_for_best_model` {metric} needs `predict_with_generate`; use loss without it")
+    if args.early_stopping_patience is not None and args.eval_strategy == "no":
+        raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
+    if data_args.streaming and args.max_steps < 1:
+        raise ValueError("`streaming`: a stream has no epochs; set the length of the training with `max_steps`")
+    units = {"final_num_beams": "hypothesis", "generation_num_beams": "hypothesis", "generation_max_length": "token"}
+    for name, unit in units.items():
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"`{name}` {value} leaves no {unit}; set at least 1")
+    if card_template:
+        check_template(card_template)
+    if find_spec("matplotlib"):
+        # A broken installation shows when it is imported.
+        import_module("..inference.visualization", __package__)
+
+
+def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> None:
+    """Set the label smoothing of the preset, unless one was given or the model is not from a preset."""
+    if args.default_smoothing and not model_args.model_name_or_path:
+        args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
+
+
+def load_text(data_args: DataArguments) -> TextSplits:
+    """Load the pairs of every split.
+
+    Raises:
+        DataError: The data cannot be used, or there are no training pairs.
+    """
+    loaded = dict(load_parallel_text(data_args))
+    if "train" not in loaded:
+        raise DataError("there are no training pairs; give a training file or a data set with a train split")
+    held_out = {split: _in_memory(pairs, split) for split, pairs in loaded.items() if split != "train"}
+    return TextSplits(loaded["train"], **held_out)
+
+
+def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
+    if isinstance(pairs, datasets.Dataset):
+        return pairs
+    pairs = datasets.Dataset.from_list(list(pairs))
+    if not len(pairs):
+        raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
+    return pairs
+
+
+def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> None:
+    """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs.
+
+    Raises:
+        DataError: Early stopping was requested, but there are no validation pairs.
+    """
+    if text.validation is None:
+        if args.early_stopping_patience is not None:
+            raise DataError("`early_stopping_patience` needs validation pairs; set `validation_split_size` or a file")
+        args.eval_strategy, args.load_best_model_at_end = "no", False
+    if not isinstance(text.train, datasets.Dataset):
+        every = max(1, args.max_steps // STREAM_EVALUATIONS)
+        if args.eval_strategy == "epoch":
+            args.eval_strategy, args.eval_steps = "steps", args.eval_steps or every
+        if args.save_strategy == "epoch":
+            args.save_strategy, args.save_steps = "steps", args.eval_steps or every
+
+
+def load_or_train_tokenizer(
+    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that the arguments name; if they name none, the first process trains one.
+
+    Raises:
+        ValueError: It cannot be loaded or trained.
+    """
+    if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
+        return load_tokenizer(name)
+    if args.process_index > 0:
+        return AutoTokenizer.from_pretrained(args.output_dir)
+    tokenizer = _train_tokenizer(model_args, train)
+    # The other processes must have the very same.
+    tokenizer.save_pretrained(args.output_dir)
+    return tokenizer
+
+
+def _train_tokenizer(model_args: ModelArguments, train: Any) -> PreTrainedTokenizerBase:
+    if not isinstance(train, datasets.Dataset):
+        train = train.take(STREAM_TOKENIZER_PAIRS)
+    algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
+    if min_frequency is None:
+        # The unigram model prunes by likelihood, not by counts.
+        min_frequency = 1 if algorithm == "unigram" else 2
+
+    def learn(*sides: str) -> PreTrainedTokenizerFast:
+        return train_tokenizer(
+            (row[side] for row in train for side in sides),
+            algorithm=algorithm,
+            vocab_size=model_args.vocab_size,
+            min_frequency=min_frequency,
+            lowercase=model_args.lowercase,
+            normalization=model_args.normalization,
+        )
+
+    if model_args.separate_vocabularies:
+        return VanillaTransformerTokenizer.from_pair(learn("source"), learn("target"))
+    return learn("source", "target")
+
+
+def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Sizes of the source and of the target vocabulary."""
+    return len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
+
+
+def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Load the model that the arguments name, or build one for the tokenizer's vocabulary.
+
+    Raises:
+        ValueError: An override is impossible, tokenizer and model do not fit, or the attention cannot be used.
+    """
+    model: PreTrainedModel
+    if model_args.model_name_or_path:
+        model = load_model(model_args.model_name_or_path)
+    else:
+        source_size, target_size = vocabulary_sizes(tokenizer)
+        sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
+        # One matrix can serve both sides only if ids mean the same on both.
+        shared = {"share_encoder_decoder_embeddings": not hasattr(tokenizer, "target_vocab_size")}
+        overrides = parse_overrides(model_args.config_overrides)
+        config = preset_config(model_args.preset, **{**sizes, **shared, **overrides})
+        check_tokenizer_fits(config, tokenizer)
+        model = VanillaTransformerForConditionalGeneration(config)
+    check_tokenizer_fits(model.config, tokenizer)
+    if model_args.attn_implementation:
+        try:
+            model.set_attn_implementation(model_args.attn_implementation)
+        except (ImportError, ValueError) as error:
+            raise ValueError(
+                f"`attn_implementation` {model_args.attn_implementation} cannot be used: {error}"
+            ) from error
+    return model
+
+
+def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a ValueError if special ids differ, or a vocabulary is larger than its embedding."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    found = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
+    differing = [name for name, value in found.items() if value != getattr(config, name)]
+    if differing:
+        theirs = ", ".join(f"{name} {found[name]}" for name in differing)
+        ours = ", ".join(f"{name} {getattr(config, name)}" for name in differing)
+        if "bos_token_id" in differing:
+            found["decoder_start_token_id"] = found["bos_token_id"]
+        remedy = ",".join(f"{name}={value}" for name, value in found.items())
+        raise ValueError(
+            f"the tokenizer has {theirs}, but the model {ours}: use the model's own tokenizer or, to train from "
+            f"scratch, `config_overrides={remedy}`"
+        )
+    limits = (config.vocab_size, getattr(config, "decoder_vocab_size", None) or config.vocab_size)
+    for name, size, limit in zip(
+        ("vocab_size", "decoder_vocab_size"), vocabulary_sizes(tokenizer), limits, strict=True
+    ):
+        if size > limit:
+            raise ValueError(
+                f"the tokenizer has {size} tokens, but the {name} of the model is {limit}: use the model's own "
+                "tokenizer, or raise the field"
+            )
+
+
+def tokenize_splits(
+    text: TextSplits, tokenizer: PreTrainedTokenizerBase, config: Any, data_args: DataArguments
+) -> TokenizedSplits:
+    """Tokenize every split; evaluation pairs are never dropped for their length.
+
+    Raises:
+        DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
+    """
+    ids, counts = {}, {}
+    limit = position_limit(config)
+    for split, pairs in text.present().items():
+        ids[split], counts[split] = tokenize_pairs(
+            pairs,
+            tokenizer,
+            max_source_length=tightest_limit(data_args.max_source_length, limit),
+            max_target_length=tightest_limit(data_args.max_target_length, limit),
+            on_long=data_args.on_long,
+            max_length_ratio=data_args.max_length_ratio,
+            evaluation=split != "train",
+            num_proc=data_args.preprocessing_num_workers,
+        )
+        if isinstance(ids[split], datasets.Dataset):
+            _check_ids_and_positions(ids[split], split, config)
+    return TokenizedSplits(ids["train"], ids.get("validation"), counts)
+
+
+def _check_ids_and_positions(ids: Any, split: str, config: Any) -> None:
+    check_token_ids(ids, config.vocab_size, getattr(config, "decoder_vocab_size", None))
+    longest, limit = int(np.max(token_lengths(ids))), position_limit(config)
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"the longest {split} pair has {longest} tokens on one side, but the model has {limit} positions; "
+            "use `on_long=truncate`, or raise max_position_embeddings in `config_overrides`"
+        )
+
+
+def make_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    ids: TokenizedSplits,
+    args: VanillaTransformerTrainingArguments,
+) -> VanillaTransformerTrainer:
+    """Make the trainer, which scores generated translations of the validation pairs.
+
+    Raises:
+        ValueError: A reporting tool is not installed, or the generation settings contradict each other.
+    """
+    set_generation_defaults(model, args)
+    validation, scorer, callbacks = None, None, []
+    if ids.validation is not None and text.validation is not None:
+        # Sentences of similar length finish decoding together.
+        order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
+        validation = ids.validation.select(order)
+        if args.predict_with_generate:
+            scorer = corpus_scorer(tokenizer, text.validation.select(order)["target"][:])
+    if args.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
+    try:
+        return VanillaTransformerTrainer(
+            model=model,
+            args=args,
+            train_dataset=ids.train,
+            eval_dataset=validation,
+            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+            processing_class=tokenizer,
+            compute_metrics=scorer,
+            callbacks=callbacks,
+        )
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(f"`report_to` cannot be used: {error}") from error
+
+
+def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
+    """Make the saved model decode as the final evaluation does."""
+    settings: Any = model.generation_config
+    max_length = tightest_limit(DEFAULT_MAX_LENGTH, position_limit(model.config))
+    settings.update(num_beams=args.final_num_beams, max_length=max_length)
+    # Without beams a length penalty has no effect, and a model that sets one cannot be saved.
+    settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None
+    settings.validate(strict=True)
+
+
+def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str]) -> Any:
+    """Return a `compute_metrics` that scores generated ids against untokenized references."""
+
+    def score(prediction: EvalPrediction) -> dict[str, float]:
+        ids = cast(np.ndarray, prediction.predictions)
+        texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
+        scores = translation_scores(cast(list[str], texts), references)
+        return {name: float(scores[name]) for name in METRICS}
+
+    return score
+
+
+__all__ = ["METRICS", "Experiment", "TextSplits", "TokenizedSplits", "check_arguments", "set_up"]

@@ -1,0 +1,180 @@
+"""Arguments: the paper's defaults, what follows from what, and what excludes what."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from transformers import HfArgumentParser
+
+from hf_vanilla_transformer.training.arguments import (
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    bf16_is_fast,
+    parse_overrides,
+    peak_learning_rate,
+)
+
+
+class TestTrainingArguments:
+    @pytest.mark.parametrize(
+        ("given", "smoothing", "default"), [(None, 0.1, True), (0.1, 0.1, False), (0.0, 0.0, False)]
+    )
+    def test_a_given_smoothing_is_distinguished_from_the_default(self, tmp_path, given, smoothing, default):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+        assert (args.label_smoothing_factor, args.default_smoothing) == (smoothing, default)
+
+    def test_what_is_pickled_holds_no_token(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)
+        torch.save(args, tmp_path / "training_args.bin")
+        assert args.hub_token == "hf_secret" and b"hf_secret" not in (tmp_path / "training_args.bin").read_bytes()
+        copy = torch.load(tmp_path / "training_args.bin", weights_only=False)
+        assert copy.hub_token is None and copy.seed == 7
+
+    def test_other_defaults(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path))
+        assert (args.warmup_steps, args.label_smoothing_factor, args.max_grad_norm) == (4000, 0.1, 0)
+        assert (args.average_last_checkpoints, args.save_total_limit, args.load_best_model_at_end) == (5, 6, True)
+
+    @pytest.mark.parametrize(
+        ("fast", "fp16", "bf16"), [(True, False, True), (True, True, False), (False, False, False)]
+    )
+    def test_bf16_if_fast(self, tmp_path, monkeypatch, fast, fp16, bf16):
+        monkeypatch.setattr("hf_vanilla_transformer.training.arguments.bf16_is_fast", lambda: fast)
+        args = VanillaTransformerTrainingArguments(str(tmp_path), bf16_if_fast=True, fp16=fp16)
+        assert (args.bf16, args.fp16) == (bf16, fp16)
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).bf16
+
+    @pytest.mark.parametrize(
+        ("options", "strategy", "steps"),
+        [
+            ({"eval_strategy": "epoch"}, "epoch", 500),
+            ({"eval_strategy": "steps", "eval_steps": 7}, "steps", 7),
+            ({"eval_strategy": "steps", "eval_steps": 7, "save_steps": 14}, "steps", 14),
+            ({"eval_strategy": "no"}, "epoch", 500),
+            ({"eval_strategy": "no", "save_strategy": "steps"}, "steps", 500),
+            ({"eval_strategy": "epoch", "save_strategy": "no"}, "no", 500),
+        ],
+    )
+    def test_saving_follows_evaluation(self, tmp_path, options, strategy, steps):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), **options)
+        assert (args.save_strategy, args.save_steps) == (strategy, steps)
+        assert args.load_best_model_at_end == (options["eval_strategy"] != "no" != strategy)
+
+    def test_no_learning_rate_follows(self, tmp_path):
+        with pytest.raises(ValueError, match="`warmup_steps` 0.1 gives no learning rate"):
+            VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
+
+    @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
+    def test_an_optimizer_that_is_not_installed(self, tmp_path):
+        with pytest.raises(ValueError, match="`optim` adamw_8bit cannot be used: .*bitsandbytes"):
+            VanillaTransformerTrainingArguments(str(tmp_path), optim="adamw_8bit")
+
+    def test_nothing_is_hidden_in_the_log(self, tmp_path):
+        assert not VanillaTransformerTrainingArguments(str(tmp_path)).logging_nan_inf_filter
+
+    def test_on_the_command_line(self, tmp_path):
+        parser = HfArgumentParser(VanillaTransformerTrainingArguments)
+        (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--max_tokens", "100"])
+        assert args.max_tokens == 100
+        assert "--average_last_checkpoints" in parser.format_help()
+
+    @pytest.mark.parametrize(
+        ("d_model", "warmup_steps", "rate"),
+        [
+            # The paper's base and big models, and the small one of the README.
+            (512, 4000, 7e-4),
+            (1024, 4000, 4.9e-4),
+            (256, 1000, 1.98e-3),
+            # A short warm-up: no more than after 1000 steps, where 120 steps of the tiny model learn most.
+            (128, 20, 2.8e-3),
+            (128, 1, 2.8e-3),
+        ],
+    )
+    def test_the_peak_learning_rate(self, d_model, warmup_steps, rate):
+        assert peak_learning_rate(d_model, warmup_steps) == pytest.approx(rate, rel=0.01)
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ({"save_strategy": "steps"}, "requires the save and eval strategy to match"),
+            ({"lr_scheduler_type": "sqrt"}, "sqrt"),
+        ],
+    )
+    def test_what_transformers_refuses(self, tmp_path, option, message):
+        with pytest.raises(ValueError, match=message):
+            VanillaTransformerTrainingArguments(str(tmp_path), **option)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "fast"), [({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx2": True}, False)]
+)
+def test_cpus_with_bfloat16_instructions(monkeypatch, capabilities, fast):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert bf16_is_fast() == fast
+
+
+def test_gpus_that_only_emulate_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert not bf16_is_fast()
+
+
+class TestModelArguments:
+    TOKENIZER = {
+        "tokenizer_algorithm": "bpe",
+        "vocab_size": 8000,
+        "min_frequency": 2,
+        "separate_vocabularies": True,
+        "lowercase": True,
+        "normalization": "NFC",
+    }
+
+    def test_defaults(self):
+        args = ModelArguments()
+        assert (args.preset, args.tokenizer_algorithm, args.vocab_size) == ("base", "bpe", 8000)
+        assert ModelArguments(model_name_or_path="there", attn_implementation="eager").attn_implementation == "eager"
+
+    @pytest.mark.parametrize("option", ["preset", "model_name_or_path"])
+    def test_an_empty_value(self, option):
+        with pytest.raises(ValueError, match=f"{option}.* is empty; give a value or leave it out"):
+            ModelArguments(**{option: ""})
+
+    @pytest.mark.parametrize("name", ["model_name_or_path", "tokenizer_name_or_path"])
+    @pytest.mark.parametrize("option", TOKENIZER)
+    def test_options_without_effect_on_a_tokenizer(self, option, name):
+        with pytest.raises(ValueError, match=f"`{name}` brings its own .*; leave `{option}` out"):
+            ModelArguments(**{name: "there", option: self.TOKENIZER[option]})
+
+    @pytest.mark.parametrize("option", ["preset", "config_overrides", "tokenizer_name_or_path"])
+    def test_options_without_effect_on_a_model(self, option):
+        value = {"preset": "base", "config_overrides": "d_model=8"}.get(option, "there")
+        with pytest.raises(ValueError, match=f"own tokenizer and configuration; leave `{option}` out"):
+            ModelArguments(model_name_or_path="there", **{option: value})
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"preset": "smal"}, "unknown preset 'smal'; .*small"),
+            ({"config_overrides": "d_model"}, "'d_model' sets no field of the configuration; write field=value"),
+            ({"config_overrides": "d_modle=8"}, "did you mean d_model?"),
+            ({"config_overrides": "from_pretrained=8"}, "'from_pretrained=8' sets no field"),
+            ({"config_overrides": "d_model=wide"}, "d_model=wide has the wrong type; d_model takes int"),
+        ],
+    )
+    def test_faults(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            ModelArguments(**options)
+
+
+def test_overrides():
+    text = "d_model=256, norm_position=pre,dropout=0,layer_norm_eps=1e-6,head_dim=None,attention_bias=True"
+    assert parse_overrides(text) == {
+        "d_model": 256,
+        "norm_position": "pre",
+        "dropout": 0,
+        "layer_norm_eps": 1e-6,
+        "head_dim": None,
+        "attention_bias": True,
+    }
+    assert parse_overrides(None) == parse_overrides("") == {}

@@ -1,0 +1,88 @@
+"""After training: the choice between model and average, and the samples."""
+
+import datasets
+import pytest
+from transformers import AutoTokenizer
+
+from experiments import assert_equal_weights, sentences, weights
+from hf_vanilla_transformer.training import evaluation
+from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
+from hf_vanilla_transformer.training.setup import METRICS, TextSplits
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def pairs_of(rows):
+    sources, targets = zip(*rows, strict=True)
+    return datasets.Dataset.from_dict({"source": sources, "target": targets})
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("metric", "trained", "averaged", "chosen"),
+        [
+            ("bleu", {"bleu": 2.0}, {"bleu": 1.0}, "trained"),
+            ("bleu", {"bleu": 1.0}, {"bleu": 2.0}, "averaged"),
+            ("bleu", {"bleu": 1.0}, {"bleu": 1.0}, "averaged"),
+            ("chrf", {"chrf": 2.0}, {"bleu": 9.0, "chrf": 1.0}, "trained"),
+            ("loss", {"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}, "trained"),
+        ],
+    )
+    def test_the_better_one_on_validation(self, finished, monkeypatch, metric, trained, averaged, chosen):
+        scores = {
+            "trained": dict.fromkeys(METRICS, 0.0) | trained,
+            "averaged": dict.fromkeys(METRICS, 0.0) | averaged,
+        }
+        found = iter(scores.values())
+        monkeypatch.setattr(evaluation, "best_translations", lambda *args: [""])
+        monkeypatch.setattr(evaluation, "translation_scores", lambda *args: next(found))
+        args = VanillaTransformerTrainingArguments(
+            str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
+        )
+        text = TextSplits(pairs_of(sentences(3)), validation=pairs_of([("a", "b")]))
+        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        assert choice.name == chosen and choice.averaged_checkpoints == 2
+        assert choice.validation_scores == scores
+        averaged = average_checkpoints(last_checkpoints(finished, 2)).state_dict()
+        # The folder holds the average where that was better.
+        trained = weights(finished)
+        assert_equal_weights(choice.model.state_dict(), averaged if chosen == "averaged" else trained)
+
+    @pytest.mark.parametrize(
+        ("options", "chosen"),
+        [({}, "averaged"), ({"average_last_checkpoints": 0}, "trained"), ({"save_strategy": "no"}, "trained")],
+    )
+    def test_without_validation_pairs(self, finished, options, chosen):
+        args = VanillaTransformerTrainingArguments(str(finished), use_cpu=True, **options)
+        text = TextSplits(pairs_of(sentences(3)))
+        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        assert choice.name == chosen and choice.validation_scores == {}
+        assert ("averaged_checkpoints" in choice.as_dict()) == (chosen == "averaged")
+
+
+class TestSamples:
+    def test_none_at_all(self):
+        blank = pairs_of([("", "b"), ("a", " ")])
+        assert evaluation.choose_samples(TextSplits(blank.to_iterable_dataset(), test=blank)) == ("train", [])
+
+    @pytest.mark.parametrize("number", [1, 9, 10, 11, 95])
+    def test_they_are_spread(self, number):
+        pairs = pairs_of([(f"{i}", "x") for i in range(number)])
+        split, samples = evaluation.choose_samples(TextSplits(pairs, validation=pairs))
+        chosen = [int(pair["source"]) for pair in samples]
+        assert split == "validation" and chosen == sorted(set(chosen)) and chosen[0] == 0
+        assert len(chosen) == min(number, 10) or (number == 11 and len(chosen) == 6)
+        assert chosen[-1] >= number * 0.8 - 1
+
+    @pytest.mark.parametrize("streamed", [False, True])
+    @pytest.mark.parametrize(("splits", "expected"), [(1, "train"), (2, "validation"), (3, "validation")])
+    def test_blank_pairs_are_left_out(self, splits, expected, streamed):
+        """They may come first, or alone, in any split."""
+        blank = [("", "X"), (" ", ""), ("\u3000", "Y")]
+        rows = [[*blank, *sentences(), ("ant", "")], [*blank, *sentences(5, 1)], blank]
+        train, *held_out = map(pairs_of, rows[:splits])
+        text = TextSplits(train.to_iterable_dataset() if streamed else train, *held_out)
+        split, samples = evaluation.choose_samples(text)
+        assert split == expected and len(samples) >= 4
+        assert all(pair["source"].strip() and pair["target"].strip() for pair in samples)

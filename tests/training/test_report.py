@@ -1,0 +1,136 @@
+"""The report: summaries on the screen, and results that survive a failure of what follows."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import arguments, sentences
+from hf_vanilla_transformer.training import report
+from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
+from hf_vanilla_transformer.training.setup import set_up
+from trainers import TOKENIZER, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCORES = {"bleu": 12.345, "bleu_signature": "nrefs:1", "chrf": 23.4, "chrf_signature": "nc:6", "exact_match": 50.0}
+
+
+def summary(folder, **options):
+    """The summary that a run of these arguments begins with."""
+    model_args, data_args, args = arguments(folder, **options)
+    return report.start_summary(set_up(model_args, data_args, args), data_args)
+
+
+def results_of(speed=120.0, test=True):
+    facts = TrainingResults({"train": 80}, 90.0, 2.0, epoch=2.0, parameters=9000, steps=6, tokens_per_second=speed)
+    samples = [Sample("w1 w2", "w2 w1", "w1")]
+    scores = FinalScores(["one\u2028line"], SCORES, SCORES) if test else None
+    return Results(facts, ModelChoice("averaged", tiny_model()), scores, "test" if test else "train", samples)
+
+
+class TestStart:
+    def test_a_first_pair_that_may_be_a_header(self, files, tmp_path):
+        text = summary(tmp_path / "model", **files)
+        source, target = sentences()[0]
+        assert f"first pair   {source!r} -> {target!r} (if train.tsv has a header, set source_column" in text
+        assert text.count("first pair") == 3 and "no evaluation" not in text
+        columns = {"source_column": "0", "target_column": "1"}
+        text = summary(tmp_path / "named", train_file=files["train_file"], **columns)
+        assert "first pair" not in text and "validation   none, so no evaluation" in text
+
+    def test_batches_of_sentences(self, files, tmp_path):
+        text = summary(tmp_path / "model", **files, max_tokens=0, gradient_accumulation_steps=2)
+        for part in ("train        read 80, kept 80", "batches      8 sentences x 2 accumulated x 1 processes"):
+            assert part in text
+        assert "steps        10, 5 an epoch" in text
+
+    def test_a_stream(self, files, tmp_path):
+        text = summary(tmp_path / "model", **files, streaming=True, max_steps=40)
+        assert "train        streamed\n" in text and "steps        40\n" in text
+        assert "validation   read 12, kept 12" in text
+
+    def test_a_long_warmup_is_warned_of_and_the_advice_taken(self, files, tmp_path):
+        text = summary(tmp_path / "model", **files, max_steps=8, warmup_steps=4000)
+        (warning,) = [line for line in text.split("\n") if line.startswith("warning")]
+        assert warning.endswith(
+            "warmup_steps 4000 is more than half of the 8 steps, whose highest learning rate is 7.9e-06; with "
+            "warmup_steps 2 it is 0.0079"
+        )
+        text = summary(tmp_path / "advised", **files, max_steps=8, warmup_steps=2)
+        assert "learning     up to 0.00791 after 2 steps" in text and "warning" not in text
+
+    def test_the_advice_keeps_a_given_rate(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.5, warmup_steps=100)
+        advice = report.warmup_advice(args, 16, 100, 40)
+        assert advice.endswith("highest learning rate is 0.2; with warmup_steps 10 it is 0.5")
+
+
+class TestEnd:
+    def test_with_scores(self):
+        text = report.end_summary(results_of(), "my-model")
+        assert text.startswith("translations of test pairs\n\nsource       w1 w2\nreference    w2 w1\n")
+        for line in ("test bleu    12.35  nrefs:1", "test chrf    23.40  nc:6", "test exact   50.0 %"):
+            assert line in text
+        assert "training     1.5 minutes, 120 tokens a second" in text
+        assert text.endswith("model        my-model (the averaged weights)")
+
+    def test_of_a_stream_without_test_pairs(self):
+        text = report.end_summary(results_of(speed=None, test=False), "my-model")
+        assert "translations of train pairs" in text and "\ntest" not in text and "minutes\n" in text
+
+
+class TestFiles:
+    @pytest.fixture
+    def experiment(self, tmp_path):
+        log = [{"step": 1, "loss": 3.0}]
+        state = SimpleNamespace(log_history=log, save_to_json=lambda path: Path(path).touch())
+        trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir=str(tmp_path)))
+        return SimpleNamespace(trainer=trainer, tokenizer=TOKENIZER)
+
+    @pytest.fixture
+    def warnings(self, monkeypatch):
+        messages = []
+        monkeypatch.setattr(report.logger, "warning", messages.append)
+        return messages
+
+    def test_all(self, experiment, tmp_path):
+        report.save_results(results_of(), experiment.trainer)
+        assert (tmp_path / "test_translations.txt").read_text(encoding="utf-8") == "one line\n"
+        written = {path.name for path in tmp_path.iterdir()}
+        assert {"config.json", "model.safetensors", "all_results.json", "trainer_state.json"} <= written
+
+    @pytest.mark.parametrize(
+        ("name", "broken"),
+        [
+            ("training_curve.png", "hf_vanilla_transformer.inference.visualization.plot_training_curve"),
+            ("attention.png", "hf_vanilla_transformer.training.report.cross_attention"),
+        ],
+    )
+    def test_a_picture_that_fails(self, experiment, tmp_path, monkeypatch, warnings, name, broken):
+        def fail(*args, **kwargs):
+            raise RuntimeError("no\nfont")
+
+        monkeypatch.setattr(broken, fail)
+        report.save_pictures(results_of(), experiment)
+        assert warnings == [f"{name} could not be made (RuntimeError: no font)"]
+        assert {"training_curve.png", "attention.png"} - set(os.listdir(tmp_path)) == {name}
+
+    def test_no_pictures_without_matplotlib(self, experiment, tmp_path, monkeypatch, warnings):
+        monkeypatch.setattr(report, "find_spec", lambda name: None)
+        report.save_pictures(results_of(), experiment)
+        assert warnings == [] and list(tmp_path.iterdir()) == []
+
+    def test_a_card_that_fails(self, tmp_path, warnings):
+        _, data_args, args = arguments(tmp_path / "model", train_file="x.tsv")
+        report.save_card(results_of(), data_args, args, tmp_path / "none.md")
+        assert len(warnings) == 1 and warnings[0].startswith("the model card could not be made (ValueError: ")
+
+
+def test_results_without_speed_and_scores():
+    assert results_of(speed=None, test=False).as_dict() == {
+        "train_pairs": 80, "train_runtime": 90.0, "train_loss": 2.0, "epoch": 2.0, "parameters": 9000, "steps": 6,
+        "chosen_model": "averaged", "sample_split": "train",
+    }  # fmt: skip  # in the order of the file

@@ -1,0 +1,255 @@
+"""Setting an experiment up: arguments, text of every kind, tokenizers, models, and faults before training."""
+
+import json
+from importlib.util import find_spec
+
+import datasets
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from experiments import SHAPE, TINY, arguments, lines, sentences, set_up, tsv, write
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.training import setup
+from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.setup import TextSplits, check_arguments
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class TestText:
+    def test_two_gzip_files(self, tmp_path):
+        sides = zip(*sentences(), strict=True)
+        paths = [write(tmp_path / f"x.{i}.gz", lines(side)) for i, side in enumerate(sides)]
+        files = {"train_source_file": paths[0], "train_target_file": paths[1], "validation_split_size": 10}
+        experiment = set_up(tmp_path / "model", **files)
+        assert experiment.ids.counts["validation"].kept >= 10 and experiment.text.test is None
+
+    def test_a_folder_as_data_set(self, tmp_path):
+        for split in ("train", "validation"):
+            pairs = [{"source": source, "target": target} for source, target in sentences(20)]
+            write(tmp_path / "set" / f"{split}.jsonl", lines(map(json.dumps, pairs)))
+        counts = set_up(tmp_path / "model", dataset_name=str(tmp_path / "set")).ids.counts
+        assert (counts["train"].kept, counts["validation"].kept) == (20, 20)
+
+    @pytest.mark.parametrize(
+        ("source", "target", "message"),
+        [
+            ("a\nb\n", "a\n", r"a has 2 lines but "),
+            ("", "", "a: no lines in it"),
+            (b"a\n\xff\n", "a\nb\n", "a, line 2: byte 0xff at position 1 is not UTF-8"),
+        ],
+    )
+    def test_faults_of_two_files(self, tmp_path, source, target, message):
+        files = {
+            "train_source_file": write(tmp_path / "a", source),
+            "train_target_file": write(tmp_path / "b", target),
+        }
+        with pytest.raises(DataError, match=message):
+            set_up(tmp_path / "model", **files)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "options", "message"),
+        [
+            ("x.csv", "en,xx\na,b\n", {}, "no column 'source' or 'target'"),
+            (
+                "x.jsonl",
+                '{"translation": {"en": "a", "xx": "b"}}\n',
+                {"source_lang": "en", "target_lang": "fr"},
+                "the languages en, xx, not en and fr",
+            ),
+            ("x.tsv", tsv(sentences(2)), {"max_source_length": 2, "max_target_length": 2}, "no pair is left"),
+        ],
+    )
+    def test_faults_of_one_file(self, tmp_path, name, content, options, message):
+        with pytest.raises(DataError, match=message):
+            set_up(tmp_path / "model", train_file=write(tmp_path / name, content), **options)
+
+    def test_missing_data(self, tmp_path):
+        with pytest.raises(DataError, match="no data is named"):
+            set_up(tmp_path / "model")
+        with pytest.raises(DataError, match="no such file"):
+            set_up(tmp_path / "model", train_file=str(tmp_path / "none.tsv"))
+        with pytest.raises(DataError, match="there are no training pairs"):
+            set_up(tmp_path / "model", test_file=write(tmp_path / "x.tsv", "a\tb\n"))
+
+    def test_a_held_out_split_of_a_stream_may_be_empty(self, tmp_path):
+        data_args = DataArguments(
+            train_file=write(tmp_path / "x.tsv", tsv(sentences(2))), streaming=True, validation_split_size=1e-9
+        )
+        with pytest.raises(DataError, match="there are no validation pairs; raise `validation_split_size`"):
+            setup.load_text(data_args)
+
+
+class TestSchedule:
+    @pytest.mark.parametrize(("given", "expected"), [({}, 5), ({"eval_steps": 7}, 7)])
+    def test_a_stream_is_evaluated_by_steps(self, tmp_path, given, expected):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), max_steps=100, **given)
+        pairs = datasets.Dataset.from_dict({"source": ["a"], "target": ["b"]})
+        setup.fit_schedule(args, TextSplits(pairs.to_iterable_dataset(), validation=pairs))
+        assert (args.eval_strategy, args.eval_steps, args.save_steps) == ("steps", expected, expected)
+
+    def test_nothing_to_evaluate_on(self, tmp_path, files):
+        args = set_up(tmp_path / "model", train_file=files["train_file"]).trainer.args
+        assert args.eval_strategy == "no" and not args.load_best_model_at_end
+        with pytest.raises(DataError, match="`early_stopping_patience` needs validation pairs"):
+            set_up(tmp_path / "stopping", train_file=files["train_file"], early_stopping_patience=1)
+
+
+class TestTokenizer:
+    @pytest.mark.parametrize("algorithm", ["bpe", "character"])
+    def test_separate_vocabularies(self, tmp_path, files, algorithm):
+        options = {"separate_vocabularies": True, "tokenizer_algorithm": algorithm, "vocab_size": 300}
+        experiment = set_up(tmp_path / "model", **files, **options)
+        config = experiment.trainer.model.config
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+        assert not config.share_encoder_decoder_embeddings
+        assert (config.vocab_size, config.decoder_vocab_size) == (len(tokenizer), tokenizer.target_vocab_size)
+
+    def test_unigram(self, tmp_path, files):
+        options = {"tokenizer_algorithm": "unigram", "vocab_size": 60, "min_frequency": None}
+        tokenizer = set_up(tmp_path / "model", **files, **options).tokenizer
+        assert type(tokenizer.backend_tokenizer.model).__name__ == "Unigram"
+
+    def test_of_a_stream(self, tmp_path, files):
+        options = {**files, "streaming": True, "max_steps": 4, "lowercase": True}
+        tokenizer = set_up(tmp_path / "model", **options).tokenizer
+        assert tokenizer.tokenize("ANT") == ["ant"]
+
+    def test_of_another_process(self, tmp_path, finished, monkeypatch):
+        """Only the first process trains one; the others load it."""
+        model_args, _, args = arguments(finished)
+        monkeypatch.setattr(type(args), "process_index", 1)
+        tokenizer = setup.load_or_train_tokenizer(model_args, args, None)
+        assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished).get_vocab()
+
+    def test_from_a_folder(self, tmp_path, files):
+        tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="character")
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+        options = {"tokenizer_name_or_path": str(tmp_path / "tokenizer")}
+        experiment = set_up(tmp_path / "model", SHAPE, **files, **options)
+        assert experiment.tokenizer.get_vocab() == tokenizer.get_vocab()
+
+    def test_an_unknown_algorithm(self, tmp_path, files):
+        with pytest.raises(ValueError, match="magic"):
+            set_up(tmp_path / "model", **files, tokenizer_algorithm="magic")
+
+    @pytest.mark.parametrize("name", ["none", "empty"])
+    @pytest.mark.parametrize("option", ["tokenizer_name_or_path", "model_name_or_path"])
+    def test_what_cannot_be_loaded(self, tmp_path, files, option, name):
+        (tmp_path / "empty").mkdir()
+        path = str(tmp_path / name)
+        with pytest.raises(ValueError, match=f"tokenizer {path} cannot be loaded"):
+            set_up(tmp_path / "model", SHAPE if option.startswith("tok") else {}, **files, **{option: path})
+
+    def test_a_tokenizer_without_a_model(self, tmp_path, files):
+        train_tokenizer(["a"]).save_pretrained(tmp_path / "empty")
+        with pytest.raises(ValueError, match=f"model {tmp_path / 'empty'} cannot be loaded"):
+            set_up(tmp_path / "model", {}, **files, model_name_or_path=str(tmp_path / "empty"))
+        one = str(tmp_path / "empty" / "tokenizer.json")
+        with pytest.raises(ValueError, match=f"{one} cannot be loaded: it is a file; name the folder"):
+            set_up(tmp_path / "model", {}, **files, model_name_or_path=one)
+
+    def test_special_tokens_of_another_kind(self, tmp_path, files):
+        vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "ant"]
+        inner = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token="<unk>"))
+        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        inner.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+        special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        PreTrainedTokenizerFast(tokenizer_object=inner, **special).save_pretrained(tmp_path / "other")
+        options = {**files, "tokenizer_name_or_path": str(tmp_path / "other")}
+        with pytest.raises(ValueError) as caught:
+            set_up(tmp_path / "model", SHAPE, **options)
+        remedy = "pad_token_id=1,bos_token_id=0,eos_token_id=2,decoder_start_token_id=0"
+        assert "the tokenizer has pad_token_id 1, bos_token_id 0, but the model pad_token_id 0" in str(caught.value)
+        assert str(caught.value).endswith(f"`config_overrides={remedy}`")
+        set_up(tmp_path / "model", SHAPE, **options, config_overrides=f"{TINY},{remedy}")
+
+
+class TestModel:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"config_overrides": "d_model=17"}, "`d_model` is 17"),
+            ({"config_overrides": "vocab_size=5,decoder_vocab_size=5"}, "the vocab_size of the model is 5"),
+            (
+                {"config_overrides": "pad_token_id=3"},
+                "the tokenizer has pad_token_id 0, but the model pad_token_id 3",
+            ),
+            (
+                {"config_overrides": f"{TINY},position_embedding_type=learned,max_position_embeddings=4"},
+                "the longest validation pair has 7 tokens on one side, but the model has 4 positions",
+            ),
+            ({"attn_implementation": "flash_attention_2"}, "`attn_implementation` flash_attention_2 cannot be used"),
+            ({"attn_implementation": "flash"}, "`attn_implementation` flash cannot be used"),
+            ({"report_to": "nothing-known"}, "nothing-known is not supported"),
+            pytest.param(
+                {"report_to": "wandb"},
+                "`report_to` cannot be used: .*wandb",
+                marks=pytest.mark.skipif(find_spec("wandb") is not None, reason="needs a tool that is not installed"),
+            ),
+        ],
+    )
+    def test_faults(self, tmp_path, files, options, message):
+        with pytest.raises(ValueError, match=message):
+            set_up(tmp_path / "model", **files, **options)
+
+    def test_attention(self, tmp_path, files):
+        model = set_up(tmp_path / "model", **files, attn_implementation="eager").trainer.model
+        assert model.config._attn_implementation == "eager"
+
+    @pytest.mark.parametrize(("beams", "penalty"), [(4, 0.6), (1, None)])
+    def test_it_decodes_as_the_final_evaluation(self, tmp_path, files, beams, penalty):
+        options = {"final_num_beams": beams, "final_length_penalty": 0.6}
+        settings = set_up(tmp_path / "model", **files, **options).trainer.model.generation_config
+        assert (settings.num_beams, settings.length_penalty, settings.max_length) == (beams, penalty, 512)
+
+
+class TestCheckArguments:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations; set `eval_strategy`"),
+            ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use bleu, chrf"),
+            ({"predict_with_generate": False}, "bleu needs `predict_with_generate`; use loss without it"),
+            ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),
+            ({"final_num_beams": 0}, "`final_num_beams` 0 leaves no hypothesis"),
+            ({"generation_num_beams": 0}, "`generation_num_beams` 0 leaves no hypothesis"),
+            ({"generation_max_length": 0}, "`generation_max_length` 0 leaves no token"),
+        ],
+    )
+    def test_faults(self, tmp_path, options, message):
+        _, data_args, args = arguments(tmp_path, train_file="x.tsv", **options)
+        with pytest.raises(ValueError, match=message):
+            check_arguments(data_args, args, None)
+
+    def test_a_template_of_the_card(self, tmp_path):
+        _, data_args, args = arguments(tmp_path, train_file="x.tsv")
+        with pytest.raises(ValueError, match="card.md: not a readable template of the model card"):
+            check_arguments(data_args, args, tmp_path / "card.md")
+
+    def test_they_stay_as_they_are(self, tmp_path):
+        _, data_args, args = arguments(tmp_path / "model", train_file="x.tsv")
+        before = [{**vars(each)} for each in (data_args, args)]
+        check_arguments(data_args, args, None)
+        assert [vars(data_args), vars(args)] == before and not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [
+        ({"preset": "table3-d-smoothing0.2"}, None, 0.2),
+        ({"preset": "table3-d-smoothing0.2"}, 0.1, 0.1),
+        ({"preset": "table3-d-smoothing0.2"}, 0.3, 0.3),
+        ({"preset": "table3-d-smoothing0.0"}, None, 0.0),
+        ({"preset": "table3-d-smoothing0.0"}, 0.1, 0.1),
+        ({"preset": "base"}, None, 0.1),
+        ({"model_name_or_path": "there"}, None, 0.1),
+    ],
+)
+def test_a_preset_brings_its_smoothing(tmp_path, model, given, expected):
+    args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+    setup.use_preset_smoothing(args, ModelArguments(**model))
+    assert args.label_smoothing_factor == expected
