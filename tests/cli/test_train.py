@@ -2,13 +2,21 @@
 
 import argparse
 import json
+import os
 import subprocess
+import sys
+from unittest.mock import Mock
 
 import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState
 
+from experiments import TINY, lines, sentences, write_splits
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.options import OneLineParser
+from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.training import experiment
+from paths import SCRIPTS
 from processes import ACCELERATE_LAUNCH, surroundings
 
 SMALL = (
@@ -113,6 +121,80 @@ def test_switches_that_leave_training_out(given, refused):
         return
     train._check_training_is_wanted(args)
     assert args.do_train is True and args.do_eval is False
+
+
+@pytest.mark.usefixtures("one_thread")
+class TestRun:
+    MODEL = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word", "--min_frequency", "1"]
+    SCHEDULE = ["--max_tokens", "400", "--num_train_epochs", "2", "--warmup_steps", "10", "--use_cpu"]
+
+    @pytest.fixture
+    def words(self, tmp_path):
+        """The command line, up to the options of the model."""
+        files = [word for name, path in write_splits(tmp_path).items() for word in (f"--{name}", path)]
+        return [*files, *self.SCHEDULE, "--output_dir", str(tmp_path / "model")]
+
+    def interrupted(self, words, capsys):
+        """Return the last line of a run that is interrupted."""
+        with pytest.raises(SystemExit) as stop:
+            main(["train", *words])
+        assert stop.value.code == 130
+        return capsys.readouterr().err.splitlines()[-1]
+
+    def test_as_a_program(self, words, tmp_path):
+        """What a user sees and gets: a quiet run, and the same translations from what is saved."""
+        folder = tmp_path / "model"
+        command = [sys.executable, str(SCRIPTS / "train_translation.py"), *words, *self.MODEL, "--seed", "3"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        # Checkpoints follow one another so fast that their times can be equal.
+        noise = [line for line in done.stderr.split("\n") if line and "mtime may not be reliable" not in line]
+        assert noise == []
+        for part in ("train        read 80, kept 80", "learning     up to 0.00791 after 10 steps", "test bleu"):
+            assert part in done.stdout
+        results = json.loads((folder / "all_results.json").read_text())
+        assert (results["train_pairs"], results["validation_pairs"], results["test_pairs"]) == (80, 12, 9)
+        assert "| `seed` | 3 |" in (folder / "README.md").read_text()
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        outputs = [row[0].text for row in translate(model, tokenizer, [source for source, _ in sentences(9, 2)])]
+        assert lines(outputs) == (folder / "test_translations.txt").read_text()
+
+    def test_the_token_of_an_argument_file(self, words, tmp_path, capsys):
+        (tmp_path / "x.yaml").write_text("hub_token: hf_secret")
+        main(["train", str(tmp_path / "x.yaml"), *words, *self.MODEL, "--max_steps", "2"])
+        written = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
+        assert not [path for path in written if b"hf_secret" in path.read_bytes()]
+        printed = capsys.readouterr()
+        assert "hf_secret" not in printed.out + printed.err
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (["--vocab_size", "many"], "invalid int value: 'many'"),
+            (["--colour", "red"], "--colour"),
+            (["--preset", "smal"], "unknown preset 'smal'"),
+            (["--streaming"], "with --max_steps"),
+            (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown"),
+            (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
+            (["--resume_from_checkpoint", "last"], "--resume_from_checkpoint: "),
+        ],
+    )
+    def test_faults(self, words, refusal, given, message):
+        assert message in refusal("train", *words, *self.MODEL, *given)
+
+    def test_interrupted_before_the_first_checkpoint(self, words, capsys, monkeypatch):
+        monkeypatch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))
+        message = "interrupted; there is no checkpoint yet, so the same command starts again"
+        assert self.interrupted([*words, *self.MODEL], capsys) == message
+
+    def test_interrupted_and_resumed(self, words, tmp_path, capsys, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))
+            message = self.interrupted([*words, *self.MODEL], capsys)
+        assert message == "interrupted; --resume_from_checkpoint last continues from the last checkpoint"
+        # Without preset and tokenizer: they come from the checkpoint.
+        main(["train", *words, "--resume_from_checkpoint", "last"])
+        assert json.loads((tmp_path / "model" / "all_results.json").read_text())["steps"] == 6
 
 
 @pytest.mark.slow  # two processes that import PyTorch

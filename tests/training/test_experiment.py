@@ -9,7 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from experiments import TINY, assert_equal_weights, history, lines, sentences, train, tsv, weights, write
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -19,6 +18,7 @@ from transformers import (
     TrainerState,
 )
 
+from experiments import TINY, assert_equal_weights, history, lines, sentences, train, tsv, weights, write
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
