@@ -372,7 +372,7 @@ def statement(clause: Clause, opening: Phrase = NOTHING, mark: str = ".") -> Sen
     )
 
 
-def question(clause: Clause, asked: Phrase = NOTHING) -> Sentence:
+def question(clause: Clause, question_phrase: Phrase = NOTHING) -> Sentence:
     """Order a clause as a question, after a question phrase if given.
 
     The Spanish subject follows the verb; with *ser*, *estar* and *gustar* it comes last.
@@ -384,11 +384,15 @@ def question(clause: Clause, asked: Phrase = NOTHING) -> Sentence:
     complements.insert(len(complements) if verb.inverted or verb.english == "be" else 0, spanish_subject)
     return spell_out(
         join_words(
-            asked.english, auxiliary, subject.english, rest, *(phrase.english for phrase in clause.complements)
+            question_phrase.english,
+            auxiliary,
+            subject.english,
+            rest,
+            *(phrase.english for phrase in clause.complements),
         ),
-        join_words(asked.spanish, _spanish_group(clause), *complements),
+        join_words(question_phrase.spanish, _spanish_group(clause), *complements),
         "?",
-        _combinations(clause) | asked.combinations,
+        _combinations(clause) | question_phrase.combinations,
     )
 
 

@@ -133,7 +133,7 @@ def _determiners(noun: Noun, plural: bool, roles: str) -> tuple[Determiner, ...]
     )
 
 
-def _some_noun_phrase(
+def _random_noun_phrase(
     rng: random.Random, noun: Noun, roles: str, adjectives: float = 0.25, plurals: float = 0.3
 ) -> Phrase:
     """A phrase with `noun` as head; `adjectives` and `plurals` are probabilities."""
@@ -141,40 +141,40 @@ def _some_noun_phrase(
     fitting = _adjectives(noun.kinds)
     adjective = _pick(rng, fitting) if fitting and rng.random() < adjectives else None
     if roles != NEW and _overlap(noun.kinds, OWNABLE) and rng.random() < 0.1:
-        return noun_phrase(DETERMINERS[0], noun, plural, adjective, owner=_person(rng, 0.0))
+        return noun_phrase(DETERMINERS[0], noun, plural, adjective, owner=_random_person(rng, 0.0))
     return noun_phrase(_pick(rng, _determiners(noun, plural, roles)), noun, plural, adjective)
 
 
-def _person(rng: random.Random, adjectives: float = 0.15, besides: tuple[str, ...] = ()) -> Phrase:
+def _random_person(rng: random.Random, adjectives: float = 0.15, besides: tuple[str, ...] = ()) -> Phrase:
     """A definite person with a head noun not in `besides`."""
     if rng.random() < 0.35:
         return name_phrase(_pick(rng, [name for name in PEOPLE if name.english not in besides]))
     nouns = [noun for noun in _nouns("person") if noun.english not in besides]
-    return _some_noun_phrase(rng, _pick(rng, nouns), KNOWN, adjectives)
+    return _random_noun_phrase(rng, _pick(rng, nouns), KNOWN, adjectives)
 
 
-def _coordinated_subject(rng: random.Random) -> Phrase:
-    first = _person(rng, 0.0)
+def _random_coordination(rng: random.Random) -> Phrase:
+    first = _random_person(rng, 0.0)
     if rng.random() < 0.3:
         return coordination(first, pronoun_phrase(PRONOUNS[0]))
-    return coordination(first, _person(rng, 0.0, besides=first.lemmas))
+    return coordination(first, _random_person(rng, 0.0, besides=first.lemmas))
 
 
-def _some_subject(rng: random.Random, kinds: str, coordinated: float = 0.08) -> Phrase:
+def _random_subject(rng: random.Random, kinds: str, coordinated: float = 0.08) -> Phrase:
     """A subject of the given kinds: a pronoun, a name, two people, or a noun phrase."""
     if _overlap(kinds, "person adult"):
         draw = rng.random()
         if draw < coordinated:
-            return _coordinated_subject(rng)
+            return _random_coordination(rng)
         if draw < 0.32:
             return pronoun_phrase(_pick(rng, PRONOUNS))
         if draw < 0.45:
             return name_phrase(_pick(rng, PEOPLE))
     roles = KNOWN if rng.random() < 0.85 else NEW
-    return _some_noun_phrase(rng, _pick(rng, _nouns(kinds)), roles, adjectives=0.2)
+    return _random_noun_phrase(rng, _pick(rng, _nouns(kinds)), roles, adjectives=0.2)
 
 
-def _some_tense(rng: random.Random, verb: Verb) -> str:
+def _random_tense(rng: random.Random, verb: Verb) -> str:
     draw = rng.random()
     if draw < 0.4:
         return "present"
@@ -185,49 +185,49 @@ def _some_tense(rng: random.Random, verb: Verb) -> str:
     return _pick(rng, tuple(MODALS))
 
 
-def _some_object(rng: random.Random, verb: Verb, subject: Phrase, roles: str = KNOWN_OR_NEW) -> Phrase:
+def _random_object(rng: random.Random, verb: Verb, subject: Phrase, roles: str = KNOWN_OR_NEW) -> Phrase:
     """A direct object with its personal *a*, never a namesake of the subject."""
     if "person" in verb.objects.split() and rng.random() < 0.25:
         phrase = name_phrase(_pick(rng, [name for name in PEOPLE if name.english not in subject.lemmas]))
     else:
         nouns = [noun for noun in _nouns(verb.objects) if noun.english not in subject.lemmas]
-        phrase = _some_noun_phrase(rng, _pick(rng, nouns), roles)
+        phrase = _random_noun_phrase(rng, _pick(rng, nouns), roles)
     combinations = phrase.combinations | {("object", verb.english, lemma) for lemma in phrase.lemmas}
     personal = _overlap(phrase.kinds, verb.personal_a) and (phrase.definite or _overlap(phrase.kinds, "person"))
     return prepositional("", "a" if personal else "", replace(phrase, combinations=combinations))
 
 
-def _other_pronoun(rng: random.Random, subject: Phrase) -> Pronoun:
+def _random_other_pronoun(rng: random.Random, subject: Phrase) -> Pronoun:
     """A pronoun that cannot refer to the subject or part of it."""
     return _pick(rng, [pronoun for pronoun in PRONOUNS if pronoun.person == 3 or pronoun.person != subject.person])
 
 
-def _some_complements(rng: random.Random, verb: Verb, subject: Phrase, roles: str) -> tuple[tuple[Phrase, ...], str]:
+def _random_complements(rng: random.Random, verb: Verb, subject: Phrase, roles: str) -> tuple[tuple[Phrase, ...], str]:
     """Objects of a verb, and their clitic."""
     if not verb.objects:
         return (), ""
     if verb.inverted:
-        return (_some_object(rng, verb, subject, KNOWN),), ""
+        return (_random_object(rng, verb, subject, KNOWN),), ""
     if "person" in verb.objects.split() and rng.random() < 0.3:
-        pronoun = _other_pronoun(rng, subject)
+        pronoun = _random_other_pronoun(rng, subject)
         return (Phrase(pronoun.english_object, ""),), pronoun.direct
-    thing = _some_object(rng, verb, subject, roles)
+    thing = _random_object(rng, verb, subject, roles)
     if not verb.ditransitive:
         return (thing,), ""
     if rng.random() < 0.35:
-        pronoun = _other_pronoun(rng, subject)
+        pronoun = _random_other_pronoun(rng, subject)
         clitic = DATIVES[pronoun.person, pronoun.plural]
         return (thing, Phrase(f"to {pronoun.english_object}", "")), clitic
-    recipient = _person(rng, besides=subject.lemmas)
+    recipient = _random_person(rng, besides=subject.lemmas)
     return (thing, prepositional("to", "a", recipient)), DATIVES[3, recipient.plural]
 
 
-def _place(rng: random.Random, verb: Verb) -> Phrase:
+def _random_place(rng: random.Random, verb: Verb) -> Phrase:
     """The location or destination of a verb."""
     if "city" in verb.places.split() and rng.random() < 0.4:
         place, english = name_phrase(_pick(rng, CITIES)), "in"
     else:
-        place = _some_noun_phrase(rng, _pick(rng, _nouns(verb.places)), KNOWN, adjectives=0.15, plurals=0.05)
+        place = _random_noun_phrase(rng, _pick(rng, _nouns(verb.places)), KNOWN, adjectives=0.15, plurals=0.05)
         english = "at" if _overlap(place.kinds, "at stop") else "in"
         if _overlap(place.kinds, "sight") and not verb.motion and rng.random() < 0.3:
             english = _pick(rng, tuple(POSITIONS))
@@ -236,25 +236,25 @@ def _place(rng: random.Random, verb: Verb) -> Phrase:
     return prepositional(english, POSITIONS.get(english, "en"), place)
 
 
-def _companion(rng: random.Random, subject: Phrase) -> Phrase:
+def _random_companion(rng: random.Random, subject: Phrase) -> Phrase:
     if rng.random() < 0.4:
-        pronoun = _other_pronoun(rng, subject)
+        pronoun = _random_other_pronoun(rng, subject)
         return Phrase(f"with {pronoun.english_object}", pronoun.companion)
-    return prepositional("with", "con", _person(rng, 0.0, besides=subject.lemmas))
+    return prepositional("with", "con", _random_person(rng, 0.0, besides=subject.lemmas))
 
 
-def _adjuncts(rng: random.Random, clause: Clause, place: bool = True) -> tuple[Phrase, ...]:
+def _random_adjuncts(rng: random.Random, clause: Clause, place: bool = True) -> tuple[Phrase, ...]:
     """At most one adjunct after the complements: a place or a companion."""
     verb = clause.verb
     likely = 0.75 if not verb.objects else 0.25
     if place and verb.places and (verb.motion or rng.random() < likely):
-        return (_place(rng, verb),)
+        return (_random_place(rng, verb),)
     if verb.sociable and not _overlap(clause.subject.kinds, "animal") and rng.random() < 0.2:
-        return (_companion(rng, clause.subject),)
+        return (_random_companion(rng, clause.subject),)
     return ()
 
 
-def _some_time(rng: random.Random, clause: Clause) -> Phrase:
+def _random_time(rng: random.Random, clause: Clause) -> Phrase:
     """A time adverb allowed by tense and verb, or nothing."""
     verb = clause.verb
     if verb.stative or verb.inverted or (clause.tense == "present" and not verb.habitual) or clause.frequency:
@@ -262,21 +262,21 @@ def _some_time(rng: random.Random, clause: Clause) -> Phrase:
     return Phrase(*_pick(rng, tuple(TIMES.get(clause.tense, TIMES["future"]).items())))
 
 
-def _some_clause(
+def _random_clause(
     rng: random.Random, verb: Verb | None = None, place: bool = True, coordinated: float = 0.08
 ) -> Clause:
     """A clause without a time adverb."""
     verb = verb or _pick(rng, VERBS)
-    subject = _some_subject(rng, verb.subjects, 0.0 if verb.inverted else coordinated)
-    tense = _some_tense(rng, verb)
+    subject = _random_subject(rng, verb.subjects, 0.0 if verb.inverted else coordinated)
+    tense = _random_tense(rng, verb)
     negated = rng.random() < 0.18
     frequency = ""
     if verb.habitual and tense == "present" and not negated and rng.random() < 0.3:
         frequency = _pick(rng, tuple(FREQUENCIES))
     roles = KNOWN if negated or frequency == "never" else KNOWN_OR_NEW
-    complements, clitic = _some_complements(rng, verb, subject, roles)
+    complements, clitic = _random_complements(rng, verb, subject, roles)
     clause = Clause(subject, verb, tense, complements, clitic, negated, frequency)
-    return _with(clause, *_adjuncts(rng, clause, place))
+    return _with(clause, *_random_adjuncts(rng, clause, place))
 
 
 def _with(clause: Clause, *phrases: Phrase) -> Clause:
@@ -287,28 +287,28 @@ def _with(clause: Clause, *phrases: Phrase) -> Clause:
 
 
 def _plain_statement(rng: random.Random) -> Sentence:
-    clause = _some_clause(rng)
+    clause = _random_clause(rng)
     draw = rng.random()
     if draw > 0.45:
         return statement(clause)
-    time = _some_time(rng, clause)
+    time = _random_time(rng, clause)
     return statement(clause, opening=time) if draw < 0.15 else statement(_with(clause, time))
 
 
 def _yes_no_question(rng: random.Random) -> Sentence:
-    clause = _some_clause(rng, coordinated=0.0)
+    clause = _random_clause(rng, coordinated=0.0)
     return question(replace(clause, negated=False, frequency=""))
 
 
 def _adverbial_question(rng: random.Random) -> Sentence:
     """A question with where, when or why."""
     verb = _pick(rng, [verb for verb in VERBS if verb.places or verb.ditransitive])
-    clause = replace(_some_clause(rng, verb, place=False, coordinated=0.0), negated=False, frequency="")
+    clause = replace(_random_clause(rng, verb, place=False, coordinated=0.0), negated=False, frequency="")
     draw = rng.random()
     if verb.places and draw < 0.5:
         return question(clause, Phrase("where", "adónde" if verb.motion else "dónde"))
     if verb.places and not verb.objects:
-        clause = _with(clause, _place(rng, verb))
+        clause = _with(clause, _random_place(rng, verb))
     if clause.tense in ("past", "future", "going") and not verb.stative and draw < 0.8:
         return question(clause, Phrase("when", "cuándo"))
     return question(clause, Phrase("why", "por qué"))
@@ -317,31 +317,33 @@ def _adverbial_question(rng: random.Random) -> Sentence:
 def _subject_question(rng: random.Random) -> Sentence:
     verb = _pick(rng, [verb for verb in VERBS if _overlap(verb.subjects, "person adult") and not verb.inverted])
     who = Phrase("who", "quién")
-    complements, clitic = _some_complements(rng, verb, who, KNOWN)
-    clause = Clause(who, verb, _some_tense(rng, verb), complements, clitic)
-    return statement(_with(clause, *_adjuncts(rng, clause)), mark="?")
+    complements, clitic = _random_complements(rng, verb, who, KNOWN)
+    clause = Clause(who, verb, _random_tense(rng, verb), complements, clitic)
+    return statement(_with(clause, *_random_adjuncts(rng, clause)), mark="?")
 
 
 def _object_question(rng: random.Random) -> Sentence:
     """A question with what, whom or how many."""
     verb = _pick(rng, [verb for verb in VERBS if verb.objects and not verb.inverted and not verb.ditransitive])
-    clause = Clause(_some_subject(rng, verb.subjects, 0.0), verb, _some_tense(rng, verb))
+    clause = Clause(_random_subject(rng, verb.subjects, 0.0), verb, _random_tense(rng, verb))
     if "person" in verb.objects.split():
         return question(clause, Phrase("who", "a quién"))
-    clause = _with(clause, *_adjuncts(rng, clause))
+    clause = _with(clause, *_random_adjuncts(rng, clause))
     countable = [noun for noun in _nouns(verb.objects) if noun.number == "both"]
     if not countable or rng.random() < 0.5:
         return question(clause, Phrase("what", "qué"))
     counted = _pick(rng, countable)
-    asked = noun_phrase(HOW_MANY, counted, plural=True)
-    return question(clause, replace(asked, combinations=frozenset({("object", verb.english, counted.english)})))
+    question_phrase = noun_phrase(HOW_MANY, counted, plural=True)
+    return question(
+        clause, replace(question_phrase, combinations=frozenset({("object", verb.english, counted.english)}))
+    )
 
 
 def _proposal(rng: random.Random) -> Sentence:
     """Let's eat the soup!"""
     planned = [verb for verb in VERBS if verb.objects and not (verb.stative or verb.accidental or verb.inverted)]
     verb = _pick(rng, planned)
-    thing = _some_object(rng, verb, NOTHING, KNOWN)
+    thing = _random_object(rng, verb, NOTHING, KNOWN)
     english, spanish = f"let's {verb.english} {thing.english}", f"vamos a {verb.spanish} {thing.spanish}"
     return spell_out(english, spanish, "!", thing.combinations)
 
@@ -354,13 +356,13 @@ def _copular(rng: random.Random, subject: Phrase, predicate: Phrase, copula: str
     return question(clause) if rng.random() < 0.3 else statement(replace(clause, negated=rng.random() < 0.2))
 
 
-def _described(rng: random.Random, gradable: bool = False) -> tuple[Phrase, Adjective]:
+def _subject_and_adjective(rng: random.Random, gradable: bool = False) -> tuple[Phrase, Adjective]:
     """A subject and an adjective for its predicate."""
     if rng.random() < 0.35:
-        subject = _some_subject(rng, "person")
+        subject = _random_subject(rng, "person")
     else:
         nouns = [noun for noun in NOUNS if _adjectives(noun.kinds, True, gradable)]
-        subject = _some_noun_phrase(rng, _pick(rng, nouns), KNOWN, adjectives=0.0)
+        subject = _random_noun_phrase(rng, _pick(rng, nouns), KNOWN, adjectives=0.0)
     adjective = _pick(rng, _adjectives(subject.kinds, True, gradable))
     return _describe(subject, adjective), adjective
 
@@ -373,19 +375,19 @@ def _describe(subject: Phrase, adjective: Adjective) -> Phrase:
 
 def _description(rng: random.Random) -> Sentence:
     """X is tall."""
-    subject, adjective = _described(rng)
+    subject, adjective = _subject_and_adjective(rng)
     predicate = Phrase(adjective.english, agree(adjective, subject.gender, subject.plural))
     return _copular(rng, subject, predicate, adjective.copula)
 
 
 def _comparison(rng: random.Random) -> Sentence:
     """X is as tall as Y; both are of one kind."""
-    subject, adjective = _described(rng, gradable=True)
+    subject, adjective = _subject_and_adjective(rng, gradable=True)
     nouns = [noun for noun in _nouns(subject.kinds) if _overlap(noun.kinds, adjective.kinds)]
     others = [noun for noun in nouns if noun.english not in subject.lemmas]
     if not others:
         return _description(rng)
-    phrase = _describe(_some_noun_phrase(rng, _pick(rng, others), KNOWN, adjectives=0.0), adjective)
+    phrase = _describe(_random_noun_phrase(rng, _pick(rng, others), KNOWN, adjectives=0.0), adjective)
     form = agree(adjective, subject.gender, subject.plural)
     predicate = prepositional(f"as {adjective.english} as", f"tan {form} como", phrase)
     return statement(Clause(subject, COPULAS[adjective.copula], "present", (predicate,), negated=rng.random() < 0.3))
@@ -399,7 +401,7 @@ def _profession(rng: random.Random) -> Sentence:
     elif draw < 0.6:
         subject = name_phrase(_pick(rng, PEOPLE))
     else:
-        subject = _some_noun_phrase(rng, _pick(rng, _nouns("kin")), KNOWN, adjectives=0.0)
+        subject = _random_noun_phrase(rng, _pick(rng, _nouns("kin")), KNOWN, adjectives=0.0)
     noun = _pick(rng, [noun for noun in NOUNS if noun.feminine])
     spanish = noun.feminine if subject.gender == "f" else noun.spanish
     if subject.plural:
@@ -407,7 +409,7 @@ def _profession(rng: random.Random) -> Sentence:
     return _copular(rng, subject, Phrase(f"a {noun.english}", spanish), "ser")
 
 
-def _located(rng: random.Random, roles: str) -> tuple[Phrase, Phrase]:
+def _thing_and_location(rng: random.Random, roles: str) -> tuple[Phrase, Phrase]:
     """A person or thing, and its location."""
     contents, positions, containers = _pick(rng, LOCATIONS)
     noun = _pick(rng, _nouns(contents, without="kin" if roles == NEW else ""))
@@ -415,32 +417,32 @@ def _located(rng: random.Random, roles: str) -> tuple[Phrase, Phrase]:
     place = _pick(rng, [container for container in _nouns(containers) if container != noun])
     if english == "in" and _overlap(place.kinds, "at stop"):
         english = "at"
-    phrase = _some_noun_phrase(rng, place, KNOWN, adjectives=0.15, plurals=0.05)
-    return _some_noun_phrase(rng, noun, roles, adjectives=0.2), prepositional(english, spanish, phrase)
+    phrase = _random_noun_phrase(rng, place, KNOWN, adjectives=0.15, plurals=0.05)
+    return _random_noun_phrase(rng, noun, roles, adjectives=0.2), prepositional(english, spanish, phrase)
 
 
 def _location(rng: random.Random) -> Sentence:
     """X is in the garden."""
-    subject, place = _located(rng, KNOWN)
+    subject, place = _thing_and_location(rng, KNOWN)
     return _copular(rng, subject, place, "estar")
 
 
 def _existence(rng: random.Random) -> Sentence:
     """There is X in the garden."""
-    thing, place = _located(rng, NEW)
+    thing, place = _thing_and_location(rng, NEW)
     singular, plural, spanish = EXISTENCE[_pick(rng, tuple(EXISTENCE))]
     auxiliary, _, rest = (plural if thing.plural else singular).partition(" ")
-    asked = rng.random() < 0.3
+    is_question = rng.random() < 0.3
     english = join_words(
-        *((auxiliary, "there", rest) if asked else ("there", auxiliary, rest)), thing.english, place.english
+        *((auxiliary, "there", rest) if is_question else ("there", auxiliary, rest)), thing.english, place.english
     )
     found = thing.combinations | place.combinations
-    return spell_out(english, join_words(spanish, thing.spanish, place.spanish), "?" if asked else ".", found)
+    return spell_out(english, join_words(spanish, thing.spanish, place.spanish), "?" if is_question else ".", found)
 
 
 def _exclamation(rng: random.Random) -> Sentence:
     """What a tall man! How tall the man is!"""
-    subject, adjective = _described(rng, gradable=True)
+    subject, adjective = _subject_and_adjective(rng, gradable=True)
     form = agree(adjective, subject.gender, subject.plural)
     if rng.random() < 0.5 or len(subject.lemmas) != 1:
         verb = conjugate(adjective.copula, "present", subject.person, subject.plural)
