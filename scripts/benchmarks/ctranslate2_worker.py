@@ -1,7 +1,7 @@
 """CTranslate2 in a worker process.
 
-The process is separate because on a small machine, once two libraries have run OpenMP threads in one process, PyTorch's
-threads sleep between operations, and short operations take three times as long. It imports nothing but this module.
+It is separate because on a small machine, once two libraries have run OpenMP threads in one process, PyTorch's threads
+sleep between operations, and short operations take three times as long. The worker imports only this module.
 """
 
 from concurrent.futures import ProcessPoolExecutor

@@ -39,7 +39,7 @@ def reproduced(run, books, tmp_path_factory):
     """Return a function that reproduces the tutorial in the same folder, and its first result."""
     folder = tmp_path_factory.mktemp("run")
     arguments = (
-        "--preset", "tiny", "--max_steps", "2", "--dataset_name", str(books),
+        "--preset", "tiny", "--max_steps", "1", "--dataset_name", str(books),
         "--source_lang", "en", "--target_lang", "es", "--validation_split_size", "10",
     )  # fmt: skip  # names with their values
 
@@ -49,6 +49,7 @@ def reproduced(run, books, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # Untrained models end no sentence before the length that the source allows.
         patch.setattr(opus_books, "LONG_SENTENCE", " ".join(["one two three"] * 12))
+        patch.setitem(opus_books.OPUS_BOOKS_TRAINING["base"], "final_num_beams", 1)
         return again, again()["figures"]
 
 
