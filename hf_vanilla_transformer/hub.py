@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
 from .files import read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
@@ -135,8 +135,6 @@ def _explain(error: BaseException, repo_id: str) -> str:
     """Describe what went wrong with the Hub, and the remedy."""
     if isinstance(error, HFValidationError):
         return f"`repo_id` {repo_id} is not the name of a repository: {error}"
-    if isinstance(error, LocalTokenNotFoundError):
-        return f"you are not logged in; {REMEDIES[401]}"
     if isinstance(error, HfHubHTTPError):
         status = getattr(error.response, "status_code", 0)
         return f"the Hub answers {status} for {repo_id}: {error}; {REMEDIES.get(status, 'try again later')}"

@@ -1,7 +1,7 @@
 """Figures of attention weights, position encodings and training curves.
 
-Every function returns a `matplotlib.figure.Figure` and, given a path, saves it in the format of its suffix (.png, .pdf,
-.svg, ...). Figures have no window, so any backend of matplotlib works.
+Every function returns a `matplotlib.figure.Figure` and, given a path, saves it in the format of its suffix (.png,
+.pdf, ...). Figures have no window, so any backend of matplotlib works.
 
 Legend: S source length, T target length, h heads, d_model model width.
 """

@@ -266,7 +266,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
 def running_hub() -> Iterator[Hub]:
     """Serve a Hub as long as the context lasts."""
     with Hub() as hub:
-        thread = threading.Thread(target=hub.serve_forever, daemon=True)
+        thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield hub
