@@ -1,196 +1,209 @@
-"""What `from_pretrained` and `save_pretrained` promise: placement, types, shards, variants, mismatches, ties."""
+"""`load_model` and `load_tokenizer`: whole, or refused in one line that names the fault, at once."""
 
+import io
 import json
-from copy import deepcopy
+import sys
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import nn
-from transformers import AutoModelForSeq2SeqLM
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from tiny import VOCABULARIES, VOCABULARY, batch_with_padding, close, tiny_config, tiny_model
+from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
+from hf_vanilla_transformer.inference.translation import load
+from hf_vanilla_transformer.training import average_checkpoints
+from tiny import tiny_model
+from translators import build
 
-EVERY_SHAPE = pytest.mark.parametrize("changes", VOCABULARIES.values(), ids=VOCABULARIES)
-
-
-def load(folder, **options):
-    return VanillaTransformerForConditionalGeneration.from_pretrained(folder, **options)
-
-
-def logits(model):
-    torch.manual_seed(1)
-    batch = batch_with_padding()
-    with torch.no_grad():
-        return model(**batch).logits
+WEIGHT = "model.decoder.layers.1.fc1.weight"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "auto"])
-def test_dtype(dtype, tmp_path):
-    model = tiny_model().to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    loaded = load(tmp_path, dtype=dtype)
-    expected = torch.bfloat16 if dtype == "auto" else dtype
-    assert {p.dtype for p in loaded.parameters()} == {expected} == {loaded.dtype}
-    close(logits(loaded).double(), logits(model).double(), 0.1)
+def save(folder, kind="shared"):
+    model, tokenizer = build(kind)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_stays_near_and_trains(dtype):
-    model, batch = tiny_model(), batch_with_padding()
-    expected = model(**batch).logits
-    model.to(dtype)
-    close(model(**batch).logits.float(), expected, 0.1)
-    loss = model(input_ids=batch["input_ids"], labels=batch["decoder_input_ids"]).loss
-    assert loss.dtype == torch.float32
-    loss.backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
+def damage(folder, change):
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_attn_implementation(implementation, tmp_path):
+def with_value(value):
+    def change(weights):
+        weights[WEIGHT][3, 5] = value
+
+    return change
+
+
+def renamed(weights):
+    for name in list(weights):
+        weights[name.replace("model.decoder.", "transformer.decoder.")] = weights.pop(name)
+
+
+FAULTS = {
+    "NaN": (with_value(float("nan")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
+    "infinite": (with_value(float("-inf")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
+    "missing": (lambda weights: weights.pop(WEIGHT), f"no weights of {WEIGHT}; save or fetch it again"),
+    "renamed": (renamed, "(but of transformer.decoder."),
+    "of another shape": (
+        lambda weights: weights.update({WEIGHT: torch.zeros(3, 3)}),
+        f"{WEIGHT} (3, 3), not (32, 16)",
+    ),
+    "unused": (
+        lambda weights: weights.update({"model.decoder.layers.2.fc1.weight": torch.zeros(32, 16)}),
+        "weights that its configuration has no place for: model.decoder.layers.2.fc1.weight",
+    ),
+}
+EVERY_FAULT = pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+
+
+@EVERY_FAULT
+def test_a_damaged_model_is_refused_wherever_it_is_loaded(change, message, tmp_path, capsys, caplog):
+    save(tmp_path / "model")
+    save(tmp_path / "whole")
+    damage(tmp_path / "model", change)
+    capsys.readouterr()
+    uses = {
+        "translate": lambda: load(str(tmp_path / "model")),
+        "export": lambda: export_model(tmp_path / "model", "marian", tmp_path / "exported"),
+        "average": lambda: average_checkpoints([tmp_path / "whole", tmp_path / "model"]),
+        "average, the last": lambda: average_checkpoints([tmp_path / "model", tmp_path / "whole"]),
+    }
+    for name, use in uses.items():
+        with pytest.raises(ValueError, match=f"^model {tmp_path / 'model'}") as caught:
+            use()
+        assert message in str(caught.value) and "\n" not in str(caught.value), name
+    assert caplog.text == "" and "REPORT" not in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_nothing_is_translated_by_a_damaged_model(tmp_path, capsys, monkeypatch, load_script):
+    save(tmp_path / "model")
+    damage(tmp_path / "model", with_value(float("nan")))
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a cat\n"))))
+    with pytest.raises(SystemExit) as stop:
+        load_script("translate").main(["--model", str(tmp_path / "model")])
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert f"numbers in {WEIGHT} are NaN or infinite" in printed.err
+
+
+@pytest.mark.parametrize("kind", ["shared", "pair", "learned", "marian", "bart"])
+def test_a_whole_model_is_loaded_without_a_word(kind, tmp_path, caplog):
+    model = save(tmp_path, kind)
+    loaded = load_model(tmp_path)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(loaded.get_parameter(name), weight, rtol=0, atol=0)
+    assert caplog.text == ""
+
+
+def test_a_model_of_others_with_more_weights_is_loaded_and_says_so(tmp_path, caplog):
+    save(tmp_path, "bart")
+    damage(tmp_path, lambda weights: weights.update({"classification_head.weight": torch.zeros(2, 2)}))
+    load_model(tmp_path)
+    assert "BartForConditionalGeneration does not use: classification_head.weight" in caplog.text
+
+
+def test_a_new_head_may_be_missing_and_nothing_else(tmp_path):
+    config = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=2
+    )
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    damage(tmp_path, lambda weights: (weights.pop("classifier.weight"), weights.pop("classifier.bias")))
+    options = {"auto_class": AutoModelForSequenceClassification, "new_weights": ("classifier.",)}
+    assert load_model(tmp_path, **options).classifier.weight.isfinite().all()
+    with pytest.raises(ValueError, match="no weights of classifier.bias, classifier.weight"):
+        load_model(tmp_path, AutoModelForSequenceClassification)
+    damage(tmp_path, lambda weights: weights.pop("bert.encoder.layer.0.output.dense.weight"))
+    with pytest.raises(ValueError, match="no weights of bert.encoder.layer.0.output.dense.weight;"):
+        load_model(tmp_path, **options)
+
+
+@pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
+def test_what_is_no_folder(use, tmp_path, monkeypatch):
+    save(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="demo/config.json cannot be loaded: it is a file; name the folder"):
+        use("demo/config.json")
+    for name in ("./nope", "../nope", "/nope", "a/b/c", str(tmp_path / "nope"), "~/nope"):
+        with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder; check the path"):
+            use(name)
+
+
+@pytest.fixture
+def tries(monkeypatch):
+    """A Hub that cannot be reached, and the seconds to wait before each further try."""
+    waits = []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
+    monkeypatch.setattr(_http.time, "sleep", waits.append)
+    return waits
+
+
+@pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
+@pytest.mark.parametrize("name", ["nope", "runs/x"])
+def test_a_hub_that_cannot_be_reached_is_asked_once(use, name, tries):
+    with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder, and the Hub cannot"):
+        use(name)
+    assert tries == []
+
+
+def test_a_cached_model_is_loaded_at_once_where_the_hub_cannot_be_reached(tries, tmp_path, monkeypatch, caplog):
+    repository = tmp_path / "models--owner--demo"
+    save(repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    load("owner/demo")
+    assert tries == []
+    assert caplog.text.count("owner/demo: the Hub cannot be reached, so the cached copy is used") == 1
+
+
+def test_generation_settings_that_cannot_be_read(tmp_path):
+    """By `from_pretrained` the model would search by the settings of none."""
+    save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 4')
+    with pytest.raises(ValueError, match=f"^model {tmp_path} cannot be loaded: .*generation_config.json"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"), [("model.bin", "`backend=ctranslate2`"), ("encoder.onnx", r"scripts/onnx_translate\.py")]
+)
+def test_an_exported_model_names_what_translates_by_it(file, remedy, tmp_path):
+    save(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / file)
+    with pytest.raises(ValueError, match=f"it was exported to .*{remedy}"):
+        load_model(tmp_path)
+
+
+def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
+    save(tmp_path, "bart")
+    (tmp_path / "tokenizer_config.json").unlink()
+    whole = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").unlink()
+    # By its model it would be an empty one of RoBERTa's.
+    with pytest.raises(ValueError, match="its files are missing"):
+        load_tokenizer(tmp_path)
+    for text in (whole[:300], json.dumps({**json.loads(whole), "model": {"type": "Nothing"}})):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(ValueError, match=f"^tokenizer {tmp_path} cannot be loaded: .") as caught:
+            load_tokenizer(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_configuration(tmp_path):
     tiny_model().save_pretrained(tmp_path)
-    loaded = load(tmp_path, attn_implementation=implementation)
-    assert loaded.config._attn_implementation == implementation
-    # What a token of padding sees, and with it what it predicts, is nobody's business.
-    real = batch_with_padding()["decoder_attention_mask"].bool()
-    close(logits(loaded)[real], logits(tiny_model())[real])
-
-
-@EVERY_SHAPE
-class TestPlacement:
-    def test_everything_on_one_device(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path)
-        loaded = load(tmp_path, device_map="auto")
-        assert not any(p.is_meta for p in loaded.parameters())
-        close(logits(loaded), logits(model), 0)
-
-    def test_layers_on_disk(self, changes, tmp_path):
-        """A machine without an accelerator may keep what does not fit into memory on disk."""
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path / "model")
-        kept = ("embed_tokens", "embed_positions", "layer_norm")
-        device_map = {f"model.{side}.{part}": "cpu" for side in ("encoder", "decoder") for part in kept}
-        device_map |= {"lm_head": "cpu", "model.encoder.layers.0": "cpu", "model.decoder.layers.1": "cpu"}
-        on_disk = ("encoder.layers.1", "decoder.layers.0", "decoder.layers.2")
-        device_map |= {f"model.{layer}": "disk" for layer in on_disk}
-        loaded = load(tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload")
-        assert all(p.is_meta for p in loaded.model.encoder.layers[1].parameters())
-        # Layers with hooks take the plain product, which some processors round otherwise.
-        close(logits(loaded), logits(model))
-
-    def test_as_little_memory_as_is_given(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path / "model")
-        # The embeddings, which several modules may share, and a layer fit; all layers do not.
-        options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
-        loaded = load(tmp_path / "model", **options)
-        assert {"cpu", "disk"} == {str(place) for place in loaded.hf_device_map.values()}
-        close(logits(loaded), logits(model))
-        source = batch_with_padding()["input_ids"]
-        expected = model.generate(source, max_new_tokens=4)
-        assert torch.equal(loaded.generate(source, max_new_tokens=4), expected)
-
-    def test_no_layer_is_split(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path / "model")
-        options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
-        for name in load(tmp_path / "model", **options).hf_device_map:
-            assert not any(part in name for part in ("_proj", "fc", "attn")), name
-
-
-class TestFiles:
-    @EVERY_SHAPE
-    def test_shards(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path, max_shard_size="10KB")
-        index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-        shards = sorted(tmp_path.glob("model-*.safetensors"))
-        assert len(shards) > 2 and set(index["weight_map"].values()) == {path.name for path in shards}
-        assert set(index["weight_map"]) == {name for name, _ in model.named_parameters()}
-        close(logits(load(tmp_path)), logits(model), 0)
-
-    def test_variants(self, tmp_path):
-        full, half = tiny_model(), tiny_model().to(torch.float16)
-        full.save_pretrained(tmp_path)
-        half.save_pretrained(tmp_path, variant="fp16")
-        assert {path.name for path in tmp_path.glob("*.safetensors")} == {
-            "model.safetensors",
-            "model.fp16.safetensors",
-        }
-        close(load(tmp_path, variant="fp16").lm_head.weight.float(), half.lm_head.weight.float(), 0)
-        close(load(tmp_path, dtype=torch.float32).lm_head.weight, full.lm_head.weight, 0)
-
-    @EVERY_SHAPE
-    def test_tied_weights_are_stored_once(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path)
-        stored = load_file(tmp_path / "model.safetensors")
-        assert sum(tensor.numel() for tensor in stored.values()) == model.num_parameters()
-
-    def test_format_is_said(self, tmp_path):
-        tiny_model().save_pretrained(tmp_path)
-        with safe_open(tmp_path / "model.safetensors", "pt") as file:
-            assert file.metadata()["format"] == "pt"
-        assert not list(tmp_path.glob("*.bin"))
-
-
-class TestMismatches:
-    def test_another_vocabulary_raises_or_starts_anew(self, tmp_path):
-        model = tiny_model()
-        model.save_pretrained(tmp_path)
-        bigger = {"vocab_size": VOCABULARY + 5, "decoder_vocab_size": VOCABULARY + 5}
-        with pytest.raises(RuntimeError, match="mismatch"):
-            load(tmp_path, **bigger)
-        loaded, info = load(tmp_path, **bigger, ignore_mismatched_sizes=True, output_loading_info=True)
-        (mismatch,) = info["mismatched_keys"]
-        assert mismatch[0] == "model.encoder.embed_tokens.weight"
-        weight = loaded.lm_head.weight
-        assert weight.shape[0] == VOCABULARY + 5 and weight is loaded.model.encoder.embed_tokens.weight
-        assert weight[1:].std().item() == pytest.approx(16**-0.5, rel=0.15)
-        same = loaded.model.decoder.layers[0].fc1.weight
-        close(same, model.model.decoder.layers[0].fc1.weight, 0)
-
-    def test_missing_weights_are_told_and_initialised(self, tmp_path):
-        model = tiny_model(**VOCABULARIES["separate"])
-        model.model.save_pretrained(tmp_path)
-        loaded, info = load(tmp_path, output_loading_info=True, lm_head_bias=True)
-        assert "lm_head.bias" in info["missing_keys"]
-        close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
-        assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
-
-    def test_more_layers_than_stored_are_told(self, tmp_path):
-        tiny_model().save_pretrained(tmp_path)
-        _, info = load(tmp_path, encoder_layers=3, output_loading_info=True)
-        assert {name.split(".")[3] for name in info["missing_keys"]} == {"2"}
-        _, info = load(tmp_path, encoder_layers=1, output_loading_info=True)
-        assert {name.split(".")[3] for name in info["unexpected_keys"]} == {"1"}
-
-
-@EVERY_SHAPE
-def test_generation_settings_travel_with_the_model(changes, tmp_path):
-    model = tiny_model(**changes)
-    model.generation_config.update(num_beams=3, length_penalty=0.6, max_new_tokens=5)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (3, 0.6)
-    source = batch_with_padding()["input_ids"]
-    assert torch.equal(loaded.generate(source), model.generate(source))
-
-
-def test_every_copy_of_a_model_is_its_own():
-    model = tiny_model()
-    copy = deepcopy(model)
-    assert copy.lm_head.weight is copy.model.encoder.embed_tokens.weight is not model.lm_head.weight
-    nn.init.zeros_(copy.lm_head.weight)
-    assert model.lm_head.weight.abs().sum() > 0
-
-
-def test_a_model_starts_on_the_meta_device_without_memory():
-    with torch.device("meta"):
-        model = VanillaTransformerForConditionalGeneration(tiny_config())
-    assert model.num_parameters() == tiny_model().num_parameters()
-    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+    assert load_config(tmp_path).to_dict() == AutoConfig.from_pretrained(tmp_path).to_dict()
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"^model {tmp_path} cannot be loaded: .*config.json"):
+        load_model(tmp_path)

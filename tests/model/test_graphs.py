@@ -1,4 +1,4 @@
-"""Compiled and exported models against the model itself: Dynamo graphs, ONNX graphs, and translations by either."""
+"""Graphs of the model against the model itself: compiled, exported by torch and by the exporters of transformers."""
 
 import copy
 import shutil
@@ -23,15 +23,35 @@ SHAPES = {
     "pre-norm": {"norm_position": "pre"},
     "learned positions": {"position_embedding_type": "learned"},
 }
+SEVERAL = {"norm_position": "pre", "position_embedding_type": "learned", **VOCABULARIES["separate"]}
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+# Each takes seconds; what is not slow has every property once.
+ATTENTION_AND_SHAPES = pytest.mark.parametrize(
+    ("attention", "changes"),
+    [
+        ("eager", {}),
+        ("sdpa", SEVERAL),
+        *(
+            pytest.param(attention, changes, marks=pytest.mark.slow, id=f"{attention}-{name}")
+            for attention in ("eager", "sdpa")
+            for name, changes in SHAPES.items()
+            if (attention, name) != ("eager", "paper")
+        ),
+    ],
+)
 EXPORTERS = {"dynamo": (DynamoExporter, DynamoConfig, 1e-5), "onnx": (OnnxExporter, OnnxConfig, 1e-4)}
 
-# What torch, onnxscript and onnxruntime say of their own ways, and of libraries that are not there.
+# Warnings of torch, onnxscript and onnxruntime about themselves, and about missing libraries.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
+
+
+def shallow_model(**changes):
+    """One layer a side: tracing takes time for every layer, and they are alike."""
+    return tiny_model(encoder_layers=1, decoder_layers=1, **changes)
 
 
 def inputs(rows, source, target=None, vocabulary=40, seed=1):
@@ -47,7 +67,7 @@ def inputs(rows, source, target=None, vocabulary=40, seed=1):
     return made if target is None else {**made, "decoder_input_ids": tokens(target)}
 
 
-def run(exported, given):
+def run_graph(exported, given):
     """Return the logits that an export gives, by the interface of the release that made it."""
     given = copy.deepcopy(given)
     if hasattr(exported, "components"):
@@ -58,29 +78,26 @@ def run(exported, given):
 
 
 class TestExporters:
-    @EVERY_SHAPE
-    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    @ATTENTION_AND_SHAPES
     def test_dynamo_graphs_take_any_shape(self, changes, attention):
         self.check("dynamo", changes, attention)
 
+    # Fast tests of tests/export/test_onnx.py cover the same exporter.
     @pytest.mark.slow
     @EVERY_SHAPE
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
     def test_onnx_graphs_take_any_shape(self, changes, attention):
         self.check("onnx", changes, attention)
 
-    def test_an_onnx_graph_takes_any_shape(self):
-        self.check("onnx", {}, "sdpa")
-
     def check(self, kind, changes, attention):
         exporter, config, tolerance = EXPORTERS[kind]
-        model = tiny_model(**changes)
+        model = shallow_model(**changes)
         model.set_attn_implementation(attention)
         exported = exporter().export(model, inputs(3, 6, 5), config(dynamic=True))
         for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
             with torch.no_grad():
                 expected = model(**given).logits
-            close(run(exported, given), expected, tolerance)
+            close(run_graph(exported, given), expected, tolerance)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", EXPORTERS)
@@ -91,7 +108,7 @@ class TestExporters:
         if not hasattr(exporters, "ExportedModel"):
             pytest.skip("this release of transformers exports single stages only")
         exporter, config, _ = EXPORTERS[kind]
-        model, settings = tiny_model(), None
+        model, settings = shallow_model(), None
         if cache:
             settings = GenerationConfig(
                 **{**model.generation_config.to_diff_dict(), "cache_implementation": cache, "max_cache_len": 16}
@@ -163,10 +180,13 @@ def filled_cache(model, states):
 
 
 class TestTorchExport:
-    @pytest.mark.parametrize("strict", [False, True])
-    @pytest.mark.parametrize("labelled", [False, True], ids=["logits", "loss"])
+    @pytest.mark.parametrize(
+        ("strict", "labelled"),
+        # With labels the graph computes logits too.
+        [(True, True), (False, True), (False, False), pytest.param(True, False, marks=pytest.mark.slow)],
+    )
     def test_one_graph_for_all_shapes(self, strict, labelled):
-        model = tiny_model()
+        model = shallow_model()
         given = inputs(3, 6, 5)
         if labelled:
             given["labels"] = given.pop("decoder_input_ids")
@@ -193,7 +213,10 @@ class TestCompile:
         yield
         torch._dynamo.reset()
 
-    @EVERY_SHAPE
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, SEVERAL, *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES.values() if shape)],
+    )
     def test_forward_is_one_graph_for_all_shapes(self, changes):
         graphs = []
 
@@ -201,16 +224,19 @@ class TestCompile:
             graphs.append(graph)
             return graph.forward
 
-        model = tiny_model(**changes)
+        model = shallow_model(**changes)
         compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
         with torch.no_grad():
             for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
                 close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
         assert len(graphs) == 1
 
-    @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"smoothing": 0.1, "skip_logits": True}])
+    @pytest.mark.parametrize(
+        "options",
+        [{}, pytest.param({"smoothing": 0.1}, marks=pytest.mark.slow), {"smoothing": 0.1, "skip_logits": True}],
+    )
     def test_training_step(self, options):
-        model = tiny_model(dropout=0.1).train()
+        model = shallow_model(dropout=0.1).train()
         model.config.dropout = 0.0
         given = inputs(3, 6, 5)
         given["labels"] = given.pop("decoder_input_ids")
@@ -224,7 +250,7 @@ class TestCompile:
         close_gradients(gradients(model), expected)
 
     def test_dropout_is_compiled_too(self):
-        model = tiny_model(dropout=0.5).train()
+        model = shallow_model(dropout=0.5).train()
         given = inputs(3, 6, 5)
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         first, second = (compiled(**given, use_cache=False).logits for _ in range(2))
@@ -233,7 +259,7 @@ class TestCompile:
     @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++, which is not here")
     def test_inductor(self):
-        model, given = tiny_model(), inputs(3, 6, 5)
+        model, given = shallow_model(), inputs(3, 6, 5)
         given["labels"] = given.pop("decoder_input_ids")
         loss = model(**given).loss
         loss.backward()

@@ -1,0 +1,25 @@
+"""Saved models, and their ONNX graphs, which take seconds to export."""
+
+import pytest
+
+from hf_vanilla_transformer.export import export_model
+from saved import save_translator
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory):
+    """A folder with a model and its tokenizer; tests must not change it."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    save_translator("shared", folder)
+    return folder
+
+
+# "learned" has one vocabulary too, and "pair" has sinusoids too.
+@pytest.fixture(scope="session", params=["pair", "learned", pytest.param("shared", marks=pytest.mark.slow)])
+def onnx_export(request, tmp_path_factory):
+    """A model, its tokenizer and their folder of ONNX graphs; tests must not change it."""
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+    pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of the extra `export`")
+    folder = tmp_path_factory.mktemp(request.param)
+    model, tokenizer = save_translator(request.param, folder / "model")
+    return model, tokenizer, export_model(folder / "model", "onnx", folder / "exported")

@@ -1,0 +1,128 @@
+"""`export_model`: the folders it writes, and what it refuses without writing anything."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
+
+from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.inference.translation import load, translate
+from saved import save_translator
+from tiny import tiny_model
+from translators import ENGLISH, SHARED, build
+
+
+class TestCTranslate2:
+    @pytest.fixture(autouse=True)
+    def _needed(self):
+        pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
+
+    def test_generation_settings_come_along(self, tmp_path):
+        save_translator("shared", tmp_path / "model", num_beams=4, length_penalty=0.5)
+        exported = export_model(tmp_path / "model", "ctranslate2", tmp_path / "new" / "exported", quantization="int8")
+        found = GenerationConfig.from_pretrained(exported)
+        assert found.num_beams == 4 and found.length_penalty == 0.5
+        assert not list(exported.parent.glob("*.partial"))
+
+    def test_settings_that_it_does_not_support(self, tmp_path):
+        save_translator("shared", tmp_path / "model", no_repeat_ngram_size=3)
+        with pytest.raises(ValueError, match="CTranslate2 does not support `no_repeat_ngram_size`=3"):
+            export_model(tmp_path / "model", "ctranslate2", tmp_path / "other")
+        assert not list(tmp_path.glob("other*"))
+
+    def test_a_model_without_a_tokenizer(self, tmp_path):
+        tiny_model().save_pretrained(tmp_path / "model")
+        exported = export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported")
+        assert len(json.loads((exported / "shared_vocabulary.json").read_text())) == 40
+
+    def test_the_model_is_left_alone(self, saved_model, tmp_path):
+        before = {file.name: file.read_bytes() for file in saved_model.iterdir()}
+        export_model(saved_model, "ctranslate2", tmp_path / "exported", quantization="int8")
+        assert {file.name: file.read_bytes() for file in saved_model.iterdir()} == before
+        loaded = AutoModelForSeq2SeqLM.from_pretrained(saved_model)
+        assert loaded.num_parameters() == build("shared")[0].num_parameters()
+
+
+class TestMarian:
+    def test_its_own_class_translates_alike(self, tmp_path):
+        # This package computes sinusoids for any length; Marian's table is finite.
+        tiny_model(max_position_embeddings=128).save_pretrained(tmp_path / "model")
+        SHARED.save_pretrained(tmp_path / "model")
+        output = export_model(tmp_path / "model", "marian", tmp_path / "marian")
+        ours, tokenizer = load(tmp_path / "model")
+        marian, other = load(output)
+        assert isinstance(marian, MarianMTModel) and other.get_vocab() == tokenizer.get_vocab()
+        sentences = [*ENGLISH, "  ", "the cat see a house in two street", "a </s> cat"]
+        assert translate(marian, other, sentences) == translate(ours, tokenizer, sentences)
+
+    def test_what_it_cannot_express(self, tmp_path):
+        tiny_model(norm_position="pre").save_pretrained(tmp_path / "pre")
+        with pytest.raises(ValueError, match="`norm_position` is 'pre', but Marian supports only 'post'"):
+            export_model(tmp_path / "pre", "marian", tmp_path / "marian")
+        assert [path.name for path in tmp_path.iterdir()] == ["pre"]
+
+
+def test_onnx_settings_that_its_program_does_not_support(tmp_path):
+    save_translator("shared", tmp_path / "model", no_repeat_ngram_size=2)
+    with pytest.raises(ValueError, match=r"onnx_translate\.py does not support `no_repeat_ngram_size`=2"):
+        export_model(tmp_path / "model", "onnx", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("to", "options", "message"),
+        [
+            ("tflite", {}, "format tflite is unknown; set `to` to one of ctranslate2, onnx, marian"),
+            ("onnx", {"quantization": "int8"}, "format onnx has no `quantization`; leave it out"),
+            ("ctranslate2", {"quantization": "int4"}, "`quantization` int4 is unknown"),
+            ("ctranslate2", {"max_positions": 0}, "`max_positions` 0 is too small; set at least 1"),
+        ],
+    )
+    def test_options(self, saved_model, tmp_path, to, options, message):
+        if to == "ctranslate2":
+            pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+        with pytest.raises(ValueError, match=message):
+            export_model(saved_model, to, tmp_path / "exported", **options)
+        assert not list(tmp_path.iterdir())
+
+    def test_a_folder_that_is_not_empty(self, saved_model):
+        with pytest.raises(ValueError, match=f"{saved_model} exists and is not an empty folder"):
+            export_model(saved_model, "marian", saved_model)
+
+    def test_no_model(self, tmp_path):
+        with pytest.raises(ValueError, match=f"model {tmp_path / 'none'} cannot be loaded: there is no such folder"):
+            export_model(tmp_path / "none", "marian", tmp_path / "exported")
+
+    def test_a_model_of_another_family(self, tmp_path):
+        build("bart")[0].save_pretrained(tmp_path / "bart")
+        with pytest.raises(ValueError, match="model_type is 'bart', not 'vanilla_transformer'"):
+            export_model(tmp_path / "bart", "marian", tmp_path / "exported")
+
+    def test_a_property_that_it_cannot_express(self, tmp_path):
+        pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+        tiny_model(norm_position="none").save_pretrained(tmp_path / "plain")
+        with pytest.raises(ValueError, match="cannot express `norm_position`='none'"):
+            export_model(tmp_path / "plain", "ctranslate2", tmp_path / "exported")
+        assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+
+    def test_damaged_weights(self, tmp_path):
+        save_translator("shared", tmp_path / "model")
+        file = tmp_path / "model" / "model.safetensors"
+
+        def refused(message):
+            with pytest.raises(ValueError, match=message):
+                export_model(tmp_path / "model", "ctranslate2", tmp_path / "new" / "exported")
+            assert not (tmp_path / "new").exists()
+
+        weights = load_file(file)
+        name = "model.decoder.layers.0.fc1.weight"
+        del weights[name]
+        save_file(weights, file, metadata={"format": "pt"})
+        refused(f"no weights of {name}; save or fetch it again")
+        save_file({**weights, name: torch.zeros(3, 3)}, file, metadata={"format": "pt"})
+        refused("weights of another shape")
+        file.write_bytes(file.read_bytes()[:-50])
+        refused("cannot be loaded: ")

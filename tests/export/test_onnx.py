@@ -1,0 +1,86 @@
+"""ONNX graphs: translations without PyTorch, axes, positions, and what is refused."""
+
+import shutil
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from hf_vanilla_transformer.export import onnx
+from hf_vanilla_transformer.export.onnx import write_onnx
+from hf_vanilla_transformer.inference.translation import translate
+from tiny import close, tiny_model
+from translators import ENGLISH
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of the extra `export`")
+
+SENTENCES = [*ENGLISH, "  ", "the cat see a house in two street", "a </s> cat"]
+
+
+@pytest.fixture(scope="module")
+def translator_class(load_script):
+    return load_script("onnx_translate").Translator
+
+
+def greedy(model, tokenizer, **options):
+    results = translate(model, tokenizer, SENTENCES, num_beams=1, max_tokens=9999, **options)
+    return [row[0].text for row in results]
+
+
+def test_translations_are_those_of_generate(onnx_export, translator_class):
+    model, tokenizer, folder = onnx_export
+    assert translator_class(folder, threads=1).translate(SENTENCES) == greedy(model, tokenizer)
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}], ids=str)
+def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound):
+    model, tokenizer, exported = onnx_export
+    folder = shutil.copytree(exported, tmp_path / "exported")
+    barred = {"bad_words_ids": [[5], [6], [7]], "min_new_tokens": 1}
+    settings = GenerationConfig.from_model_config(model.config)
+    settings.update(**barred, **bound)
+    settings.save_pretrained(folder)
+    assert translator_class(folder, threads=1).translate(SENTENCES) == greedy(model, tokenizer, **barred, **bound)
+
+
+def test_axes_are_named(onnx_export):
+    _, _, folder = onnx_export
+    found = {each.name: each.shape for each in onnxruntime.InferenceSession(folder / "decoder.onnx").get_inputs()}
+    assert found["past_keys"] == [2, "batch", 2, "past", 8] and found["decoder_input_ids"] == ["batch", "target"]
+
+
+def test_a_source_beyond_the_positions(onnx_export, translator_class):
+    with pytest.raises(ValueError, match="but the graphs hold 64 positions"):
+        translator_class(onnx_export[2], threads=1).translate(["a cat " * 50])
+
+
+def test_more_positions_in_the_graphs_than_in_the_model(tmp_path):
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+    shape = {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 3, "value_head_dim": 5}
+    model = tiny_model(attention_bias=True, norm_position="pre", **shape)
+    assert write_onnx(model, tmp_path, max_positions=50).max_position_embeddings == 50
+    assert model.config.max_position_embeddings == 32 and model.model.encoder.embed_positions.num_cached == 32
+    ids, target = torch.randint(4, 40, (2, 45)), torch.randint(4, 40, (2, 40))
+    mask = torch.ones_like(ids)
+    mask[1, 20:] = 0
+    encoder, decoder = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "decoder"))
+    keys, values = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    given = {"decoder_input_ids": target.numpy(), "attention_mask": mask.numpy()}
+    past = {"past_keys": keys[..., :0, :], "past_values": values[..., :0, :]}
+    logits = decoder.run(["logits"], {**given, **past, "cross_keys": keys, "cross_values": values})[0]
+    with torch.no_grad():
+        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
+    close(torch.from_numpy(logits), expected, 1e-4)
+
+
+def test_learned_positions_cannot_be_added(tmp_path):
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+    message = "`max_positions` is 50, but the model has learned `max_position_embeddings`=32"
+    with pytest.raises(ValueError, match=message):
+        write_onnx(tiny_model(position_embedding_type="learned"), tmp_path, max_positions=50)
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(ValueError, match=r"needs onnxscript; run `pip install \"hf-vanilla-transformer\[export\]\"`"):
+        write_onnx(tiny_model(), tmp_path)

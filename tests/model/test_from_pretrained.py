@@ -1,0 +1,196 @@
+"""What `from_pretrained` and `save_pretrained` promise: placement, types, shards, variants, mismatches, ties."""
+
+import json
+from copy import deepcopy
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from tiny import VOCABULARIES, VOCABULARY, batch_with_padding, close, tiny_config, tiny_model
+
+EVERY_SHAPE = pytest.mark.parametrize("changes", VOCABULARIES.values(), ids=VOCABULARIES)
+
+
+def load(folder, **options):
+    return VanillaTransformerForConditionalGeneration.from_pretrained(folder, **options)
+
+
+def logits(model):
+    torch.manual_seed(1)
+    batch = batch_with_padding()
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "auto"])
+def test_dtype(dtype, tmp_path):
+    model = tiny_model().to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    loaded = load(tmp_path, dtype=dtype)
+    expected = torch.bfloat16 if dtype == "auto" else dtype
+    assert {p.dtype for p in loaded.parameters()} == {expected} == {loaded.dtype}
+    close(logits(loaded).double(), logits(model).double(), 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_near_and_trains(dtype):
+    model, batch = tiny_model(), batch_with_padding()
+    expected = model(**batch).logits
+    model.to(dtype)
+    close(model(**batch).logits.float(), expected, 0.1)
+    loss = model(input_ids=batch["input_ids"], labels=batch["decoder_input_ids"]).loss
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_attn_implementation(implementation, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    loaded = load(tmp_path, attn_implementation=implementation)
+    assert loaded.config._attn_implementation == implementation
+    # What a token of padding sees, and with it what it predicts, is nobody's business.
+    real = batch_with_padding()["decoder_attention_mask"].bool()
+    close(logits(loaded)[real], logits(tiny_model())[real])
+
+
+@EVERY_SHAPE
+class TestPlacement:
+    def test_everything_on_one_device(self, changes, tmp_path):
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path)
+        loaded = load(tmp_path, device_map="auto")
+        assert not any(p.is_meta for p in loaded.parameters())
+        close(logits(loaded), logits(model), 0)
+
+    def test_layers_on_disk(self, changes, tmp_path):
+        """A machine without an accelerator may keep what does not fit into memory on disk."""
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path / "model")
+        kept = ("embed_tokens", "embed_positions", "layer_norm")
+        device_map = {f"model.{side}.{part}": "cpu" for side in ("encoder", "decoder") for part in kept}
+        device_map |= {"lm_head": "cpu", "model.encoder.layers.0": "cpu", "model.decoder.layers.1": "cpu"}
+        on_disk = ("encoder.layers.1", "decoder.layers.0", "decoder.layers.2")
+        device_map |= {f"model.{layer}": "disk" for layer in on_disk}
+        loaded = load(tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload")
+        assert all(p.is_meta for p in loaded.model.encoder.layers[1].parameters())
+        # Layers with hooks take the plain product, which some processors round otherwise.
+        close(logits(loaded), logits(model))
+
+    def test_as_little_memory_as_is_given(self, changes, tmp_path):
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path / "model")
+        # The embeddings, which several modules may share, and a layer fit; all layers do not.
+        options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
+        loaded = load(tmp_path / "model", **options)
+        assert {"cpu", "disk"} == {str(place) for place in loaded.hf_device_map.values()}
+        close(logits(loaded), logits(model))
+        source = batch_with_padding()["input_ids"]
+        expected = model.generate(source, max_new_tokens=4)
+        assert torch.equal(loaded.generate(source, max_new_tokens=4), expected)
+
+    def test_no_layer_is_split(self, changes, tmp_path):
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path / "model")
+        options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
+        for name in load(tmp_path / "model", **options).hf_device_map:
+            assert not any(part in name for part in ("_proj", "fc", "attn")), name
+
+
+class TestFiles:
+    @EVERY_SHAPE
+    def test_shards(self, changes, tmp_path):
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path, max_shard_size="10KB")
+        index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+        shards = sorted(tmp_path.glob("model-*.safetensors"))
+        assert len(shards) > 2 and set(index["weight_map"].values()) == {path.name for path in shards}
+        assert set(index["weight_map"]) == {name for name, _ in model.named_parameters()}
+        close(logits(load(tmp_path)), logits(model), 0)
+
+    def test_variants(self, tmp_path):
+        full, half = tiny_model(), tiny_model().to(torch.float16)
+        full.save_pretrained(tmp_path)
+        half.save_pretrained(tmp_path, variant="fp16")
+        assert {path.name for path in tmp_path.glob("*.safetensors")} == {
+            "model.safetensors",
+            "model.fp16.safetensors",
+        }
+        close(load(tmp_path, variant="fp16").lm_head.weight.float(), half.lm_head.weight.float(), 0)
+        close(load(tmp_path, dtype=torch.float32).lm_head.weight, full.lm_head.weight, 0)
+
+    @EVERY_SHAPE
+    def test_tied_weights_are_stored_once(self, changes, tmp_path):
+        model = tiny_model(**changes)
+        model.save_pretrained(tmp_path)
+        stored = load_file(tmp_path / "model.safetensors")
+        assert sum(tensor.numel() for tensor in stored.values()) == model.num_parameters()
+
+    def test_format_is_said(self, tmp_path):
+        tiny_model().save_pretrained(tmp_path)
+        with safe_open(tmp_path / "model.safetensors", "pt") as file:
+            assert file.metadata()["format"] == "pt"
+        assert not list(tmp_path.glob("*.bin"))
+
+
+class TestMismatches:
+    def test_another_vocabulary_raises_or_starts_anew(self, tmp_path):
+        model = tiny_model()
+        model.save_pretrained(tmp_path)
+        bigger = {"vocab_size": VOCABULARY + 5, "decoder_vocab_size": VOCABULARY + 5}
+        with pytest.raises(RuntimeError, match="mismatch"):
+            load(tmp_path, **bigger)
+        loaded, info = load(tmp_path, **bigger, ignore_mismatched_sizes=True, output_loading_info=True)
+        (mismatch,) = info["mismatched_keys"]
+        assert mismatch[0] == "model.encoder.embed_tokens.weight"
+        weight = loaded.lm_head.weight
+        assert weight.shape[0] == VOCABULARY + 5 and weight is loaded.model.encoder.embed_tokens.weight
+        assert weight[1:].std().item() == pytest.approx(16**-0.5, rel=0.15)
+        same = loaded.model.decoder.layers[0].fc1.weight
+        close(same, model.model.decoder.layers[0].fc1.weight, 0)
+
+    def test_missing_weights_are_told_and_initialised(self, tmp_path):
+        model = tiny_model(**VOCABULARIES["separate"])
+        model.model.save_pretrained(tmp_path)
+        loaded, info = load(tmp_path, output_loading_info=True, lm_head_bias=True)
+        assert "lm_head.bias" in info["missing_keys"]
+        close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
+        assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
+
+    def test_more_layers_than_stored_are_told(self, tmp_path):
+        tiny_model().save_pretrained(tmp_path)
+        _, info = load(tmp_path, encoder_layers=3, output_loading_info=True)
+        assert {name.split(".")[3] for name in info["missing_keys"]} == {"2"}
+        _, info = load(tmp_path, encoder_layers=1, output_loading_info=True)
+        assert {name.split(".")[3] for name in info["unexpected_keys"]} == {"1"}
+
+
+@EVERY_SHAPE
+def test_generation_settings_travel_with_the_model(changes, tmp_path):
+    model = tiny_model(**changes)
+    model.generation_config.update(num_beams=3, length_penalty=0.6, max_new_tokens=5)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (3, 0.6)
+    source = batch_with_padding()["input_ids"]
+    assert torch.equal(loaded.generate(source), model.generate(source))
+
+
+def test_every_copy_of_a_model_is_its_own():
+    model = tiny_model()
+    copy = deepcopy(model)
+    assert copy.lm_head.weight is copy.model.encoder.embed_tokens.weight is not model.lm_head.weight
+    nn.init.zeros_(copy.lm_head.weight)
+    assert model.lm_head.weight.abs().sum() > 0
+
+
+def test_a_model_starts_on_the_meta_device_without_memory():
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(tiny_config())
+    assert model.num_parameters() == tiny_model().num_parameters()
+    assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
