@@ -6,15 +6,11 @@ import sys
 
 import pytest
 
+from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.publish import readable
 from hub_server import TOKEN, environment, running_hub
 from paths import ROOT
 from translators import build
-
-
-@pytest.fixture(scope="module")
-def main(load_script):
-    return load_script("push_to_hub").main
 
 
 @pytest.fixture
@@ -27,9 +23,9 @@ def folder(tmp_path):
     return folder
 
 
-def test_dry_run_lists_what_would_go(main, folder, capsys):
+def test_dry_run_lists_what_would_go(folder, capsys):
     capsys.readouterr()
-    main(["--model", str(folder), "--repo_id", "me/model", "--dry_run"])
+    main(["publish", "--model", str(folder), "--repo_id", "me/model", "--dry_run"])
     *lines, total = capsys.readouterr().out.splitlines()
     names = {line.split()[-1] for line in lines}
     assert {"README.md", "config.json", "model.safetensors", "modeling_vanilla_transformer.py"} < names
@@ -51,21 +47,16 @@ def test_as_a_program(folder, tmp_path):
         assert TOKEN not in done.stdout + done.stderr and not hub.unknown
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--dry_run"], "model is not a folder"),
-        (["--repo_id", "a/b/c"], "--repo_id a/b/c is not the name of a repository"),
-    ],
-)
-def test_a_refusal_is_one_line(main, folder, capsys, words, message):
-    if words == ["--dry_run"]:
-        folder.rename(folder.with_name("moved"))
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as error:
-        main(["--model", str(folder), "--repo_id", "me/model", *words])
-    printed = capsys.readouterr()
-    assert error.value.code == 2 and len(printed.err.splitlines()) == 1 and message in printed.err
+def test_a_folder_that_is_none_is_refused(refusal, tmp_path):
+    message = refusal("publish", "--model", tmp_path / "none", "--repo_id", "me/model", "--dry_run")
+    assert "none is not a folder" in message
+
+
+def test_messages_name_options(folder, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["publish", "--model", str(folder), "--repo_id", "a/b/c"])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code == 2 and "--repo_id a/b/c is not the name of a repository" in error
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_vanilla_transformer.export import export_model
-from saved import save_translator
+from translators import save_translator
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,8 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.translation import load, translate
-from saved import save_translator
 from tiny import tiny_model
-from translators import ENGLISH, SHARED, build
+from translators import ENGLISH, SHARED, build, save_translator
 
 
 class TestCTranslate2:

@@ -1,6 +1,9 @@
 """ONNX graphs: translations without PyTorch, axes, positions, and what is refused."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from transformers import GenerationConfig
 from hf_vanilla_transformer.export import onnx
 from hf_vanilla_transformer.export.onnx import write_onnx
 from hf_vanilla_transformer.inference.translation import translate
+from paths import ROOT, SCRIPTS
 from tiny import close, tiny_model
 from translators import ENGLISH
 
@@ -84,3 +88,44 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else name)
     with pytest.raises(ValueError, match=r"needs onnxscript; run `pip install \"hf-vanilla-transformer\[export\]\"`"):
         write_onnx(tiny_model(), tmp_path)
+
+
+@pytest.mark.parametrize("onnx_export", ["pair"], indirect=True)
+class TestProgram:
+    """scripts/onnx_translate.py, for machines without PyTorch."""
+
+    def run(self, folder, *words, text="", without=()):
+        # Whatever imports one of `without` fails.
+        program = (
+            "import runpy, sys\n"
+            f"sys.modules.update(dict.fromkeys({without!r}))\n"
+            f"sys.argv = {['onnx_translate.py', '--model', str(folder), '--threads', '1', *map(str, words)]!r}\n"
+            f"runpy.run_path({str(SCRIPTS / 'onnx_translate.py')!r}, run_name='__main__')\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, input=text, capture_output=True, text=True, env=environment)
+
+    def test_it_needs_no_torch(self, onnx_export, tmp_path):
+        model, tokenizer, folder = onnx_export
+        text = "".join(f"{sentence}\n" for sentence in SENTENCES)
+        result = self.run(folder, text=text, without=("torch", "transformers", "hf_vanilla_transformer"))
+        assert result.returncode == 0 and result.stderr == ""
+        assert result.stdout.splitlines() == greedy(model, tokenizer)
+        (tmp_path / "lines").write_text(text, encoding="utf-8")
+        result = self.run(folder, "--input", tmp_path / "lines", "--output", tmp_path / "translations")
+        assert result.returncode == 0 and result.stdout == ""
+        assert (tmp_path / "translations").read_text(encoding="utf-8").splitlines() == greedy(model, tokenizer)
+
+    def test_mistakes(self, onnx_export, tmp_path):
+        folder = shutil.copytree(onnx_export[2], tmp_path / "exported")
+        (tmp_path / "before").write_text("kept\n")
+        result = self.run(folder, "--output", tmp_path / "before", text="a cat\n" + "a cat " * 50)
+        assert result.returncode == 2 and "but the graphs hold 64 positions" in result.stderr
+        assert (tmp_path / "before").read_text() == "kept\n" and len(list(tmp_path.iterdir())) == 2
+        result = self.run(tmp_path)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1
+        for path in folder.glob("*tokenizer.json"):
+            path.unlink()
+        result = self.run(folder)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1

@@ -1,7 +1,17 @@
 """Tiny translators of several families, and their tokenizers, for the tests of decoding."""
 
+from pathlib import Path
+from typing import Any
+
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel, PreTrainedModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+)
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -45,6 +55,16 @@ def build(kind: str) -> tuple[PreTrainedModel, object]:
         max_position_embeddings=64,
     )
     return VanillaTransformerForConditionalGeneration(config).eval(), tokenizer
+
+
+def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]:
+    """Save a model with its tokenizer and these generation settings besides its own, and return both."""
+    model, tokenizer = build(kind)
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.generation_config.update(**settings)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
 
 
 def trained(tokenizer, sources, targets, steps=700, rows=96):
