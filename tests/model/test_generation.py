@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from transformers import (
+    EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -425,3 +426,49 @@ class TestSharedSources:
         model, source = tiny_model(), tokens(2, 5)
         options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
         assert len(model.generate(source, **options)) == 6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"head_dim": 6, "value_head_dim": 6}, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 3},
+        {"cache_implementation": "static"},
+        {"num_beams": 2, "cache_implementation": "static"},
+        {"assisted": True},
+        {"prompt_lookup_num_tokens": 2},
+    ],
+    ids=str,
+)
+def test_outputs_have_the_shapes_of_the_text_config(changes, options):
+    model = tiny_model(**changes, attn_implementation="eager")
+    rows = 1 if {"assisted", "prompt_lookup_num_tokens"} & options.keys() else 2
+    source = tokens(rows, 7)
+    if "assisted" in options:
+        options = {"assistant_model": tiny_model(**changes, decoder_layers=1)}
+    flags = ("output_attentions", "output_hidden_states", "output_scores", "return_dict_in_generate")
+    outputs = model.generate(source, max_new_tokens=5, min_new_tokens=5, **options, **dict.fromkeys(flags, True))
+    beams = rows * options.get("num_beams", 1)
+    encoder, decoder = (model.config.get_text_config(**{side: True}) for side in ("encoder", "decoder"))
+    heads, layers = decoder.num_attention_heads, decoder.num_hidden_layers
+    assert heads * decoder.head_dim == len(model.model.decoder.layers[0].self_attn.k_proj.weight)
+    assert encoder.num_attention_heads * encoder.head_dim == len(model.model.encoder.layers[0].self_attn.k_proj.weight)
+    caches = outputs.past_key_values
+    assert isinstance(caches, EncoderDecoderCache)
+    for cache in (caches.self_attention_cache, caches.cross_attention_cache):
+        assert len(cache.layers) == layers
+        for layer in cache.layers:
+            for states in (layer.keys, layer.values):
+                assert (states.shape[1], states.shape[3]) == (heads, decoder.head_dim)
+    assert len(outputs.encoder_attentions) == encoder.num_hidden_layers
+    assert {a.shape[1:] for a in outputs.encoder_attentions} == {(encoder.num_attention_heads, 7, 7)}
+    for step in outputs.decoder_attentions:
+        assert {a.shape[:2] for a in step} == {(beams, heads)} and len(step) == layers
+    for step in outputs.decoder_hidden_states:
+        assert {h.shape[-1] for h in step} == {decoder.hidden_size} and len(step) == layers + 1
+    assert {scores.shape[-1] for scores in outputs.scores} == {decoder.vocab_size}
