@@ -13,7 +13,10 @@ from conversions import HEADS, STATED, convert
 from hf_vanilla_transformer.conversion import LAYOUTS
 from hf_vanilla_transformer.conversion.rules import FolderContents
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+]
 
 
 @pytest.fixture

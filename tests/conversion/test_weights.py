@@ -9,7 +9,10 @@ import source_models
 from conversions import HEADS, convert
 from hf_vanilla_transformer.conversion import LAYOUTS
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+]
 
 
 @pytest.fixture

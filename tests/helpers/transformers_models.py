@@ -33,7 +33,7 @@ def marian(**changes: Any) -> Any:
                "activation_function": "swish", **SIZES, **changes}  # fmt: skip  # as above
     model = shaken(MarianMTModel(MarianConfig(**options)))
     model.final_logits_bias.normal_()
-    settings = {"num_beams": 4, "bad_words_ids": [[39]], "max_length": 12, "length_penalty": 0.7}
+    settings = {"num_beams": 4, "bad_words_ids": [[39]], "max_length": 9, "length_penalty": 0.7}
     model.generation_config.update(**settings)
     return model
 
@@ -42,7 +42,7 @@ def fsmt(**changes: Any) -> Any:
     torch.manual_seed(0)
     options = {"src_vocab_size": 50, "tgt_vocab_size": 40, "max_position_embeddings": 64, **SIZES, **changes}
     model = shaken(FSMTForConditionalGeneration(FSMTConfig(**options)))
-    model.generation_config.max_length = 12
+    model.generation_config.max_length = 9
     return model
 
 

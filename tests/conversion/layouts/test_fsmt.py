@@ -34,6 +34,14 @@ def test_positions_that_are_not_stored_are_computed(tmp_path):
     assert_same_function(original, convert(tmp_path / "fsmt").model(), 1, searches=({},))
 
 
+def test_positions_need_the_padding_id(tmp_path):
+    fsmt().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    with pytest.raises(ValueError, match="`pad_token_id` is None in config.json; set its id"):
+        convert(tmp_path)
+
+
 def test_the_tokenizer_comes_along(tmp_path):
     pytest.importorskip("sacremoses", reason="FSMT's tokenizer needs sacremoses")
     letters = sorted(set("".join(WORDS)) - {" "})

@@ -16,7 +16,7 @@ from conversions import (
     greedy,
     normalized,
 )
-from hf_vanilla_transformer.conversion import LAYOUTS, convert_checkpoint
+from hf_vanilla_transformer.conversion import LAYOUTS
 
 # nn.Transformer announces, when it is built or masked, which of its own fast paths it takes.
 pytestmark = [
@@ -26,68 +26,74 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module", params=CASES)
+def converted(request):
+    """The layout's name, the original, the arguments of its conversion and the conversion."""
+    torch.manual_seed(0)
+    layout, model, options = build(request.param)
+    return layout, model, options, convert(model.state_dict(), **options)
+
+
+def test_logits(converted):
+    layout, model, _, conversion = converted
+    assert conversion.layout.name == layout
+    source, target, *_ = batch(model)
+    with torch.no_grad():
+        expected = model(source, target)
+    found = converted_logits(conversion.model(), source, target)
+    torch.testing.assert_close(normalized(found), normalized(expected), atol=TOLERANCE, rtol=0)
+    assert expected.std() > 0.05, "logits that hardly differ would prove nothing"
+
+
+def test_logits_of_padded_batches(converted):
+    _, model, _, conversion = converted
+    source, target, source_mask, target_mask = batch(model)
+    found = normalized(converted_logits(conversion.model(), source, target, source_mask, target_mask))
+    with torch.no_grad():
+        expected = normalized(model(source, target, source_mask, target_mask))
+        torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+        # A padded batch equals each sentence alone, without padding.
+        for row, (length, target_length) in enumerate(zip(source_mask.sum(1), target_mask.sum(1), strict=True)):
+            alone = normalized(model(source[row : row + 1, :length], target[row : row + 1, :target_length]))
+            torch.testing.assert_close(found[row, :target_length], alone[0], atol=TOLERANCE, rtol=0)
+
+
+def test_greedy_translations(converted, tmp_path):
+    _, model, _, conversion = converted
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(conversion.save(tmp_path / "out")).eval()
+    start, end = loaded.config.decoder_start_token_id, loaded.config.eos_token_id
+    lengths = set()
+    for row in batch(model)[0]:
+        expected = greedy(model, row[None], start, end, 9)
+        found = loaded.generate(row[None], do_sample=False, num_beams=1, max_new_tokens=9)
+        assert found[0].tolist() == expected
+        lengths.add(len(expected))
+    assert max(lengths) > 2
+
+
+def test_only_its_own_layout_has_its_keys(converted):
+    own, model, options, _ = converted
+    for layout in LAYOUTS.values():
+        if layout.name != own:
+            with pytest.raises(ValueError, match="does not have the layout"):
+                convert(model.state_dict(), layout.name, **options)
+
+
 @pytest.mark.parametrize("name", CASES)
-class TestSameFunction:
-    def test_logits(self, name):
-        layout, model, options = build(name)
-        conversion = convert(model.state_dict(), **options)
-        assert conversion.layout.name == layout
-        source, target, *_ = batch(model)
-        with torch.no_grad():
-            expected = model(source, target)
-        found = converted_logits(conversion.model(), source, target)
-        torch.testing.assert_close(normalized(found), normalized(expected), atol=TOLERANCE, rtol=0)
-        assert expected.std() > 0.05, "logits that hardly differ would prove nothing"
-
-    def test_logits_of_padded_batches(self, name):
-        _, model, options = build(name)
-        converted = convert(model.state_dict(), **options).model()
-        source, target, source_mask, target_mask = batch(model)
-        found = normalized(converted_logits(converted, source, target, source_mask, target_mask))
-        with torch.no_grad():
-            expected = normalized(model(source, target, source_mask, target_mask))
-            torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
-            # A padded batch equals each sentence alone, without padding.
-            for row, (length, target_length) in enumerate(zip(source_mask.sum(1), target_mask.sum(1), strict=True)):
-                alone = normalized(model(source[row : row + 1, :length], target[row : row + 1, :target_length]))
-                torch.testing.assert_close(found[row, :target_length], alone[0], atol=TOLERANCE, rtol=0)
-
-    def test_algebra_in_float64(self, name, monkeypatch):
-        """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
-        _, model, options = build(name)
-        if "layer_norm_eps" not in options and "torch" not in name and name not in {"phrases", "shared-heads"}:
-            monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
-            options = {**options, "layer_norm_eps": 1e-30}
-        source, target, *_ = batch(model)
-        model = model.double()
-        converted = convert(model.state_dict(), position_embedding_type="learned", **options).model()
-        assert converted.dtype == torch.float64
-        with torch.no_grad():
-            expected = normalized(model(source, target))
-        found = normalized(converted_logits(converted, source, target))
-        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-
-    def test_greedy_translations(self, name, tmp_path):
-        _, model, options = build(name)
-        convert_checkpoint(model.state_dict(), tmp_path / "out", **options)
-        converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
-        start, end = converted.config.decoder_start_token_id, converted.config.eos_token_id
-        lengths = set()
-        for row in batch(model)[0]:
-            expected = greedy(model, row[None], start, end, 9)
-            found = converted.generate(row[None], do_sample=False, num_beams=1, max_new_tokens=9)
-            assert found[0].tolist() == expected
-            lengths.add(len(expected))
-        assert max(lengths) > 2
-
-    def test_only_its_own_layout_has_its_keys(self, name):
-        own, model, options = build(name)
-        state = model.state_dict()
-        assert convert(state, **options).layout.name == own
-        for layout in LAYOUTS.values():
-            if layout.name != own:
-                with pytest.raises(ValueError, match="does not have the layout"):
-                    convert(state, layout.name, **options)
+def test_algebra_in_float64(name, monkeypatch):
+    """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
+    _, model, options = build(name)
+    if "layer_norm_eps" not in options and "torch" not in name and name not in {"phrases", "shared-heads"}:
+        monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
+        options = {**options, "layer_norm_eps": 1e-30}
+    source, target, *_ = batch(model)
+    model = model.double()
+    converted = convert(model.state_dict(), position_embedding_type="learned", **options).model()
+    assert converted.dtype == torch.float64
+    with torch.no_grad():
+        expected = normalized(model(source, target))
+    found = normalized(converted_logits(converted, source, target))
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
 def test_there_is_a_case_for_each_tutorial_layout():

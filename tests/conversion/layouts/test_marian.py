@@ -214,7 +214,7 @@ def test_exports_to_ctranslate2(tmp_path):
     original = marian(forced_eos_token_id=0)
     # A trained Marian never emits padding, which its settings bar too.
     original.final_logits_bias[0, 39] = -30
-    original.generation_config.update(early_stopping=True)
+    original.generation_config.update(early_stopping=True, max_length=14)
     original.save_pretrained(tmp_path / "marian")
     convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
     exported = CTranslate2Model(export_model(tmp_path / "ours", "ctranslate2", tmp_path / "exported"))
