@@ -219,7 +219,7 @@ def test_searches_as_fairseq_does(tmp_path):
     settings = converted.generation_config
     assert (settings.num_beams, settings.early_stopping, settings.length_penalty) == (5, True, 1.0)
     settings.max_length = 11
-    sources = [torch.randint(4, 38, (1, n)) for n in range(1, 8) for _ in range(2)]
+    sources = [torch.randint(4, 38, (1, n)) for n in range(1, 8) for _ in range(3)]
     searched = [(source, fairseq_search(converted, source)) for source in sources]
     # At its bound of 200 tokens, fairseq scores the forced end in another way.
     expected = [(source, tokens) for source, tokens in searched if tokens is not None]
