@@ -34,7 +34,10 @@ class BenchmarkArguments:
     )
     vocab_size: list[int] = field(
         default_factory=lambda: [8000, 32000],
-        metadata={"help": "Vocabulary sizes for training steps on identical batches; memory uses the last one."},
+        metadata={
+            "help": "Vocabulary sizes for training steps on identical batches; generate and memory use the last one, "
+            "scaling and startup the first."
+        },
     )
     baselines: list[str] = field(
         default_factory=lambda: list(BASELINES),

@@ -1,6 +1,7 @@
 """Attention without learning: the weights between hand-made word vectors."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,8 +68,8 @@ def reproduce_attention(args: TutorialArguments, data_args: DataArguments) -> Tu
 
 def plain_attention(width: int) -> VanillaTransformerAttention:
     """Return our attention with one head and identity projections, so that queries, keys and values are the inputs."""
-    config = VanillaTransformerConfig(d_model=width, encoder_attention_heads=1, decoder_attention_heads=1)
-    config._attn_implementation = "eager"
+    fields: dict[str, Any] = {"d_model": width, "attn_implementation": "eager"}
+    config = VanillaTransformerConfig(encoder_attention_heads=1, decoder_attention_heads=1, **fields)
     attention = VanillaTransformerAttention(config, heads=1, layer_idx=0).double().eval()
     for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
         torch.nn.init.eye_(projection.weight)
