@@ -130,7 +130,7 @@ class FolderContents:
 
     Attributes:
         generation: Settings of `generate()`.
-        tokenizer: The tokenizer, if there is one and it was asked for.
+        tokenizer: The tokenizer, if there is one and it was wanted.
         notes: What was left out, one sentence each.
     """
 

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import one_line
+from ..files import read_json_object
 from ..marian_fields import BEHAVIOR_FIELDS
 from .rules import FolderContents, Settings, Weights
 
@@ -66,10 +67,12 @@ def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]
     names = [name for name in ("generation_config.json", "config.json") if (folder / name).is_file()]
     if not names:
         return {}, ()
+    file = folder / names[0]
+    stored = read_json_object(file, "fetch it again")
     try:
-        found = GenerationConfig.from_pretrained(folder, config_file_name=names[0], _from_model_config=True)
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"{folder / names[0]} cannot be read ({one_line(error)}); fetch it again") from error
+        found = GenerationConfig.from_model_config(stored)
+    except (AttributeError, ValueError, TypeError) as error:
+        raise ValueError(f"{file} has an unusable setting ({one_line(error)}); fetch it again") from error
     settings = {name: value for name, value in found.to_diff_dict().items() if name not in _ORIGIN}
     without_effect = [
         *(() if settings.get("do_sample") else _SAMPLING_ONLY),

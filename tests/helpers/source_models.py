@@ -298,11 +298,11 @@ def scattered_norm(width: int) -> nn.LayerNorm:
 
 
 class Phrases(nn.Module):
-    """One block a side, post-norm, one linear layer as feed-forward; `repaired` residuals carry the positions."""
+    """One block a side, post-norm, one linear layer as feed-forward; `patched` residuals carry the positions."""
 
-    def __init__(self, source_vocabulary=12, target_vocabulary=16, width=6, repaired=True):
+    def __init__(self, source_vocabulary=12, target_vocabulary=16, width=6, patched=True):
         super().__init__()
-        self.repaired = repaired
+        self.patched = patched
         self.encoder_block = Holder(
             **word_table(source_vocabulary, width, 30), attention=SingleHead(width),
             layer_norm1=scattered_norm(width), layer_norm2=scattered_norm(width),
@@ -322,12 +322,12 @@ class Phrases(nn.Module):
         words = encoder.we(source)
         read = encoder.pe(words)
         memory = encoder.attention(read, read, seen)
-        memory = encoder.layer_norm1(memory + (read if self.repaired else words))
+        memory = encoder.layer_norm1(memory + (read if self.patched else words))
         memory = encoder.layer_norm2(memory + encoder.linear_layer(memory))
         words = decoder.we(target)
         read = decoder.pe(words)
         x = decoder.decoder_attention(read, read, causal)
-        x = decoder.layer_norm1(x + (read if self.repaired else words))
+        x = decoder.layer_norm1(x + (read if self.patched else words))
         x = decoder.layer_norm2(x + decoder.encoder_decoder_attention(x, memory, seen))
         return self.linear_layer(decoder.layer_norm3(x + decoder.linear_layer(x)))
 

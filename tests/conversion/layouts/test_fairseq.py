@@ -95,16 +95,16 @@ def test_pre_norm(tmp_path):
 @pytest.mark.parametrize("where", ["file", "folder", "beside config.json", "shards", "state dict"])
 def test_arguments_are_read_wherever_they_are(tmp_path, where, how):
     original = fsmt(activation_function="gelu", scale_embedding=False)
-    weights, told = as_fairseq(original), {"activation_fn": "gelu", "no_scale_embedding": True}
-    file = save_fairseq(tmp_path / "checkpoint_best.pt", weights, how, **told)
-    source = {"file": file, "state dict": fairseq_content(weights, how, **told)}.get(where, tmp_path)
+    weights, arguments = as_fairseq(original), {"activation_fn": "gelu", "no_scale_embedding": True}
+    file = save_fairseq(tmp_path / "checkpoint_best.pt", weights, how, **arguments)
+    source = {"file": file, "state dict": fairseq_content(weights, how, **arguments)}.get(where, tmp_path)
     if where == "beside config.json":
         (tmp_path / "config.json").write_text(json.dumps({"architectures": ["transformer"], "dropout": 0.3}))
     if where == "shards":
         names, places = list(weights), {}
         for shard in (0, 1):
             part = {name: weights[name] for name in names[shard::2]}
-            save_fairseq(tmp_path / f"pytorch_model-{shard}.bin", part, how, **told)
+            save_fairseq(tmp_path / f"pytorch_model-{shard}.bin", part, how, **arguments)
             places |= dict.fromkeys(part, f"pytorch_model-{shard}.bin")
         (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
     assert_same_function(original, convert(source).model(), 1, searches=())

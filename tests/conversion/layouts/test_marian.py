@@ -139,9 +139,16 @@ def test_settings_that_transformers_loads_and_does_not_save(folder, tmp_path):
     assert (tmp_path / "ours" / "generation_config.json").is_file()
 
 
-def test_damaged_generation_settings(folder):
-    (folder / "generation_config.json").write_text("{")
-    with pytest.raises(ValueError, match="generation_config.json cannot be read"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "generation_config.json cannot be read"),
+        ('{"num_beams": 4, "early_stopping": 0.5, "cache_implementation": "none"}', "has an unusable setting"),
+    ],
+)
+def test_damaged_generation_settings(folder, text, message):
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
         convert(folder)
 
 
