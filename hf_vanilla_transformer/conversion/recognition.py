@@ -140,7 +140,7 @@ def _similarity(weights: Mapping[str, Tensor], layout: Layout) -> tuple[bool, fl
     return has_shapes(weights, layout), sum(found) / len(found)
 
 
-def _end(key: str) -> list[str] | tuple[str, ...]:
+def _end(key: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:])
 
 

@@ -77,7 +77,7 @@ def test_a_source_without_some_special_tokens():
     assert len(conversion.tokenizer) == conversion.config.vocab_size == 5
 
 
-def test_one_vocabulary_without_prefix_is_a_plain_tokenizer():
+def test_one_vocabulary_for_both_sides():
     model = source_models.Annotated(source_vocabulary=17)
     shared = convert(model.state_dict(), source_vocabulary=TARGET, **HEADS).tokenizer
     assert shared("CAT")["input_ids"] == [0, 5, 1] and shared(text_target="CAT")["input_ids"] == [5, 1]
@@ -143,6 +143,15 @@ def test_vocabularies_that_do_not_fit(annotated, tmp_path, text, name, match):
 def test_missing_special_tokens(annotated, options, message):
     with pytest.raises(ValueError, match=message):
         convert(annotated.state_dict(), **options, **HEADS)
+
+
+def test_sequences_without_an_end(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("".join(f"{token}\n" for token in ["<pad>", "<s>", *map(str, range(11))]) + "\n")
+    model = source_models.Annotated(13, 13, embedding="embedding", norm_names=("gamma", "beta"))
+    conversion = convert(model.state_dict(), source_vocabulary=file, **HEADS)
+    assert conversion.config.eos_token_id is None and conversion.tokenizer.eos_token is None
+    assert conversion.tokenizer("3 4")["input_ids"] == [1, 5, 6]
 
 
 def test_rows_for_special_tokens_of_the_target_alone():

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
 from conversions import convert
+from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.conversion.layouts.fairseq import fairseq_sinusoids
 from hf_vanilla_transformer.export import export_model
@@ -259,6 +260,14 @@ def test_dictionaries_become_the_tokenizer(tmp_path):
     with pytest.raises(ValueError, match=r"dict\.en\.txt has 40 tokens, but the embeddings .* have 50"):
         convert_checkpoint(file, tmp_path / "wrong", None, dictionaries[1], dictionaries[0])
     assert not (tmp_path / "wrong").exists()
+
+
+def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
+    (tmp_path / "dict.txt").write_text("".join(f"word{n} 1\n" for n in range(46)))
+    content = fairseq_content(as_fairseq(fsmt(tgt_vocab_size=50)))
+    tokenizer = convert(content, source_vocabulary=tmp_path / "dict.txt").tokenizer
+    assert not isinstance(tokenizer, VanillaTransformerTokenizer)
+    assert tokenizer("word0 word9")["input_ids"] == tokenizer(text_target="word0 word9")["input_ids"] == [4, 13, 2]
 
 
 @pytest.mark.parametrize(
