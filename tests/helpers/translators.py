@@ -8,6 +8,8 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
     PreTrainedModel,
@@ -28,33 +30,59 @@ PAIR = VanillaTransformerTokenizer.from_pair(
     train_tokenizer(SPANISH, algorithm="word", min_frequency=1),
 )
 SIZES = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
-SHAPE = {"d_model": 16} | {f"{side}_{name}": SIZES[name] for side in ("encoder", "decoder") for name in SIZES}
+SHAPE: dict[str, Any] = {"d_model": 16} | {
+    f"{side}_{name}": SIZES[name] for side in ("encoder", "decoder") for name in SIZES
+}
+
+IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+# Models of other families, their configurations, and fields besides those of all.
+OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "marian": (
+        MarianMTModel,
+        MarianConfig,
+        {"init_std": 1.0, "decoder_start_token_id": 0, "forced_eos_token_id": None},
+    ),
+    "bart": (
+        BartForConditionalGeneration,
+        BartConfig,
+        {"init_std": 1.0, "decoder_start_token_id": 2, "forced_bos_token_id": 1, "forced_eos_token_id": None},
+    ),
+    # Has no method to shift labels.
+    "m2m100": (
+        M2M100ForConditionalGeneration,
+        M2M100Config,
+        {"init_std": 0.5, "decoder_start_token_id": 2, "max_position_embeddings": 1024},
+    ),
+}
 
 
-def build(kind: str) -> tuple[PreTrainedModel, object]:
-    """Return a translator of the kind "shared", "pair", "learned", "marian" or "bart", and its tokenizer."""
+def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
+    """Return a translator and its tokenizer.
+
+    Args:
+        kind: "shared", "pair" or "learned" of this package, or "marian", "bart" or "m2m100".
+        **changes: Fields of the configuration.
+    """
     torch.manual_seed(5)
     tokenizer = PAIR if kind == "pair" else SHARED
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    others = {**SHAPE, **ids, "vocab_size": len(tokenizer), "init_std": 1.0, "max_position_embeddings": 64}
-    if kind == "marian":
-        return MarianMTModel(
-            MarianConfig(**others, decoder_start_token_id=0, forced_eos_token_id=None)
-        ).eval(), tokenizer
-    if kind == "bart":
-        config = BartConfig(**others, decoder_start_token_id=2, forced_bos_token_id=1, forced_eos_token_id=None)
-        return BartForConditionalGeneration(config).eval(), tokenizer
-    config = VanillaTransformerConfig(
-        **SHAPE,
-        vocab_size=len(tokenizer),
-        decoder_vocab_size=getattr(tokenizer, "target_vocab_size", len(tokenizer)),
-        share_encoder_decoder_embeddings=False,
-        tie_word_embeddings=False,
-        lm_head_bias=True,
-        position_embedding_type="learned" if kind == "learned" else "sinusoidal",
-        max_position_embeddings=64,
-    )
-    return VanillaTransformerForConditionalGeneration(config).eval(), tokenizer
+    if kind in OTHERS:
+        model_class, config_class, settings = OTHERS[kind]
+        config = config_class(
+            **{**SHAPE, **IDS, "vocab_size": len(tokenizer), "max_position_embeddings": 64, **settings, **changes}
+        )
+        return model_class(config).eval(), tokenizer
+    fields = {
+        "vocab_size": len(tokenizer),
+        "decoder_vocab_size": getattr(tokenizer, "target_vocab_size", len(tokenizer)),
+        "share_encoder_decoder_embeddings": False,
+        "tie_word_embeddings": False,
+        "lm_head_bias": True,
+        "position_embedding_type": "learned" if kind == "learned" else "sinusoidal",
+        "max_position_embeddings": 64,
+    }
+    return VanillaTransformerForConditionalGeneration(
+        VanillaTransformerConfig(**{**SHAPE, **fields, **changes})
+    ).eval(), tokenizer
 
 
 def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]:

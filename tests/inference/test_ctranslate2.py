@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.export import export_model
@@ -11,22 +10,22 @@ from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate
 from tiny import close, tiny_model
-from translators import ENGLISH, build, trained
+from translators import ENGLISH, save_translator, trained
 
 pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
 
 
+# Spinning threads slow each other down where other programs are running.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(scope="module", params=["shared", "pair", "learned"])
-def saved(request, tmp_path_factory):
-    """A model and its tokenizer, the folder they are saved in, and what they are exported to."""
+def saved(request, tmp_path_factory, one_thread):
+    """A model and its tokenizer, the folder they are saved in and exported to, and the runtime loaded from there."""
     folder = tmp_path_factory.mktemp(request.param)
-    model, tokenizer = build(request.param)
-    model.generation_config = GenerationConfig.from_model_config(model.config)
-    model.generation_config.num_beams = 3
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    model, tokenizer = save_translator(request.param, folder / "model", num_beams=3)
     export_model(folder / "model", "ctranslate2", folder / "exported")
-    return model, tokenizer, folder
+    return model, tokenizer, folder, load_ctranslate2(folder / "exported")
 
 
 class TestGenerate:
@@ -44,8 +43,7 @@ class TestGenerate:
         ids=str,
     )
     def test_translations_are_those_of_generate(self, saved, options):
-        model, tokenizer, folder = saved
-        runtime, own_tokenizer = load_ctranslate2(folder / "exported")
+        model, tokenizer, _, (runtime, own_tokenizer) = saved
         sentences = [*ENGLISH, " ", "the cat see a house in two street"]
         expected = translate(model, tokenizer, sentences, with_scores=True, **options)
         found = translate(runtime, own_tokenizer, sentences, with_scores=True, **options)
@@ -57,8 +55,7 @@ class TestGenerate:
         )
 
     def test_tensors_as_generate_gives_them(self, saved):
-        model, tokenizer, folder = saved
-        runtime, _ = load_ctranslate2(folder / "exported")
+        model, tokenizer, _, (runtime, _) = saved
         given = dict(tokenizer(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False))
         options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 9}
         assert torch.equal(runtime.generate(**given, **options), model.generate(**given, **options))
@@ -78,12 +75,12 @@ class TestGenerate:
         ],
     )
     def test_what_it_cannot_follow_is_named(self, saved, options, message):
-        runtime, tokenizer = load_ctranslate2(saved[2] / "exported")
+        runtime, tokenizer = saved[3]
         with pytest.raises(ValueError, match=message):
             translate(runtime, tokenizer, ["a cat"], **options)
 
     def test_a_source_beyond_the_positions(self, saved):
-        runtime, tokenizer = load_ctranslate2(saved[2] / "exported")
+        runtime, tokenizer = saved[3]
         with pytest.raises(ValueError, match="the source has 65 tokens, but the export has positions for 64"):
             runtime.generate(torch.full((1, 65), 4))
         # As with learned positions, text is cut.
@@ -95,13 +92,27 @@ class TestGenerate:
         write_ctranslate2(tiny_model(), tmp_path)
         with pytest.raises(ValueError, match="is not a complete export of `export_model`"):
             CTranslate2Model(tmp_path)
+        with pytest.raises(ValueError, match="cannot be loaded on cuda:1 as default"):
+            CTranslate2Model(tmp_path, "cuda:1")
         (tmp_path / "model.bin").write_bytes(b"nothing")
         with pytest.raises(ValueError, match="cannot be loaded on cpu as default"):
             CTranslate2Model(tmp_path)
 
 
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.inference.ctranslate2.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="CTranslate2 cannot be used: it is not installed"):
+        CTranslate2Model(tmp_path)
+
+
+def test_a_forced_end_counts_as_part_of_the_output(tmp_path):
+    model, tokenizer = save_translator("shared", tmp_path / "model", forced_eos_token_id=2)
+    runtime, _ = load_ctranslate2(export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported"))
+    options = {"num_beams": 2, "max_length": 6}
+    assert translate(runtime, tokenizer, ENGLISH, **options) == translate(model, tokenizer, ENGLISH, **options)
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_500_real_sentences(shared_data, tmp_path):
     """A model trained for some minutes on Multi30k: float32 as `generate()`, int8 as good by BLEU."""
     sacrebleu = pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, of the extra `train`")

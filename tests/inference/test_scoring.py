@@ -4,26 +4,13 @@ import math
 
 import pytest
 import torch
-from transformers import GenerationConfig, M2M100Config, M2M100ForConditionalGeneration
+from transformers import GenerationConfig
 
 from hf_vanilla_transformer.inference.scoring import score
-from translators import ENGLISH, SHAPE, SHARED, SPANISH, build
+from translators import ENGLISH, SPANISH, build
 
 KINDS = ("shared", "pair", "learned", "marian", "bart", "m2m100")
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(params=KINDS)
-def translator(request):
-    """A model and its tokenizer."""
-    if request.param != "m2m100":
-        return build(request.param)
-    # One that has no method to shift labels.
-    torch.manual_seed(5)
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    return M2M100ForConditionalGeneration(
-        M2M100Config(vocab_size=len(SHARED), init_std=0.5, **SHAPE, **ids)
-    ).eval(), SHARED
 
 
 def generated(model, tokenizer, **options):
