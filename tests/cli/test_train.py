@@ -10,12 +10,13 @@ from unittest.mock import Mock
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState
 
-from experiments import TINY, lines, sentences, write_splits
+from experiments import TINY, sentences, write_splits
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.options import OneLineParser
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import experiment
+from parallel_text import lines
 from paths import SCRIPTS
 from processes import ACCELERATE_LAUNCH, surroundings
 

@@ -1,6 +1,5 @@
 """Small experiments: text files, options of a tiny model, and a look at what a run has written."""
 
-import gzip
 import json
 import random
 from dataclasses import fields
@@ -13,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training import ModelArguments, VanillaTransformerTrainingArguments, train_translation
 from hf_vanilla_transformer.training import setup as experiment_setup
+from parallel_text import tsv, write
 
 TINY = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
 TINY += ",encoder_ffn_dim=32,decoder_ffn_dim=32"
@@ -29,23 +29,9 @@ def sentences(rows=80, seed=0):
     return [(line, line.upper()) for line in islice(own, rows)]
 
 
-def write(path, text):
-    path.parent.mkdir(exist_ok=True)
-    content = text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return str(path)
-
-
-def lines(items):
-    return "".join(f"{item}\n" for item in items)
-
-
-def tsv(pairs):
-    return lines("\t".join(pair) for pair in pairs)
-
-
 def write_splits(folder):
     """Write training, validation and test pairs, and return the arguments that name them."""
+    folder.mkdir(exist_ok=True)
     parts = {"train": sentences(), "validation": sentences(12, 1), "test": sentences(9, 2)}
     return {f"{split}_file": write(folder / f"{split}.tsv", tsv(pairs)) for split, pairs in parts.items()}
 

@@ -1,4 +1,4 @@
-"""Tiny trainers, models and pairs for the tests of training."""
+"""Trainers, models that train within a second, and pairs for them."""
 
 import random
 
@@ -16,7 +16,12 @@ from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTr
 
 WORDS = [f"w{i}" for i in range(16)]
 TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
-VOCABULARY = len(TOKENIZER)
+SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
+SHAPE = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
+SHAPE |= {"vocab_size": len(TOKENIZER), "d_model": 16}
+
+# Options of a run that saves checkpoints.
+SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
 
 
 def text_pairs(rows=60, seed=0):
@@ -31,33 +36,15 @@ def id_pairs(rows=60, seed=0):
     return tokenize_pairs(text_pairs(rows, seed), TOKENIZER)[0]
 
 
-def tiny_model(seed=0, **options):
+def trainable_model(seed=0, **options):
     torch.manual_seed(seed)
-    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
-    config = VanillaTransformerConfig(
-        **{"vocab_size": VOCABULARY, "d_model": 16, **layers, **heads, **widths, **options}
-    )
-    return VanillaTransformerForConditionalGeneration(config)
+    return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**SHAPE, **options}))
 
 
-def tiny_marian(seed=0):
+def trainable_marian(seed=0):
     torch.manual_seed(seed)
-    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    widths = {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
-    ids = {
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 1,
-        "forced_eos_token_id": 2,
-    }
-    config = MarianConfig(
-        vocab_size=VOCABULARY, d_model=16, max_position_embeddings=64, dropout=0.0, **layers, **heads, **widths, **ids
-    )
-    return MarianMTModel(config)
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    return MarianMTModel(MarianConfig(**SHAPE, **ids, forced_eos_token_id=2, max_position_embeddings=64, dropout=0.0))
 
 
 def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
@@ -67,7 +54,7 @@ def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
 
 
 def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, args=None, **options):
-    model = model or tiny_model()
+    model = model or trainable_model()
     keywords = {key: options.pop(key) for key in ("eval_dataset", "compute_metrics") if key in options}
     return kind(
         model=model,
@@ -89,9 +76,6 @@ def assert_same_weights(one, other, tolerance=0.0):
         torch.testing.assert_close(
             weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
         )
-
-
-SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
 
 
 class Killed(BaseException):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import HfArgumentParser
 
+from hf_vanilla_transformer import training
 from hf_vanilla_transformer.training.arguments import (
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -165,6 +166,12 @@ class TestModelArguments:
     def test_faults(self, options, message):
         with pytest.raises(ValueError, match=message):
             ModelArguments(**options)
+
+
+def test_names_of_the_package():
+    assert all(hasattr(training, name) for name in training.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'train_translations'"):
+        training.train_translations  # noqa: B018 - the access is what fails
 
 
 def test_overrides():

@@ -10,7 +10,7 @@ from transformers import TrainerState
 
 from hf_vanilla_transformer.training.callbacks import EarlyStopping, mean_training_loss
 from hf_vanilla_transformer.training.checkpoints import checkpoint_fault, newest_checkpoint
-from trainers import SAVING, At, Killed, id_pairs, kill, losses, tiny_model, trainer_of
+from trainers import SAVING, At, Killed, id_pairs, kill, losses, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,7 +25,7 @@ class TestBest:
         state.best_model_checkpoint, state.best_global_step, state.best_metric = str(stored), 2, 0.0
         state.save_to_json(str(path))
         options = {**self.OPTIONS, "load_best_model_at_end": True, "eval_dataset": id_pairs(8), **options}
-        trainer = trainer_of(folder, tiny_model(seed=7), **options)
+        trainer = trainer_of(folder, trainable_model(seed=7), **options)
         trainer.train(resume_from_checkpoint=True)
         return trainer
 
@@ -51,7 +51,7 @@ class TestEarlyStopping:
         def trainer(patience, max_steps):
             options = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
             options |= {"max_steps": max_steps, "eval_dataset": id_pairs(8), "learning_rate": 0.0}
-            made = trainer_of(tmp_path, tiny_model(dropout=0.0), **options)
+            made = trainer_of(tmp_path, trainable_model(dropout=0.0), **options)
             # Without learning, only the first evaluation is better than those before it.
             made.add_callback(EarlyStopping(patience))
             return made
@@ -70,8 +70,8 @@ class TestEarlyStopping:
     def test_early_stopping_of_a_run_that_began_without(self, tmp_path):
         options = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
         options |= {"eval_dataset": id_pairs(8), "learning_rate": 0.0, "max_steps": 4}
-        trainer_of(tmp_path, tiny_model(dropout=0.0), **options).train()
-        resumed = trainer_of(tmp_path, tiny_model(dropout=0.0), **{**options, "max_steps": 100})
+        trainer_of(tmp_path, trainable_model(dropout=0.0), **options).train()
+        resumed = trainer_of(tmp_path, trainable_model(dropout=0.0), **{**options, "max_steps": 100})
         resumed.add_callback(EarlyStopping(1))
         resumed.train(resume_from_checkpoint=True)
         assert resumed.state.global_step == 6 and newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-6")

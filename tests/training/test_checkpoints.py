@@ -14,7 +14,7 @@ from hf_vanilla_transformer.training.checkpoints import (
     newest_checkpoint,
 )
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
-from trainers import SAVING, At, Killed, assert_same_weights, kill, losses, tiny_model, trainer_of
+from trainers import SAVING, At, Killed, assert_same_weights, kill, losses, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,7 +50,7 @@ class TestKilled:
         assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
         if (tmp_path / "checkpoint-4").exists():
             assert f"skipping {tmp_path / 'checkpoint-4'}: it holds no trainer_state.json" in caplog.text
-        resumed = trainer_of(tmp_path, tiny_model(seed=7), **SAVING)
+        resumed = trainer_of(tmp_path, trainable_model(seed=7), **SAVING)
         resumed.train(resume_from_checkpoint=True)
         assert_same_weights(resumed.model, whole.model)
         assert losses(resumed) == losses(whole)
@@ -95,7 +95,7 @@ class TestKilled:
 
     def test_averages_leave_out_what_cannot_be_read(self, whole, tmp_path, caplog):
         for step in (1, 2, 3):
-            tiny_model(seed=step).save_pretrained(tmp_path / f"checkpoint-{step}")
+            trainable_model(seed=step).save_pretrained(tmp_path / f"checkpoint-{step}")
         weights = tmp_path / "checkpoint-3" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-9])
         folders = last_checkpoints(tmp_path, 2)
@@ -106,7 +106,7 @@ class TestKilled:
 
 class TestAveraging:
     def save(self, folder, step, **options):
-        tiny_model(seed=step, **options).save_pretrained(folder / f"checkpoint-{step}")
+        trainable_model(seed=step, **options).save_pretrained(folder / f"checkpoint-{step}")
 
     @pytest.mark.parametrize(
         "options", [{}, {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}]
@@ -128,7 +128,7 @@ class TestAveraging:
             last_checkpoints(tmp_path, 2)
         with pytest.raises(ValueError, match="no checkpoints to average"):
             average_checkpoints([])
-        broken = tiny_model()
+        broken = trainable_model()
         broken.lm_head.weight.data[0, 0] = torch.nan
         broken.save_pretrained(tmp_path / "checkpoint-3")
         with pytest.raises(ValueError, match="checkpoint-3: .* are NaN or infinite"):

@@ -18,7 +18,7 @@ from transformers import (
     TrainerState,
 )
 
-from experiments import TINY, assert_equal_weights, history, lines, sentences, train, tsv, weights, write
+from experiments import TINY, assert_equal_weights, history, sentences, train, weights
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -27,6 +27,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
+from parallel_text import lines, tsv, write
 from paths import SCRIPTS
 from processes import run_in_two
 

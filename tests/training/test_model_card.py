@@ -5,9 +5,10 @@ import sys
 import pytest
 from huggingface_hub import ModelCard
 
-from experiments import arguments, write
+from experiments import arguments
 from hf_vanilla_transformer.training.model_card import TEMPLATE, check_template, write_model_card
 from hf_vanilla_transformer.training.results import ModelChoice, Results, Sample, TrainingResults
+from parallel_text import write
 
 FACTS = TrainingResults({"train": 80}, seconds=90.0, loss=2.0, epoch=2.0, parameters=9000, steps=6)
 

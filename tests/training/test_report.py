@@ -11,7 +11,7 @@ from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
 from hf_vanilla_transformer.training.setup import set_up
-from trainers import TOKENIZER, tiny_model
+from trainers import TOKENIZER, trainable_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,7 +28,7 @@ def results_of(speed=120.0, test=True):
     facts = TrainingResults({"train": 80}, 90.0, 2.0, epoch=2.0, parameters=9000, steps=6, tokens_per_second=speed)
     samples = [Sample("w1 w2", "w2 w1", "w1")]
     scores = FinalScores(["one\u2028line"], SCORES, SCORES) if test else None
-    return Results(facts, ModelChoice("averaged", tiny_model()), scores, "test" if test else "train", samples)
+    return Results(facts, ModelChoice("averaged", trainable_model()), scores, "test" if test else "train", samples)
 
 
 class TestStart:

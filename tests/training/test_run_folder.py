@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from experiments import write
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import complete_checkpoints
 from hf_vanilla_transformer.training.run_folder import check_same_run, find_checkpoint, make_folder
+from parallel_text import write
 
 
 def find(folder, checkpoint=None):

@@ -8,13 +8,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from experiments import SHAPE, TINY, arguments, lines, sentences, set_up, tsv, write
+from experiments import SHAPE, TINY, arguments, sentences, set_up
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.training import setup
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.setup import TextSplits, check_arguments
+from parallel_text import lines, tsv, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,6 +29,7 @@ class TestText:
         assert experiment.ids.counts["validation"].kept >= 10 and experiment.text.test is None
 
     def test_a_folder_as_data_set(self, tmp_path):
+        (tmp_path / "set").mkdir()
         for split in ("train", "validation"):
             pairs = [{"source": source, "target": target} for source, target in sentences(20)]
             write(tmp_path / "set" / f"{split}.jsonl", lines(map(json.dumps, pairs)))

@@ -35,9 +35,9 @@ from trainers import (
     id_pairs,
     losses,
     text_pairs,
-    tiny_marian,
-    tiny_model,
     train_args,
+    trainable_marian,
+    trainable_model,
     trainer_of,
 )
 
@@ -85,7 +85,7 @@ class TestDefaults:
 class TestLoss:
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_training_smooths_and_evaluation_does_not(self, tmp_path, smoothing):
-        data, model = id_pairs(rows=20), tiny_model(dropout=0.0)
+        data, model = id_pairs(rows=20), trainable_model(dropout=0.0)
         trainer = trainer_of(
             tmp_path, model, data, max_tokens=10_000, max_steps=1, label_smoothing_factor=smoothing, eval_dataset=data
         )
@@ -102,7 +102,7 @@ class TestLoss:
         assert losses(trainer) == [pytest.approx(smoothed.item(), abs=1e-5)]
 
     def test_training_stores_no_logits(self, tmp_path, monkeypatch):
-        model = tiny_model()
+        model = trainable_model()
         trainer = trainer_of(tmp_path, model, max_steps=1)
         for module in (loss_vanilla_transformer, modeling_vanilla_transformer):
             monkeypatch.setattr(module, "summed_loss", lambda *arguments: pytest.fail("logits of a whole batch"))
@@ -119,7 +119,7 @@ class TestLoss:
         one, many = (
             trainer_of(
                 tmp_path,
-                tiny_model(dropout=0.0),
+                trainable_model(dropout=0.0),
                 data,
                 max_tokens=tokens,
                 gradient_accumulation_steps=steps,
@@ -141,10 +141,10 @@ class TestAgainstSeq2SeqTrainer:
     def test_the_same_loss_and_weights(self, tmp_path, smoothing, accumulation):
         options = {"label_smoothing_factor": smoothing, "gradient_accumulation_steps": accumulation}
         options |= {"optim": "sgd", "learning_rate": 0.2, "lr_scheduler_type": "constant", "max_steps": 8}
-        ours = trainer_of(tmp_path, tiny_model(dropout=0.0), max_tokens=0, **options)
+        ours = trainer_of(tmp_path, trainable_model(dropout=0.0), max_tokens=0, **options)
         plain = trainer_of(
             tmp_path,
-            tiny_model(dropout=0.0),
+            trainable_model(dropout=0.0),
             kind=Seq2SeqTrainer,
             args=train_args(tmp_path, Seq2SeqTrainingArguments, max_grad_norm=0.0, **options),
         )
@@ -158,7 +158,7 @@ class TestAgainstSeq2SeqTrainer:
 
     @pytest.mark.parametrize("generate", [False, True])
     def test_evaluation_loss(self, tmp_path, generate):
-        data, model = id_pairs(20), tiny_model(dropout=0.0)
+        data, model = id_pairs(20), trainable_model(dropout=0.0)
         args = train_args(tmp_path, Seq2SeqTrainingArguments, predict_with_generate=generate)
         args.per_device_eval_batch_size = len(data)
         trainer = trainer_of(tmp_path, model, kind=Seq2SeqTrainer, args=args, eval_dataset=data)
@@ -168,7 +168,9 @@ class TestAgainstSeq2SeqTrainer:
 
     def test_without_a_collator(self, tmp_path):
         args = train_args(tmp_path, max_steps=2)
-        trainer = VanillaTransformerTrainer(tiny_model(), args, train_dataset=id_pairs(), processing_class=TOKENIZER)
+        trainer = VanillaTransformerTrainer(
+            trainable_model(), args, train_dataset=id_pairs(), processing_class=TOKENIZER
+        )
         trainer.train()
         assert len(losses(trainer)) == 2
 
@@ -196,7 +198,7 @@ class TestAgainstSeq2SeqTrainer:
 
     def test_marian(self, tmp_path):
         trainer = trainer_of(
-            tmp_path, tiny_marian(), eval_dataset=id_pairs(20), num_train_epochs=6, learning_rate=0.01
+            tmp_path, trainable_marian(), eval_dataset=id_pairs(20), num_train_epochs=6, learning_rate=0.01
         )
         before = trainer.evaluate()["eval_loss"]
         trainer.train()
@@ -210,7 +212,9 @@ class TestAgainstSeq2SeqTrainer:
         options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
         options["label_smoothing_factor"] = smoothing
         one, two = (
-            trainer_of(tmp_path, tiny_marian(), data, max_tokens=48 // n, gradient_accumulation_steps=n, **options)
+            trainer_of(
+                tmp_path, trainable_marian(), data, max_tokens=48 // n, gradient_accumulation_steps=n, **options
+            )
             for n in (1, 2)
         )
         for trainer in (one, two):
@@ -251,7 +255,7 @@ class TestReproducibility:
         options = {**options, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": stopped}
         whole = trainer_of(tmp_path, train=data, **options)
         whole.train()
-        resumed = trainer_of(tmp_path, tiny_model(seed=7), data, **options)
+        resumed = trainer_of(tmp_path, trainable_model(seed=7), data, **options)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stopped}"))
         assert whole.state.global_step == resumed.state.global_step > stopped
         assert losses(resumed, stopped) == losses(whole, stopped) != []
@@ -290,7 +294,7 @@ class TestFinished:
         options = {**options, "save_strategy": "steps", "save_steps": 3}
         first = trainer_of(tmp_path, train=data, **options)
         first.train()
-        second = trainer_of(tmp_path, tiny_model(seed=7), data, **options)
+        second = trainer_of(tmp_path, trainable_model(seed=7), data, **options)
         second.train(resume_from_checkpoint=True)
         assert first.state.global_step == second.state.global_step
         assert losses(first) == losses(second)
@@ -300,7 +304,7 @@ class TestFinished:
 class TestEvaluation:
     @pytest.mark.parametrize("generate", [False, True])
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-    @pytest.mark.parametrize("kind", [tiny_model, tiny_marian])
+    @pytest.mark.parametrize("kind", [trainable_model, trainable_marian])
     def test_the_loss_does_not_depend_on_the_batch_size(self, tmp_path, kind, smoothing, generate):
         data, model = id_pairs(20), kind()
         for parameter in model.parameters():
@@ -325,7 +329,7 @@ class TestEvaluation:
     def test_the_loss_of_a_batch_without_labels(self, tmp_path):
         data = [*id_pairs(3), {"input_ids": [4, 2], "labels": [-100]}]
         losses = [
-            trainer_of(tmp_path, tiny_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
+            trainer_of(tmp_path, trainable_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
             for size in (1, 4)
         ]
         assert losses[0] == pytest.approx(losses[1], abs=1e-6)
@@ -352,7 +356,7 @@ class TestEvaluation:
 
     @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
     def test_decoding_without_an_end_is_bounded(self, tmp_path, options):
-        model, data = tiny_model(**options), id_pairs(10)
+        model, data = trainable_model(**options), id_pairs(10)
         model.generation_config.suppress_tokens = [2]
         trainer = trainer_of(tmp_path, model, per_device_eval_batch_size=10)
         output = trainer.predict(data).predictions
@@ -362,9 +366,9 @@ class TestEvaluation:
         assert (trainer.predict(data, max_length=7).predictions != 0).sum(1).max() == 7
 
     def test_position_limit(self):
-        assert position_limit(tiny_model().config) is None
-        assert position_limit(tiny_model(position_embedding_type="learned").config) == 1024
-        assert position_limit(tiny_marian().config) == 64
+        assert position_limit(trainable_model().config) is None
+        assert position_limit(trainable_model(position_embedding_type="learned").config) == 1024
+        assert position_limit(trainable_marian().config) == 64
 
     def test_ends_with_the_best_model(self, tmp_path):
         # The targets of the validation pairs are unlike those of training, so that training on makes them worse.
@@ -373,7 +377,7 @@ class TestEvaluation:
         options = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
         trainer = trainer_of(
             tmp_path,
-            tiny_model(dropout=0.0),
+            trainable_model(dropout=0.0),
             data,
             eval_dataset=other,
             learning_rate=0.02,
@@ -448,7 +452,9 @@ class TestFaults:
             trainer_of(tmp_path, max_tokens=6).train()
 
     def test_no_training_pairs(self, tmp_path):
-        trainer = VanillaTransformerTrainer(model=tiny_model(), args=train_args(tmp_path), processing_class=TOKENIZER)
+        trainer = VanillaTransformerTrainer(
+            model=trainable_model(), args=train_args(tmp_path), processing_class=TOKENIZER
+        )
         with pytest.raises(ValueError, match="needs a `train_dataset`"):
             trainer.train()
 
@@ -462,9 +468,9 @@ class TestFaults:
 def run_as_process(folder, resume):
     """Train in one of the processes that `run_in_two` starts, and write what came out."""
     options = {"save_strategy": "steps", "save_steps": 10, "num_train_epochs": 2, "max_tokens": 64}
-    trainer = trainer_of(folder, tiny_model(dropout=0.0), **options)
+    trainer = trainer_of(folder, trainable_model(dropout=0.0), **options)
     trainer.train(resume_from_checkpoint=str(Path(folder, "checkpoint-10")) if resume else None)
-    rare = trainer_of(folder, tiny_model(dropout=0.0), **{**options, "save_strategy": "no"}, logging_steps=7)
+    rare = trainer_of(folder, trainable_model(dropout=0.0), **{**options, "save_strategy": "no"}, logging_steps=7)
     found = {"losses": losses(trainer), "mean": rare.train().training_loss}
     if trainer.is_world_process_zero():
         trainer.model.save_pretrained(Path(folder, "resumed" if resume else "whole"))
@@ -486,7 +492,7 @@ def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
         return self.accelerator.prepare(loader)
 
     monkeypatch.setattr(VanillaTransformerTrainer, "get_train_dataloader", same_batches)
-    one = trainer_of(tmp_path / "one", tiny_model(dropout=0.0), gradient_accumulation_steps=2, max_tokens=64)
+    one = trainer_of(tmp_path / "one", trainable_model(dropout=0.0), gradient_accumulation_steps=2, max_tokens=64)
     one.train()
     whole, resumed = (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed"))
     assert losses(one) == pytest.approx(both[""]["losses"], abs=1e-4)
