@@ -66,7 +66,7 @@ class TestFormula:
                 rows.append(attention.out_proj.weight @ torch.cat(heads))
         return torch.stack(rows).view_as(x)
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @EVERY_IMPLEMENTATION
     @pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
     @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
     def test_equals_the_formula(self, cross, widths, implementation):
@@ -107,7 +107,7 @@ class TestImplementations:
         close(results[1][0], results[0][0])
         close_gradients(results[1][1], results[0][1])
 
-    # transformers and torch use what torch has deprecated where they compile flex attention.
+    # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.slow
     def test_flex_attention_equals_eager(self):
@@ -118,7 +118,7 @@ class TestImplementations:
             model.set_attn_implementation("flex_attention")
             close(model(**batch).logits[seen], expected)
 
-    # As above.
+    # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.slow
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's flex attention has no backward pass on the CPU")
@@ -137,7 +137,7 @@ class TestImplementations:
 class TestMasks:
     """Padding, and section 3.2.3: no token sees a later one."""
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @EVERY_IMPLEMENTATION
     @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_padding_has_no_effect(self, side, positions, implementation):
@@ -164,9 +164,9 @@ class TestMasks:
         close(outputs.encoder_last_hidden_state[1][source_mask[0].bool()], encoded)
 
     @pytest.mark.parametrize("attention_bias", [False, True], ids=["no bias", "bias"])
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @EVERY_IMPLEMENTATION
     def test_attention_to_padding_alone_gives_the_output_bias(self, implementation, attention_bias):
-        """What attention gives is the bias of its output projection, however wide the batch."""
+        """Whatever the width of the batch."""
         model = tiny_model(attention_bias=attention_bias)
         randomize(model.model)
         model.set_attn_implementation(implementation)
@@ -210,7 +210,7 @@ class TestMasks:
         close(found[0][0], found[1][0], 1e-6)
         close_gradients(found[0][1], found[1][1])
 
-    # transformers and torch use what torch has deprecated where they compile flex attention.
+    # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.slow
     def test_flex_attention_on_a_source_of_padding(self):
@@ -220,22 +220,22 @@ class TestMasks:
             model.set_attn_implementation("flex_attention")
             close(model(**batch).logits, expected)
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    @pytest.mark.parametrize("kind", ["true where seen", "-inf", "lowest number"])
+    @EVERY_IMPLEMENTATION
+    @pytest.mark.parametrize("kind", ["boolean", "-inf", "lowest number"])
     def test_score_masks(self, kind, implementation):
-        """Ready-made masks (B, 1, T, S); the second row of each is hidden from everyone."""
+        """Masks (B, 1, T, S) that hide all keys of the second row."""
         model, batch = tiny_model(), batch_with_an_empty_source()
         model.set_attn_implementation(implementation)
         expected = model(**batch).logits
         # One mask serves the encoder's queries and the decoder's.
         seen = batch["attention_mask"].bool()[:, None, None]
         low = -torch.inf if kind == "-inf" else torch.finfo(torch.float32).min
-        mask = seen if kind == "true where seen" else torch.zeros(seen.shape).masked_fill(~seen, low)
+        mask = seen if kind == "boolean" else torch.zeros(seen.shape).masked_fill(~seen, low)
         close(model(**{**batch, "attention_mask": mask}).logits, expected)
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @EVERY_IMPLEMENTATION
     def test_left_padded_targets_give_no_nan(self, implementation):
-        """In float16 too, where the lowest number plus a score is beyond the range."""
+        """In float16, where the lowest number plus a score overflows."""
         model, batch = tiny_model().half(), batch_with_padding()
         randomize(model.model.decoder.layers)
         model.set_attn_implementation(implementation)
@@ -243,7 +243,7 @@ class TestMasks:
         outputs.logits.float().log_softmax(-1)[..., 5].sum().backward()
         assert outputs.logits.isfinite().all() and all(grad.isfinite().all() for grad in gradients(model).values())
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    @EVERY_IMPLEMENTATION
     def test_later_targets_do_not_change_earlier_logits(self, implementation):
         model, source, target = tiny_model(), tokens(2, 4), tokens(2, 6)
         model.set_attn_implementation(implementation)

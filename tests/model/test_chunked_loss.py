@@ -145,7 +145,7 @@ def test_the_op_passes_opcheck():
 
 
 def test_compiles_to_one_graph():
-    """With the plain backend, which needs no compiler; what it runs is what any backend would be given."""
+    # A backend without a compiler: it is given the graph that any backend would be given.
     model, batch = one_layer_model().train(), labelled_batch()
     loss = model(**batch, smoothing=0.1, skip_logits=True).loss
     loss.backward()
@@ -160,7 +160,7 @@ def test_compiles_to_one_graph():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_label_smoothing_is_summed_exactly_under_autocast(dtype):
-    """A sum over all states and words is beyond float16."""
+    """A sum over all states and words overflows float16."""
     states, head = torch.randn(4, 4000, 8) + 1, nn.Linear(8, 13, bias=False)
     with torch.no_grad():
         head.weight -= 3
@@ -190,7 +190,7 @@ def test_second_derivatives_raise():
     ("count", "width", "scale"), [(100_000, 4, 1e-5), (2, 1e-3, 1e5)], ids=["mean of many", "scaled up"]
 )
 def test_sums_beyond_float16_do_not_overflow(count, width, scale, autocast):
-    """Gradients summed over the labels are, and what a scaler multiplies the loss by; the products of both are not."""
+    """Summed gradients and a loss scale may each overflow float16; their products do not."""
     exact, labels = nn.Linear(8, 13, bias=False), torch.full((1, count), 3)
     states = width * (torch.randn(1, count, 8) + 1)
     (scale * summed_loss(exact(states), labels, 0.1)).backward()

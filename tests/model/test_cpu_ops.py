@@ -1,4 +1,4 @@
-"""The fast routines compute what the plain ones do, gradients included, and step aside where they do not apply."""
+"""The fast CPU routines equal the standard ones, gradients included, and yield where they do not apply."""
 
 from functools import partial
 
@@ -20,14 +20,13 @@ needs_fast_bfloat16 = pytest.mark.skipif(
 
 @pytest.fixture
 def fast_products(monkeypatch):
-    """Take oneDNN's products on every processor, not only where they are faster."""
+    """Use oneDNN on every processor, not only where it is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(cpu_ops, "ONEDNN_BEATS_MKL", True)
 
 
-def taken(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether `linear` goes by oneDNN."""
+def uses_onednn(layer: nn.Module, x: Tensor) -> bool:
     return type(cpu_ops.apply_linear(layer, x).grad_fn).__name__ == "_OneDNNLinearBackward"
 
 
@@ -39,11 +38,11 @@ class TestLinear:
     def test_equals_the_layer(self, shape, inputs, outputs, bias):
         layer = nn.Linear(inputs, outputs, bias)
         x = torch.randn(*shape, inputs, requires_grad=True)
-        fast, plain = cpu_ops.apply_linear(layer, x), layer(x)
-        assert taken(layer, x)
-        close(fast, plain)
-        grad = torch.randn_like(plain)
-        found = [torch.autograd.grad(y, [x, *layer.parameters()], grad) for y in (fast, plain)]
+        fast, standard = cpu_ops.apply_linear(layer, x), layer(x)
+        assert uses_onednn(layer, x)
+        close(fast, standard)
+        grad = torch.randn_like(standard)
+        found = [torch.autograd.grad(y, [x, *layer.parameters()], grad) for y in (fast, standard)]
         for mine, other in zip(*found, strict=True):
             assert mine.shape == other.shape
             close(mine, other)
@@ -56,10 +55,10 @@ class TestLinear:
     def test_non_contiguous_inputs(self, change):
         x = torch.randn(4, 6, 24)
         layer = nn.Linear(change(x).shape[-1], 12)
-        fast, plain = cpu_ops.apply_linear(layer, change(x)), layer(change(x))
-        close(fast, plain)
-        # The gradient of a sum is one number, seen as many.
-        close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, plain)))
+        fast, standard = cpu_ops.apply_linear(layer, change(x)), layer(change(x))
+        close(fast, standard)
+        # The gradient of a sum is one expanded number.
+        close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, standard)))
 
     def test_non_contiguous_weights(self):
         layer = nn.Linear(8, 12)
@@ -90,12 +89,12 @@ class TestLinear:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
     def test_other_dtypes_use_the_layer(self, dtype):
         layer = nn.Linear(4, 6, dtype=dtype)
-        assert not taken(layer, torch.randn(3, 4, dtype=dtype))
+        assert not uses_onednn(layer, torch.randn(3, 4, dtype=dtype))
 
     def test_a_hook_is_called(self):
         layer, seen = nn.Linear(4, 6), []
         layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
-        assert not taken(layer, torch.randn(3, 4)) and seen
+        assert not uses_onednn(layer, torch.randn(3, 4)) and seen
 
     def test_a_patched_forward_is_called(self):
         class Doubled(nn.Linear):
@@ -105,7 +104,7 @@ class TestLinear:
         x = torch.randn(3, 4)
         doubled, replaced = Doubled(4, 6), nn.Linear(4, 6)
         close(cpu_ops.apply_linear(doubled, x), doubled(x))
-        # As accelerate wraps a layer whose weights are elsewhere.
+        # As accelerate patches a layer with offloaded weights.
         replaced.forward = partial(F.linear, weight=torch.ones(6, 4))
         close(cpu_ops.apply_linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
 
@@ -118,7 +117,7 @@ class TestLinear:
         with torch.autocast("cpu", torch.bfloat16):
             assert cpu_ops.apply_linear(layer, x).dtype == torch.bfloat16
 
-    # PyTorch's own rules of such derivatives are made by what it has deprecated.
+    # PyTorch builds its forward-mode rules by deprecated functions.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
     def test_forward_mode_and_sparse_tensors_use_standard_ops(self):
         layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
@@ -129,7 +128,7 @@ class TestLinear:
 
     def test_onednn_can_be_switched_off(self, monkeypatch):
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-        assert not taken(nn.Linear(4, 6), torch.randn(3, 4))
+        assert not uses_onednn(nn.Linear(4, 6), torch.randn(3, 4))
 
     @pytest.mark.parametrize("skip_logits", [True, False], ids=["skip_logits", "logits"])
     def test_the_model_has_the_same_gradients(self, monkeypatch, skip_logits):
@@ -148,12 +147,12 @@ class TestLinear:
 class TestDropout:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
     @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-    def test_zeroes_a_share_and_keeps_the_mean(self, p, dtype):
+    def test_zeroes_a_fraction_and_keeps_the_mean(self, p, dtype):
         torch.manual_seed(0)
         x = torch.full((1000, 999), 3.0, dtype=dtype, requires_grad=True)
         y = cpu_ops.apply_dropout(x, p, training=True)
         kept = y != 0
-        # Four standard deviations of the share of a million coins.
+        # Four standard deviations of the share of heads in a million tosses.
         assert abs(kept.double().mean() - (1 - p)) < 4 * (p * (1 - p) / x.numel()) ** 0.5
         torch.testing.assert_close(y[kept].double(), (x[kept] / (1 - p)).double(), rtol=1e-2, atol=0)
         if dtype == torch.float64:
@@ -192,7 +191,7 @@ class TestDropout:
         (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         close(torch.autograd.grad(grad.sum(), x)[0], 2 * scale.square())
 
-    # Its successor is not in all versions that are supported.
+    # The oldest supported transformers lacks its successor.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
     def test_gradient_checkpointing_repeats_the_mask(self):
         model = tiny_model(dropout=0.4).train()
@@ -224,10 +223,10 @@ class TestBmmAttention:
         if mask == "padding":
             additive = torch.zeros(2, 1, 1, 7).masked_fill(~attention_mask, -torch.inf)
         fast, _ = cpu_ops.bmm_attention(module, q, k, v, attention_mask, 0.3)
-        plain, _ = eager_attention(module, q, k, v, additive, 0.3)
-        close(fast, plain)
-        grad = torch.randn_like(plain)
-        for mine, other in zip(*(torch.autograd.grad(y, (q, k, v), grad) for y in (fast, plain)), strict=True):
+        expected, _ = eager_attention(module, q, k, v, additive, 0.3)
+        close(fast, expected)
+        grad = torch.randn_like(expected)
+        for mine, other in zip(*(torch.autograd.grad(y, (q, k, v), grad) for y in (fast, expected)), strict=True):
             close(mine, other)
 
     @pytest.mark.parametrize("queries", [1, 4, 7])
@@ -303,14 +302,14 @@ class TestPacking:
             outputs = [cpu_ops.apply_linear(layer, x) for _ in range(cpu_ops.USES_BEFORE_PACKING + 3)]
             packed = cpu_ops._packed_weights.get()
             assert isinstance(packed[layer], Tensor)
-            # One rounding of a bfloat16 number.
+            # One bfloat16 rounding.
             for output in outputs:
                 torch.testing.assert_close(output, layer(x), rtol=2**-7, atol=1e-2)
             many = x.repeat(cpu_ops.MAX_PACKED_ROWS, 1, 1)
             torch.testing.assert_close(cpu_ops.apply_linear(layer, many), layer(many))
         assert cpu_ops._packed_weights.get() is None
 
-    def test_weights_changed_between_calls_are_seen(self):
+    def test_weights_may_change_between_calls(self):
         model = tiny_model().to(torch.bfloat16)
         options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
         source = tokens(2, 5)

@@ -125,7 +125,7 @@ class TestLayers:
                 layer.fc2.bias.fill_(1.0)
             states = encoder.layers[0](torch.zeros(1, 200, 16))
         assert 0.45 < (first == 0).float().mean() < 0.55
-        # Attention gives 0 and feed-forward 1, which dropout makes 0 or 2.
+        # Attention gives 0 and feed-forward 1, which becomes 0 or 2 by dropout.
         assert set(states.unique().tolist()) == {0.0, 2.0}
 
 
@@ -183,9 +183,9 @@ class TestEmbeddings:
         batch = {"input_ids": tokens(1, 3), "output_hidden_states": True}
         scaled, plain = (tiny_model(scale_embedding=scale).model.encoder for scale in (True, False))
         raw = plain.embed_tokens(batch["input_ids"])
-        places = sinusoids(torch.arange(3), 16, "interleaved")
-        close(scaled(**batch).hidden_states[0], raw * 16**0.5 + places)
-        close(plain(**batch).hidden_states[0], raw + places)
+        positions = sinusoids(torch.arange(3), 16, "interleaved")
+        close(scaled(**batch).hidden_states[0], raw * 16**0.5 + positions)
+        close(plain(**batch).hidden_states[0], raw + positions)
 
 
 class TestDecoding:
@@ -287,7 +287,7 @@ class TestRowsPerSource:
         close(stepped, copied[:, 1:])
 
     def test_flash_attention_gets_a_source_per_row(self, monkeypatch):
-        """It would take the source's mask for one of the queries; a stand-in sees what it would be given."""
+        """It would apply the source's mask to one of the queries."""
         model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
         expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
         monkeypatch.setattr(modeling_vanilla_transformer, "is_flash_attention_requested", lambda config: True)
@@ -321,7 +321,7 @@ class TestInputsAndOutputs:
         for weights in (*outputs.encoder_attentions, *outputs.cross_attentions):
             close(weights.sum(-1), torch.ones(weights.shape[:-1]))
             assert (weights[1, :, :, 4:] == 0).all()
-        # The second row's leading padding sees nothing at all, and its weights mean nothing.
+        # The second row's leading padding has no visible keys, and its weights are meaningless.
         assert all((weights[0].triu(1) == 0).all() for weights in outputs.decoder_attentions)
         close(outputs.encoder_hidden_states[-1], outputs.encoder_last_hidden_state, 0)
         close(outputs.decoder_hidden_states[-1] @ model.lm_head.weight.T, outputs.logits)
@@ -416,7 +416,7 @@ class TestInputsAndOutputs:
 
 
 class TestCheckpointingAndCompilation:
-    # Its new name is not in all releases that this package supports.
+    # The oldest supported transformers lacks its successor.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_gradient_checkpointing_changes_no_gradient(self, use_reentrant):
@@ -435,7 +435,7 @@ class TestCheckpointingAndCompilation:
         assert len(passes) == 1
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         again, actual = step()
-        # One pass forward, and one more while going back.
+        # One forward pass, and one recomputation in the backward pass.
         assert len(passes) == 3
         close(again, loss)
         close_gradients(actual, expected)
@@ -460,7 +460,7 @@ class TestCheckpointingAndCompilation:
 
 
 class LossModel(nn.Module):
-    """Takes tensors alone, as `torch.export` wants."""
+    """Takes only tensors, for `torch.export`."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -471,7 +471,7 @@ class LossModel(nn.Module):
 
 
 class TestTransforms:
-    """What `torch.func` and fake tensors make of the model is what calling it gives."""
+    """`torch.func`, fake tensors and `torch.export` give the same results as a call."""
 
     @staticmethod
     def loss_of(model: nn.Module, **options: Any) -> Callable[..., Tensor]:
@@ -487,7 +487,7 @@ class TestTransforms:
         labels[1, :2], labels[2, 3] = -100, -100
         return tokens(3, 5), labels
 
-    # PyTorch's fused attention of several examples at once is a loop over them.
+    # PyTorch's fused attention loops over the examples under vmap.
     @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
     @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
     @pytest.mark.parametrize("kind", ["vmap(grad)", "grad", "jacrev"])
@@ -505,11 +505,11 @@ class TestTransforms:
             model(input_ids=source[row : row + 1], labels=labels[row : row + 1], smoothing=0.1).loss.backward()
             close_gradients({name: grad[row] for name, grad in found.items()}, gradients(model))
 
-    # PyTorch's own rules of such derivatives are made by what it has deprecated.
+    # PyTorch builds its forward-mode rules by deprecated functions.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
     @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
     def test_forward_mode_derivatives(self, skip_logits):
-        # PyTorch has none of its fused attention.
+        # PyTorch's fused attention has no forward-mode derivative.
         model, (source, labels) = one_layer_model(attn_implementation="eager"), self.batch()
         loss = self.loss_of(model, skip_logits=skip_logits)
         parameters = {name: weight.detach() for name, weight in model.named_parameters()}
@@ -543,17 +543,20 @@ class TestTransforms:
         close(exported(source, labels), model(input_ids=source, labels=labels).loss)
 
 
-def test_every_weight_gets_a_gradient():
-    """A weight that no output depends on would be trained by nobody."""
-    builds: list[Callable[[], nn.Module]] = [
-        lambda: tiny_model(),
-        lambda: tiny_model(norm_position="pre", attention_bias=True, lm_head_bias=True),
-        lambda: tiny_model(**VOCABULARIES["separate"], position_embedding_type="learned"),
-    ]
-    for build in builds:
-        model = build()
-        model(input_ids=tokens(2, 5), labels=tokens(2, 4)).loss.backward()
-        for name, parameter in model.named_parameters():
-            # A bias on all keys alike does not change a softmax.
-            if not name.endswith("k_proj.bias"):
-                assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_position": "pre", "attention_bias": True, "lm_head_bias": True},
+        {**VOCABULARIES["separate"], "position_embedding_type": "learned"},
+    ],
+    ids=["paper", "pre-norm with biases", "separate vocabularies, learned positions"],
+)
+def test_every_weight_gets_a_gradient(changes):
+    """A weight without influence on the loss would never be trained."""
+    model = tiny_model(**changes)
+    model(input_ids=tokens(2, 5), labels=tokens(2, 4)).loss.backward()
+    for name, parameter in model.named_parameters():
+        # A bias common to all keys does not change a softmax.
+        if not name.endswith("k_proj.bias"):
+            assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
