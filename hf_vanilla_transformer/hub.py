@@ -153,7 +153,7 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder} holds no README.md, the model's card; write one, e.g. like those in model_cards/")
+        raise ValueError(f"{folder} holds no README.md, the model's card; write one; training writes it by itself")
     if (model_type := read_json_object(folder / "config.json", SAVE_AGAIN).get("model_type")) != MODEL_TYPE:
         raise ValueError(
             f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it with its own class"

@@ -43,7 +43,9 @@ class BestCheckpointLocation(TrainerCallback):
         if not weights_fault(best):
             state.best_model_checkpoint = str(best)
         elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
-            logger.warning(f"{state.best_model_checkpoint} was the best, but {fault}: the best is sought anew")
+            logger.warning(
+                f"{state.best_model_checkpoint} was the best, but {fault}; later evaluations choose another"
+            )
             state.best_model_checkpoint = state.best_metric = state.best_global_step = None
 
 

@@ -82,7 +82,7 @@ def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
 def expire_incomplete_checkpoints(run_dir: str | Path) -> None:
     """Backdate incomplete checkpoints, so that `Trainer`, which rotates by date, deletes them first.
 
-    Their own date is that of the kill, during either saving or deletion.
+    Their own date is that of the kill that interrupted their saving or deletion.
     """
     for checkpoint in _checkpoints(run_dir):
         if checkpoint_fault(checkpoint):

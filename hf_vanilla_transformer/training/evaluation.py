@@ -26,7 +26,7 @@ SAMPLE_TRANSLATIONS = 10
 def training_results(
     trainer: VanillaTransformerTrainer, metrics: dict[str, float], ids: TokenizedSplits
 ) -> TrainingResults:
-    """Summarize the training that has ended, all of its sessions together.
+    """Summarize a finished training over all of its sessions.
 
     Args:
         trainer: Trainer of the last session.
@@ -56,7 +56,7 @@ def choose_model(
 ) -> ModelChoice:
     """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
-    Equal scores, or no validation pairs, decide for the average.
+    The average wins ties, and runs without validation pairs.
     """
     models = {"trained": load_model(args.output_dir)}
     number, averaged = args.average_last_checkpoints, None

@@ -48,7 +48,7 @@ STREAM_EVALUATIONS = 20
 
 @dataclass(frozen=True)
 class TextSplits:
-    """Sentence pairs; those for evaluation are in memory even if the training pairs are streamed."""
+    """Sentence pairs; only the training pairs may be a stream."""
 
     train: datasets.Dataset | datasets.IterableDataset
     validation: datasets.Dataset | None = None
@@ -89,7 +89,7 @@ def set_up(
 ) -> Experiment:
     """Read the data, train or load the tokenizer, build or load the model, and make the trainer.
 
-    Of several processes the first one does it first; the others then read its caches.
+    The first process does so before the others, which then read its caches.
 
     Args:
         model_args: Model and tokenizer.
@@ -374,4 +374,13 @@ def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str]) -> 
     return score
 
 
-__all__ = ["METRICS", "Experiment", "TextSplits", "TokenizedSplits", "check_arguments", "set_up"]
+__all__ = [
+    "METRICS",
+    "Experiment",
+    "TextSplits",
+    "TokenizedSplits",
+    "check_arguments",
+    "set_up",
+    "use_preset_smoothing",
+    "vocabulary_sizes",
+]

@@ -17,7 +17,7 @@ import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto
 from processes import leave
 
 STEPS, RATE = 3, 0.05
-# As our trainer takes the loss.
+# As our trainer computes the loss.
 TRAINING = {"smoothing": 0.1, "skip_logits": True}
 
 
@@ -47,7 +47,7 @@ def train(model, rank: int = 0, world: int = 1) -> list[float]:
     for batch in batches():
         count = batch["labels"].ne(-100).sum()
         loss = model(**part(batch, rank, world), num_items_in_batch=count, **TRAINING).loss
-        # The gradients of the processes are averaged, where their sum is wanted.
+        # DDP and FSDP average gradients; this makes it their sum.
         (loss * world).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -59,7 +59,7 @@ def train(model, rank: int = 0, world: int = 1) -> list[float]:
 
 
 def fsdp2(folder: Path) -> dict:
-    """Train with every layer's weights, gradients and optimizer state dealt out to the processes."""
+    """Train with the weights, gradients and optimizer state of every layer sharded."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.train()
@@ -78,7 +78,7 @@ def fsdp2(folder: Path) -> dict:
 
 
 def fsdp2_by_plan(folder: Path) -> dict:
-    """Load a model sharded by its own plan, train it, decode with it, and save it whole."""
+    """Load a model sharded by its own plan, train it, decode with it, and save it unsharded."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=world))
     model.train()
@@ -92,7 +92,7 @@ def fsdp2_by_plan(folder: Path) -> dict:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the parts of all processes."""
+    """Gather the shards of a tensor."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -102,7 +102,7 @@ def source_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def tensor_parallel(folder: Path) -> dict:
-    """Decode and take a gradient with heads and feed-forward units dealt out to the processes."""
+    """Decode and compute a gradient with heads and feed-forward units sharded."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, tp_plan="auto")
     layer = model.model.encoder.layers[0]
     shares = [layer.self_attn.q_proj.weight, layer.self_attn.out_proj.weight, layer.fc1.weight, layer.fc2.weight]

@@ -1,4 +1,4 @@
-"""Two processes against one: the same losses, weights and outputs, however the work is dealt out."""
+"""Two processes against one: the same losses, weights and outputs, however the model is sharded."""
 
 import gc
 import json
