@@ -1,4 +1,4 @@
-"""One trained model by four ways: as it is, by CTranslate2, as MarianMTModel, and imported from Marian again."""
+"""A trained model, its CTranslate2 and Marian exports, and the model converted back from Marian agree."""
 
 import pytest
 from transformers import MarianMTModel
@@ -14,7 +14,7 @@ from translators import trained
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_four_translations_of_100_sentences(tmp_path):
+def test_translations_of_100_sentences_agree(tmp_path):
     pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
     corpus = load_toy_corpus(20_000, num_validation=10, num_test=100)
     sources, targets = (corpus["train"][side][:] for side in ("source", "target"))
@@ -26,19 +26,18 @@ def test_four_translations_of_100_sentences(tmp_path):
     export_model(tmp_path / "model", "ctranslate2", tmp_path / "ctranslate2")
     export_model(tmp_path / "model", "marian", tmp_path / "marian")
     convert_checkpoint(tmp_path / "marian", tmp_path / "back")
-    ways = {
-        "as it is": load(tmp_path / "model"),
+    models = {
+        "original": load(tmp_path / "model"),
         "CTranslate2": load_ctranslate2(tmp_path / "ctranslate2"),
         "Marian": load(tmp_path / "marian"),
-        "and back": load(tmp_path / "back"),
+        "converted back": load(tmp_path / "back"),
     }
-    assert isinstance(ways["Marian"][0], MarianMTModel)
-    found = {
-        way: [rows[0].text for rows in translate(*loaded, corpus["test"]["source"][:])] for way, loaded in ways.items()
-    }
-    references = corpus["test"]["target"][:]
-    right = sum(text == reference for text, reference in zip(found["as it is"], references, strict=True))
-    # A model that says the same of every sentence would prove nothing.
-    assert right >= 20 and len(set(found["as it is"])) > 90
-    for way, texts in found.items():
-        assert texts == found["as it is"], way
+    assert isinstance(models["Marian"][0], MarianMTModel)
+    sources, references = (corpus["test"][side][:] for side in ("source", "target"))
+    translations = {name: [rows[0].text for rows in translate(*loaded, sources)] for name, loaded in models.items()}
+    original = translations["original"]
+    # A model with one answer for every sentence would prove nothing.
+    assert len(set(original)) > 90
+    assert sum(text == reference for text, reference in zip(original, references, strict=True)) >= 20
+    for name, texts in translations.items():
+        assert texts == original, name

@@ -1,4 +1,4 @@
-"""What `from_pretrained` and `save_pretrained` promise: placement, types, shards, variants, mismatches, ties."""
+"""`from_pretrained` and `save_pretrained`: devices, dtypes, shards, variants, mismatches, tied weights."""
 
 import json
 from copy import deepcopy
@@ -54,7 +54,7 @@ def test_attn_implementation(implementation, tmp_path):
     tiny_model().save_pretrained(tmp_path)
     loaded = load(tmp_path, attn_implementation=implementation)
     assert loaded.config._attn_implementation == implementation
-    # What a token of padding sees, and with it what it predicts, is nobody's business.
+    # The predictions of padding tokens are undefined.
     real = batch_with_padding()["decoder_attention_mask"].bool()
     close(logits(loaded)[real], logits(tiny_model())[real])
 
@@ -69,7 +69,7 @@ class TestPlacement:
         close(logits(loaded), logits(model), 0)
 
     def test_layers_on_disk(self, changes, tmp_path):
-        """A machine without an accelerator may keep what does not fit into memory on disk."""
+        """Without an accelerator, layers that do not fit into memory can stay on disk."""
         model = tiny_model(**changes)
         model.save_pretrained(tmp_path / "model")
         kept = ("embed_tokens", "embed_positions", "layer_norm")
@@ -79,13 +79,13 @@ class TestPlacement:
         device_map |= {f"model.{layer}": "disk" for layer in on_disk}
         loaded = load(tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload")
         assert all(p.is_meta for p in loaded.model.encoder.layers[1].parameters())
-        # Layers with hooks take the plain product, which some processors round otherwise.
+        # Layers with hooks use the standard product, which rounds differently on some processors.
         close(logits(loaded), logits(model))
 
-    def test_as_little_memory_as_is_given(self, changes, tmp_path):
+    def test_max_memory(self, changes, tmp_path):
         model = tiny_model(**changes)
         model.save_pretrained(tmp_path / "model")
-        # The embeddings, which several modules may share, and a layer fit; all layers do not.
+        # The embeddings, possibly shared, and one layer fit; all layers do not.
         options = {"device_map": "auto", "max_memory": {"cpu": 32_000}, "offload_folder": tmp_path / "offload"}
         loaded = load(tmp_path / "model", **options)
         assert {"cpu", "disk"} == {str(place) for place in loaded.hf_device_map.values()}
@@ -131,7 +131,7 @@ class TestFiles:
         stored = load_file(tmp_path / "model.safetensors")
         assert sum(tensor.numel() for tensor in stored.values()) == model.num_parameters()
 
-    def test_format_is_said(self, tmp_path):
+    def test_safetensors_metadata(self, tmp_path):
         tiny_model().save_pretrained(tmp_path)
         with safe_open(tmp_path / "model.safetensors", "pt") as file:
             assert file.metadata()["format"] == "pt"
@@ -139,7 +139,7 @@ class TestFiles:
 
 
 class TestMismatches:
-    def test_another_vocabulary_raises_or_starts_anew(self, tmp_path):
+    def test_another_vocabulary_raises_or_is_initialized(self, tmp_path):
         model = tiny_model()
         model.save_pretrained(tmp_path)
         bigger = {"vocab_size": VOCABULARY + 5, "decoder_vocab_size": VOCABULARY + 5}
@@ -154,7 +154,7 @@ class TestMismatches:
         same = loaded.model.decoder.layers[0].fc1.weight
         close(same, model.model.decoder.layers[0].fc1.weight, 0)
 
-    def test_missing_weights_are_told_and_initialised(self, tmp_path):
+    def test_missing_weights_are_reported_and_initialized(self, tmp_path):
         model = tiny_model(**VOCABULARIES["separate"])
         model.model.save_pretrained(tmp_path)
         loaded, info = load(tmp_path, output_loading_info=True, lm_head_bias=True)
@@ -162,7 +162,7 @@ class TestMismatches:
         close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
         assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
 
-    def test_more_layers_than_stored_are_told(self, tmp_path):
+    def test_missing_layers_are_reported(self, tmp_path):
         tiny_model().save_pretrained(tmp_path)
         _, info = load(tmp_path, encoder_layers=3, output_loading_info=True)
         assert {name.split(".")[3] for name in info["missing_keys"]} == {"2"}
@@ -171,7 +171,7 @@ class TestMismatches:
 
 
 @EVERY_SHAPE
-def test_generation_settings_travel_with_the_model(changes, tmp_path):
+def test_generation_settings_are_saved_with_the_model(changes, tmp_path):
     model = tiny_model(**changes)
     model.generation_config.update(num_beams=3, length_penalty=0.6, max_new_tokens=5)
     model.save_pretrained(tmp_path)
@@ -181,7 +181,7 @@ def test_generation_settings_travel_with_the_model(changes, tmp_path):
     assert torch.equal(loaded.generate(source), model.generate(source))
 
 
-def test_every_copy_of_a_model_is_its_own():
+def test_copies_are_independent():
     model = tiny_model()
     copy = deepcopy(model)
     assert copy.lm_head.weight is copy.model.encoder.embed_tokens.weight is not model.lm_head.weight
@@ -189,7 +189,7 @@ def test_every_copy_of_a_model_is_its_own():
     assert model.lm_head.weight.abs().sum() > 0
 
 
-def test_a_model_starts_on_the_meta_device_without_memory():
+def test_the_meta_device_takes_no_memory():
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(tiny_config())
     assert model.num_parameters() == tiny_model().num_parameters()

@@ -9,7 +9,7 @@ from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from tiny import VOCABULARIES, close, close_gradients, gradients, tiny_model
+from tiny import VOCABULARIES, close, close_gradients, gradients, one_layer_model
 from translators import ENGLISH, build
 
 exporters = pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
@@ -25,7 +25,7 @@ SHAPES = {
 }
 SEVERAL = {"norm_position": "pre", "position_embedding_type": "learned", **VOCABULARIES["separate"]}
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
-# Each takes seconds; what is not slow has every property once.
+# Each takes seconds; the fast ones cover every property once.
 ATTENTION_AND_SHAPES = pytest.mark.parametrize(
     ("attention", "changes"),
     [
@@ -41,7 +41,7 @@ ATTENTION_AND_SHAPES = pytest.mark.parametrize(
 )
 EXPORTERS = {"dynamo": (DynamoExporter, DynamoConfig, 1e-5), "onnx": (OnnxExporter, OnnxConfig, 1e-4)}
 
-# Warnings of torch, onnxscript and onnxruntime about themselves, and about missing libraries.
+# torch, onnxscript and onnxruntime warn about their own code and about missing libraries.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -49,13 +49,8 @@ pytestmark = [
 ]
 
 
-def shallow_model(**changes):
-    """One layer a side: tracing takes time for every layer, and they are alike."""
-    return tiny_model(encoder_layers=1, decoder_layers=1, **changes)
-
-
 def inputs(rows, source, target=None, vocabulary=40, seed=1):
-    """Inputs of so many rows and tokens, the last row of the source padded."""
+    """Inputs whose last source is padded."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(length):
@@ -68,7 +63,7 @@ def inputs(rows, source, target=None, vocabulary=40, seed=1):
 
 
 def run_graph(exported, given):
-    """Return the logits that an export gives, by the interface of the release that made it."""
+    """Return an exported graph's logits, by the interface of the release that made it."""
     given = copy.deepcopy(given)
     if hasattr(exported, "components"):
         return exported(**given).logits
@@ -91,7 +86,7 @@ class TestExporters:
 
     def check(self, kind, changes, attention):
         exporter, config, tolerance = EXPORTERS[kind]
-        model = shallow_model(**changes)
+        model = one_layer_model(**changes)
         model.set_attn_implementation(attention)
         exported = exporter().export(model, inputs(3, 6, 5), config(dynamic=True))
         for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
@@ -108,7 +103,7 @@ class TestExporters:
         if not hasattr(exporters, "ExportedModel"):
             pytest.skip("this release of transformers exports single stages only")
         exporter, config, _ = EXPORTERS[kind]
-        model, settings = shallow_model(), None
+        model, settings = one_layer_model(), None
         if cache:
             settings = GenerationConfig(
                 **{**model.generation_config.to_diff_dict(), "cache_implementation": cache, "max_cache_len": 16}
@@ -127,7 +122,7 @@ class TestExporters:
 @pytest.mark.parametrize("kind", EXPORTERS)
 @pytest.mark.parametrize("name", ["shared", "pair", "learned"])
 def test_greedy_translations_are_those_of_generate(kind, name, tmp_path):
-    """An encoder and a decoder with its cache, exported and run in turn; as ONNX graphs, also saved and loaded."""
+    """Export encoder and decoder with its cache, and run them in turn; ONNX graphs are also saved and loaded."""
     if not hasattr(exporters, "ExportedModel"):
         pytest.skip("this release of transformers has no runners for what it exports")
     exporter, config, tolerance = EXPORTERS[kind]
@@ -145,7 +140,7 @@ def test_greedy_translations_are_those_of_generate(kind, name, tmp_path):
         encoder, stages = load(tmp_path / "encoder"), load(tmp_path / "decoder")
     decoder = stages.runners["decode"]
 
-    # Fewer sentences than were there to export by.
+    # Fewer sentences than at export.
     for rows in (slice(0, 5), slice(0, 2)):
         part = {column: value[rows] for column, value in source.items()}
         states = encoder(**part).last_hidden_state
@@ -165,7 +160,7 @@ def test_greedy_translations_are_those_of_generate(kind, name, tmp_path):
 
 
 def filled_cache(model, states):
-    """Return a cache with the encoder's keys and values, and no token yet, as the exported decoder takes it."""
+    """Return the exported decoder's first cache: the encoder's keys and values, and no target token."""
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     for place, layer in enumerate(model.model.decoder.layers):
         attention = layer.encoder_attn
@@ -186,11 +181,11 @@ class TestTorchExport:
         [(True, True), (False, True), (False, False), pytest.param(True, False, marks=pytest.mark.slow)],
     )
     def test_one_graph_for_all_shapes(self, strict, labelled):
-        model = shallow_model()
+        model = one_layer_model()
         given = inputs(3, 6, 5)
         if labelled:
             given["labels"] = given.pop("decoder_input_ids")
-        # A graph has the positions of the model's table; a single token is another graph.
+        # A graph is limited to the cached positions; a single token needs another graph.
         rows, source, target = Dim("rows", min=2), Dim("source", min=2, max=32), Dim("target", min=3, max=32)
         shapes = {name: {0: rows, 1: source} for name in ("input_ids", "attention_mask")}
         shapes |= {name: {0: rows, 1: target} for name in given if name not in shapes}
@@ -224,7 +219,7 @@ class TestCompile:
             graphs.append(graph)
             return graph.forward
 
-        model = shallow_model(**changes)
+        model = one_layer_model(**changes)
         compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
         with torch.no_grad():
             for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
@@ -236,7 +231,7 @@ class TestCompile:
         [{}, pytest.param({"smoothing": 0.1}, marks=pytest.mark.slow), {"smoothing": 0.1, "skip_logits": True}],
     )
     def test_training_step(self, options):
-        model = shallow_model(dropout=0.1).train()
+        model = one_layer_model(dropout=0.1).train()
         model.config.dropout = 0.0
         given = inputs(3, 6, 5)
         given["labels"] = given.pop("decoder_input_ids")
@@ -250,7 +245,7 @@ class TestCompile:
         close_gradients(gradients(model), expected)
 
     def test_dropout_is_compiled_too(self):
-        model = shallow_model(dropout=0.5).train()
+        model = one_layer_model(dropout=0.5).train()
         given = inputs(3, 6, 5)
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         first, second = (compiled(**given, use_cache=False).logits for _ in range(2))
@@ -259,7 +254,7 @@ class TestCompile:
     @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++, which is not here")
     def test_inductor(self):
-        model, given = shallow_model(), inputs(3, 6, 5)
+        model, given = one_layer_model(), inputs(3, 6, 5)
         given["labels"] = given.pop("decoder_input_ids")
         loss = model(**given).loss
         loss.backward()
