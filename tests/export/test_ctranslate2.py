@@ -5,7 +5,7 @@ import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.export.ctranslate2 import ACTIVATIONS, equalize_layers, vocabularies, write_ctranslate2
-from tiny import VOCABULARIES, close, tiny_model, tokens
+from tiny import VOCABULARIES, close, perturbed_model, tiny_model, tokens
 from translators import PAIR, SHARED
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
@@ -26,15 +26,6 @@ SHAPES = {
     **{f"vocabularies {name}": changes for name, changes in VOCABULARIES.items()},
     **{name: {"activation_function": name} for name in ACTIVATIONS},
 }
-
-
-def perturbed_model(**changes):
-    """Return a tiny model with no weight at its initial value, so that none can be left out unnoticed."""
-    model = tiny_model(**changes)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.2)
-    return model
 
 
 def write_and_load(model, folder, quantization="float32", **options):

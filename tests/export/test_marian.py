@@ -1,4 +1,4 @@
-"""Our models as Marian's: the same logits and translations by `MarianMTModel`, and back again."""
+"""Export to Marian: equal logits and translations by `MarianMTModel`, and converted back."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.export.marian import write_marian
-from tiny import BASELINES_DECODE_CORRECTLY, VOCABULARIES, close, tiny_model
+from tiny import BASELINES_DECODE_CORRECTLY, VOCABULARIES, close, perturbed_model, tiny_model
 
 CASES = {
     "paper": {},
@@ -20,16 +20,6 @@ CASES = {
 }  # fmt: skip  # one field after the other
 
 
-def shaken_model(**changes):
-    """Random biases and norms too, so that none of them is 0 or 1."""
-    model = tiny_model(**changes)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    model.generation_config.update(max_length=12, num_beams=3, length_penalty=0.6)
-    return model
-
-
 def batch(padding):
     source = torch.randint(4, 40, (4, 7))
     mask = (torch.arange(7)[None] < torch.tensor([[7], [4], [2], [5]])).long()
@@ -38,7 +28,8 @@ def batch(padding):
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
-    model = shaken_model(**changes)
+    model = perturbed_model(0.3, **changes)
+    model.generation_config.update(max_length=12, num_beams=3, length_penalty=0.6)
     source, target = batch(model.config.pad_token_id), torch.randint(4, 40, (4, 5))
     write_marian(model, tmp_path / "marian")
     convert_checkpoint(tmp_path / "marian", tmp_path / "back")

@@ -57,6 +57,15 @@ def randomize(module: nn.Module) -> None:
         nn.init.normal_(parameter, std=0.3)
 
 
+def perturbed_model(scale: float = 0.2, **changes: Any) -> VanillaTransformerForConditionalGeneration:
+    """Return a tiny model without weights of 0 or 1, so that none can be left out unnoticed."""
+    model = tiny_model(**changes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * scale)
+    return model
+
+
 def tokens(rows: int, length: int) -> Tensor:
     return torch.randint(4, VOCABULARY, (rows, length))
 

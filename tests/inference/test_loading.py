@@ -1,4 +1,4 @@
-"""`load_model` and `load_tokenizer`: whole, or refused in one line that names the fault, at once."""
+"""Strict loading: complete models load silently, others are refused in one line that names the fault."""
 
 import io
 import json

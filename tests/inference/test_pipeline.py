@@ -1,4 +1,4 @@
-"""`pipeline("translation")` against `generate()`, for all that a model, an input or a call may be."""
+"""The translation pipeline against `generate()`: inputs, outputs, languages, loading."""
 
 import logging
 

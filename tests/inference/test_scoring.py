@@ -1,4 +1,4 @@
-"""Scores against `generate()`'s own, against one pair at a time, and what cannot be scored."""
+"""Scores against those of `generate()`, with and without batches, and refusals."""
 
 import math
 

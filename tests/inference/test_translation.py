@@ -105,7 +105,7 @@ def teacher_forced_scores(model, sources, sequences, length_penalty):
             log_probs = model(input_ids=source, decoder_input_ids=ids[:, :-1]).logits.log_softmax(-1)
         total = log_probs.gather(2, ids[:, 1:, None]).sum().item()
         scores.append(total / (ids.shape[1] - 1) ** length_penalty)
-    assert finished == {True, False}, "outputs that ended and outputs that were cut"
+    assert finished == {True, False}, "outputs that ended and outputs that were truncated"
     return scores
 
 
