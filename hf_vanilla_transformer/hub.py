@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
+from .errors import one_line
 from .files import read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
 from .model.tokenization_vanilla_transformer import (
@@ -134,14 +135,15 @@ def publish(
 def _explain(error: BaseException, repo_id: str) -> str:
     """Describe what went wrong with the Hub, and the remedy."""
     if isinstance(error, HFValidationError):
-        return f"`repo_id` {repo_id} is not the name of a repository: {error}"
+        return f"`repo_id` {repo_id} is not the name of a repository: {one_line(error)}"
     if isinstance(error, HfHubHTTPError):
         status = getattr(error.response, "status_code", 0)
-        return f"the Hub answers {status} for {repo_id}: {error}; {REMEDIES.get(status, 'try again later')}"
+        return f"the Hub answers {status} for {repo_id}: {one_line(error)}; {REMEDIES.get(status, 'try again later')}"
     if isinstance(error, (HTTPError, OSError)):
-        return f"the Hub cannot be reached: {error}"
+        return f"the Hub cannot be reached: {one_line(error)}"
     # Failures in the thread that uploads a single large file come wrapped.
-    return f"{error} {_explain(error.__cause__, repo_id)}" if error.__cause__ else f"{error}; try again later"
+    message = one_line(error)
+    return f"{message} {_explain(error.__cause__, repo_id)}" if error.__cause__ else f"{message}; try again later"
 
 
 def _check_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from .errors import one_line
 from .files import read_json_object
 
 
@@ -12,7 +13,7 @@ def check_safetensors(file: Path, remedy: str) -> None:
     try:
         safe_open(file, framework="pt")
     except SafetensorError as error:
-        raise ValueError(f"{file} is damaged ({error}); {remedy}") from error
+        raise ValueError(f"{file} is damaged ({one_line(error)}); {remedy}") from error
 
 
 def read_shard_index(index: Path, remedy: str) -> dict[str, str]:

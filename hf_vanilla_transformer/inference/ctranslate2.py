@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
+from ..errors import one_line
 from .loading import load_tokenizer
 from .translation import LENGTH_BOUNDS
 
@@ -150,7 +151,7 @@ class CTranslate2Model(nn.Module):
             self._source_tokens, self._target_tokens = _read_vocabularies(folder)
         except (KeyError, ValueError, OSError) as error:
             raise ValueError(
-                f"{folder} is not a complete export of `export_model` ({error}); export the model again"
+                f"{folder} is not a complete export of `export_model` ({one_line(error)}); export the model again"
             ) from error
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
 
@@ -247,7 +248,7 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
             intra_threads=torch.get_num_threads(),
         )
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {error}") from error
+        raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {one_line(error)}") from error
 
 
 def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:

@@ -150,7 +150,7 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
     except (HTTPError, OSError) as error:
         cached = try_to_load_from_cache(str(name), CONFIG_NAME)
         if cached is None:
-            raise ValueError(f"there is no such folder, and the Hub cannot be reached: {error}") from error
+            raise ValueError(f"there is no such folder, and the Hub cannot be reached: {one_line(error)}") from error
         # Not a path if the cache records that the repository has no such file, as for a tokenizer alone.
         if isinstance(cached, str):
             logger.warning_once(f"{name}: the Hub cannot be reached, so the cached copy is used")

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..errors import one_line
 from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -70,7 +71,7 @@ def load(
         # PreTrainedModel hides the type of `to`.
         return cast(Any, model).to(target), tokenizer
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"`device` {target} cannot be used: {error}") from error
+        raise ValueError(f"`device` {target} cannot be used: {one_line(error)}") from error
 
 
 def translate(
