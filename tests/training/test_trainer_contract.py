@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import peft
@@ -357,7 +358,7 @@ leave()
 )
 def test_two_processes_train_and_predict_as_one(way, tmp_path):
     script, model = tmp_path / "train.py", tiny_model()
-    script.write_text(TWO_PROCESSES)
+    script.write_text(f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n{TWO_PROCESSES}")
     model.save_pretrained(tmp_path / "base")
     run_in_two(script, tmp_path, way.split()[0], *KINDS)
     for kind in KINDS:
