@@ -64,21 +64,25 @@ class OneLineParser(argparse.ArgumentParser):
         """Return the help text of an option that only --help-all shows."""
         return text if self.shows_all else argparse.SUPPRESS
 
-    def add_help_options(self, short: bool = True) -> None:
-        """Add --help and, for a parser with a short and a long help, --help-all."""
+    def add_help_options(self) -> None:
+        """Add --help and --help-all, after all other options."""
         group = self.add_argument_group("help")
-        group.add_argument(
-            "-h", "--help", action="help", help="Show the main options." if short else "Show this help."
-        )
-        if short:
-            group.add_argument(HELP_ALL, action="help", help="Show all options.")
+        group.add_argument("-h", "--help", action="help", help="Show the main options.")
+        group.add_argument(HELP_ALL, action="help", help="Show all options.")
 
     def format_help(self) -> str:
-        required = (action for action in self._actions if action.required and action.option_strings)
-        words = [f"{action.option_strings[0]} {action.metavar or action.dest.upper()}" for action in required]
-        self.usage = self.usage or " ".join(["%(prog)s", *words, "[options]"])
+        if not self.usage:
+            required = [
+                f"{action.option_strings[0]} {action.metavar or action.dest.upper()}"
+                if action.option_strings
+                else str(action.metavar or action.dest)
+                for action in self._actions
+                if action.required
+            ]
+            self.usage = " ".join(["%(prog)s", *required, "[options]"])
         if self.shows_all and self.more_description:
             self.description = f"{self.description}{self.more_description()}"
+            self.more_description = None
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -150,7 +154,8 @@ def dataclass_parser(kinds: Iterable[Any], description: str | None) -> OneLinePa
     """Return a parser of the fields of several dataclasses, with a group of the help for each."""
     parser = OneLineParser(description=description)
     for kind in kinds:
-        add_fields(parser, kind, {}, f"{kind.__name__.removesuffix('Arguments')} options".capitalize())
+        # LabelledTextArguments: "labelled text arguments".
+        add_fields(parser, kind, {}, re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower())
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
     return parser
 
