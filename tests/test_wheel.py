@@ -112,5 +112,7 @@ def test_every_command_outside_the_checkout(environment: Environment) -> None:
         environment.command("export --model model --to ctranslate2 --output_dir ct2")
         environment.command("translate --backend ctranslate2 --model ct2 --input test.en --output test.ct2")
         assert (environment.folder / "test.ct2").read_text().count("\n") == 6
-    corpus = f"from {PACKAGE}.data.toy_corpus import load_toy_corpus; print(len(load_toy_corpus(9)['train']))"
-    assert environment.run("python", "-c", corpus) == "9\n"
+    corpus = (
+        f"from {PACKAGE}.data.toy_corpus import load_toy_corpus; print(len(load_toy_corpus(500, num_test=9)['train']))"
+    )
+    assert environment.run("python", "-c", corpus) == "500\n"
