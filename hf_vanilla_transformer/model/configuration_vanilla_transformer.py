@@ -4,7 +4,6 @@ import copy
 import difflib
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional, TypeVar, get_args, get_origin
 
@@ -26,12 +25,11 @@ SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
 # `AutoTokenizer.from_pretrained` passes its arguments to the configuration too; these resemble our `..._token_id`.
 TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
 
-
 T = TypeVar("T")
 
 
 class DerivedField(Generic[T]):
-    """Descriptor of a field that follows other fields while it is None: stores and saves None, reads as the value."""
+    """Descriptor of a field that, while None, derives its value from others; it stores and saves None."""
 
     def __init__(self, derive: Callable[[Any], Any]):
         self.derive = derive
@@ -43,15 +41,18 @@ class DerivedField(Generic[T]):
         value: Any = None
         # Read from the class, a field gives its default.
         if config is not None and (value := vars(config).get(self.name)) is None:
-            # `validate` names an impossible field; until then the configuration can still be printed.
-            with suppress(TypeError, ZeroDivisionError):
+            try:
                 value = self.derive(config)
+            except (TypeError, ZeroDivisionError):
+                # `validate` names the impossible field; until then the configuration can still be printed.
+                value = None
         return value
 
     def __set__(self, config: Any, value: T | None) -> None:
         vars(config)[self.name] = value
 
 
+# Type checkers see the descriptor, whose value is never None once valid; checks at run time see what is stored.
 if TYPE_CHECKING:
     Derived = DerivedField
 else:
