@@ -1,14 +1,18 @@
 """Every command of the README runs as printed, long ones cut short."""
 
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from hf_vanilla_transformer.cli.main import main
 from paths import ROOT
 from reviewers import save_bert, save_reviews
 from source_models import TorchNN
@@ -17,9 +21,13 @@ from translators import build
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Added to a command of the README so that it ends in seconds.
+TRAINING = (
+    "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32 "
+    "--vocab_size 300 --max_steps 2 --max_tokens 512 --final_num_beams 1 --use_cpu"
+)
 CUT_SHORT = {
-    "train_translation.py": "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32 "
-    "--vocab_size 300 --max_steps 2 --max_tokens 512 --final_num_beams 1 --use_cpu",
+    "train_translation.py": TRAINING,
+    "train": TRAINING,
     "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
     "--validation_split_size 4",
     "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
@@ -44,6 +52,21 @@ def run(command: list[str], folder: Path) -> None:
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
 
 
+def run_here(command: list[str]) -> None:
+    """Run a program in this process, as Python would; it saves the seconds of its imports."""
+    program = command[1:] if command[0] == "python" else command
+    name = Path(program[0]).name
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        added = CUT_SHORT.get(name if command[0] == "python" else program[1], "")
+        patch.setattr(sys, "argv", [*program, *added.split()])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        if command[0] == "python":
+            runpy.run_path(program[0], run_name="__main__")
+        else:
+            main()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the README assumes it: the scripts, and text files by the names it uses."""
@@ -51,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "scripts").symlink_to(ROOT / "scripts")
     for name in TEXT_FILES:
         for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
-            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40)]
+            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40 if name == "train" else 8)]
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
     (path / "small-bert").mkdir()
@@ -71,20 +94,18 @@ def save_source_models(path: Path) -> None:
         (path / f"vocab.{language}").write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
 
-def python_commands() -> list[list[str]]:
-    return [command for command in commands() if command[0] == "python"]
-
-
 def test_commands_are_known_to_this_test():
     for command in commands():
-        assert command[0] in ("python", "make"), f"no test runs {shlex.join(command)}"
+        assert command[0] in ("python", "make", "vanilla-transformer"), f"no test runs {shlex.join(command)}"
 
 
-def test_python_commands_and_code_run_in_their_order(folder: Path):
-    for command in python_commands():
-        run([sys.executable, *command[1:], *CUT_SHORT.get(Path(command[1]).name, "").split()], folder)
-    for code in blocks("python"):
-        run([sys.executable, "-c", code], folder)
+def test_commands_and_code_run_in_their_order(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    for command in commands():
+        if command[0] != "make":
+            run_here(command)
+    # In a process where nothing is registered before; each block by itself.
+    run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks("python"))], folder)
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)
