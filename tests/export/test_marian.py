@@ -58,6 +58,8 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
         ({"head_dim": 8}, "`head_dim` is 8, but Marian's is `d_model` / `encoder_attention_heads` = 4"),
         ({"value_head_dim": 4}, "`value_head_dim` is 4, but Marian's is `d_model` / `decoder_attention_heads` = 8"),
         ({"decoder_ffn_dim": 0}, "`decoder_ffn_dim` is 0"),
+        ({"pad_token_id": None}, "`pad_token_id` is None, but Marian needs one"),
+        ({"decoder_start_token_id": None}, "`decoder_start_token_id` is None, but Marian needs one"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -65,4 +67,14 @@ def test_what_marian_cannot_express_is_named(tmp_path, changes, message):
     with pytest.raises(ValueError) as caught:
         write_marian(tiny_model(**changes), tmp_path / "marian")
     assert message in str(caught.value)
+    assert not (tmp_path / "marian").exists()
+
+
+def test_weights_that_marian_would_tie(tmp_path):
+    model = tiny_model()
+    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    with pytest.raises(
+        ValueError, match="Marian ties weights that this model does not .*embed_tokens.weight.*: `tie_word"
+    ):
+        write_marian(model, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()
