@@ -64,7 +64,7 @@ def test_tokenize_option(tmp_path, capsys, references, fail):
     predictions = write(tmp_path / "predictions.txt", PREDICTIONS)
     both = ("--predictions", predictions, "--references", references)
     assert "tok:char" in run(capsys, *both, "--tokenize", "char")
-    assert "tokenize='spacy' is unknown" in fail(*both, "--tokenize", "spacy")
+    assert "--tokenize spacy is unknown" in fail(*both, "--tokenize", "spacy")
 
 
 def test_different_line_counts(tmp_path, references, fail):
