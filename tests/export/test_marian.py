@@ -73,8 +73,6 @@ def test_what_marian_cannot_express_is_named(tmp_path, changes, message):
 def test_weights_that_marian_would_tie(tmp_path):
     model = tiny_model()
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-    with pytest.raises(
-        ValueError, match="Marian ties weights .*embed_tokens.weight.*: `tie_word"
-    ):
+    with pytest.raises(ValueError, match="Marian ties weights .*embed_tokens.weight.*: `tie_word"):
         write_marian(model, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()
