@@ -99,13 +99,23 @@ def test_commands_are_known_to_this_test():
         assert command[0] in ("python", "make", "vanilla-transformer"), f"no test runs {shlex.join(command)}"
 
 
+# Programs whose commands need nothing of what the other commands leave; a test each, to run side by side.
+INDEPENDENT = ("scripts/benchmark.py", "scripts/reproduce_tutorials.py", "scripts/imdb_bert_baseline.py")
+
+
 def test_commands_and_code_run_in_their_order(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     for command in commands():
-        if command[0] != "make":
+        if command[0] != "make" and command[1] not in INDEPENDENT:
             run_here(command)
     # In a process where nothing is registered before; each block by itself.
     run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks("python"))], folder)
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if each[1] in INDEPENDENT], ids=shlex.join)
+def test_commands_that_stand_alone(command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    run_here(command)
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)
