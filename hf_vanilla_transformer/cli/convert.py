@@ -1,6 +1,7 @@
 r"""Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
 
-The names of the weights tell the layout. What weights cannot tell, such as the number of heads, is given by --config.
+The layout is recognized by the names of the weights. What they do not determine, such as the number of heads, is given
+by --config.
 Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, one token a line, or a dictionary of fairseq) become
 the tokenizer. For example:
 
@@ -56,7 +57,7 @@ def add_arguments(parser: OneLineParser) -> None:
         action="extend",
         default=[],
         metavar="OLD=NEW",
-        help=parser.advanced("Prefixes of keys to replace first; what weights do not tell must then be given."),
+        help=parser.advanced("Prefixes of keys to replace first; what weights do not determine must then be given."),
     )
     other.add_argument(
         "--first_position",
@@ -84,8 +85,12 @@ def _layouts() -> str:
 def run(arguments: Namespace) -> None:
     with importing():
         from ..conversion import convert_checkpoint
+        from ..conversion.fields import check_field_names
     quiet_unless_terminal()
     with _config_options():
+        fields = _fields(arguments.config)
+        # Before the call, whose own arguments are no fields.
+        check_field_names(fields)
         conversion = convert_checkpoint(
             arguments.source,
             arguments.output_dir,
@@ -98,21 +103,22 @@ def run(arguments: Namespace) -> None:
             patched=arguments.patched,
             encoder_only=arguments.encoder_only,
             dry_run=arguments.dry_run,
-            **_fields(arguments.config),
+            **fields,
         )
     print(conversion.describe() if arguments.dry_run else _summary(conversion, arguments))
 
 
 @contextmanager
 def _config_options() -> Iterator[None]:
-    """Turn each `field=value` of the configuration in a message into --config field=value, ready to be appended."""
+    """Turn fields of the configuration in a message, as `field=value`, into a --config that can be appended."""
     from ..conversion.fields import own_fields
 
     try:
         yield
     except ValueError as error:
-        pattern = rf"`((?:{'|'.join(own_fields())})=[^`]+)`"
-        raise ValueError(re.sub(pattern, r"--config \1", str(error))) from error
+        field = rf"`(?:{'|'.join(own_fields())})=[^`]+`"
+        message = re.sub(rf"{field}(?: {field})*", lambda found: f"--config {found[0].replace('`', '')}", str(error))
+        raise ValueError(message) from error
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:
@@ -126,7 +132,7 @@ def _fields(texts: list[str]) -> dict[str, Any]:
 def _field(text: str) -> tuple[str, Any]:
     """Return the name and the value of a field; a value that is no JSON is a string."""
     name, separator, value = text.partition("=")
-    if not separator:
+    if not (name and separator):
         raise ValueError(f"--config {text} is not name=value; for example encoder_attention_heads=8")
     try:
         return name, json.loads(value)

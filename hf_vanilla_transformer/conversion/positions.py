@@ -74,7 +74,7 @@ def choose_positions(
             notes=(f"the stored positions are {chosen} sinusoids: they are computed, to any length",),
         )
     if kind == "sinusoidal":
-        raise ValueError("the stored positions are not sinusoids; leave out `position_embedding_type`")
+        raise ValueError("the stored positions are not sinusoids; leave out `position_embedding_type=sinusoidal`")
     tables = _of_one_length(tables, stated.get("max_position_embeddings"))
     length = len(next(iter(tables.values())))
     reason = "are kept as learned ones" if matching else "are not the paper's sinusoids, and are kept as learned ones"

@@ -51,7 +51,10 @@ class TestTwoLengths:
         [
             ({}, "have 9 and 500 rows.*max_position_embeddings=9` to truncate"),
             ({"max_position_embeddings": 10}, "max_position_embeddings=10`, but 9 positions are stored"),
-            ({"position_embedding_type": "sinusoidal"}, "stored positions are not sinusoids"),
+            (
+                {"position_embedding_type": "sinusoidal"},
+                "not sinusoids; leave out `position_embedding_type=sinusoidal`",
+            ),
         ],
     )
     def test_refused(self, state, options, message):
