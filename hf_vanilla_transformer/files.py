@@ -28,14 +28,19 @@ def open_input(path: StrPath) -> Iterator[BinaryIO]:
     Raises:
         DataError: The file cannot be opened or, inside the `with` block, read or decompressed.
     """
+    name = _name(path)
     try:
         with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as raw:
             zipped = cast(BufferedReader, raw).peek(2)[:2] == b"\x1f\x8b" or str(path).endswith(".gz")
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if zipped else raw)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: incomplete or damaged gzip file ({error}); fetch or compress it again") from error
+        raise DataError(f"{name}: incomplete or damaged gzip file ({error}); fetch or compress it again") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the path") from error
+        raise DataError(f"{name}: cannot be read ({error.strerror or error}); check the path") from error
+
+
+def _name(path: StrPath) -> StrPath:
+    return "standard input" if path == "-" else path
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
@@ -53,7 +58,7 @@ def read_lines(path: StrPath) -> Iterator[str]:
     Raises:
         DataError: The file cannot be read, is truncated or not UTF-8.
     """
-    name = "standard input" if path == "-" else path
+    name = _name(path)
     with open_input(path) as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -97,7 +102,8 @@ def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[
 def _parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    # Nesting that is too deep is a RecursionError.
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
 
 
@@ -116,7 +122,7 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path.parent} holds no {path.name}; {remedy}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({one_line(error)}); {remedy}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} holds no JSON object; {remedy}")

@@ -43,6 +43,13 @@ def test_names_the_fault(tmp_path, name, content, message):
         list(read_lines(tmp_path / name))
 
 
+def test_names_standard_input(tmp_path, monkeypatch):
+    damaged = write(tmp_path / "x", gzip.compress(b"some text")[:-4])
+    with open(damaged) as stream, pytest.raises(DataError, match="^standard input: incomplete or damaged gzip file"):
+        monkeypatch.setattr(sys, "stdin", stream)
+        list(read_lines("-"))
+
+
 def test_refuses_a_gz_name_over_plain_text(tmp_path):
     (tmp_path / "x.gz").write_text("plain\n")
     with pytest.raises(DataError, match="incomplete or damaged gzip file"):
@@ -157,6 +164,8 @@ def test_json_records(tmp_path):
     assert list(read_json_records(path)) == [(f"{path}, row 1", {"a": 1}), (f"{path}, row 2", 2)]
     with pytest.raises(DataError, match="a JSON array cannot be streamed"):
         next(read_json_records(path, streaming=True))
+    with pytest.raises(DataError, match="deep.json: not JSON"):
+        next(read_json_records(write(tmp_path / "deep.json", "[" * 100_000)))
     assert list(read_json_records(write(tmp_path / "empty.json", " \n"))) == []
 
 
@@ -168,6 +177,7 @@ def test_json_object(tmp_path):
         ("{", "cannot be read \\(Exp.*\\)"),
         (b"\xff", "cannot be read"),
         ("[]", "holds no JSON object"),
+        ("[" * 100_000, "cannot be read"),
     ):
         with pytest.raises(DataError, match=f"x.json {message}.*; save it again$"):
             read_json_object(write(tmp_path / "x.json", content), "save it again")

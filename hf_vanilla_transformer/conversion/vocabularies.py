@@ -148,7 +148,7 @@ def _read(path: Path, name: str) -> Mapping[str, int] | Sequence[str] | Tokenize
         return _read_text(lines, name)
     try:
         content: Any = json.loads("\n".join(lines))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: not JSON ({error}); write {{token: id}}") from None
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         try:
