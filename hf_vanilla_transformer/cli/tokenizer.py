@@ -83,7 +83,7 @@ def run(arguments: Namespace) -> None:
     tokenizer.save_pretrained(folder)
     print(f"{folder}: {sizes}")
     example = next(filter(str.strip, _lines(arguments.source_files)), "")
-    print("For example:", *tokenizer.tokenize(example))
+    print("For example:", *tokenizer.tokenize(example, verbose=False))
 
 
 def _check(arguments: Namespace, file_names: tuple[str, ...]) -> None:

@@ -202,7 +202,7 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
         empty = empty and not text.strip()
         yield text
     if empty:
-        raise ValueError("the corpus is empty: all of `texts` is white space; check the data")
+        raise ValueError("the corpus is empty, or only white space; check the data")
 
 
 def _lookup(options: Mapping[str, _T], name: str, argument: str) -> _T:

@@ -1,4 +1,5 @@
 import gzip
+import logging
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,12 @@ def test_script_trains_one_vocabulary(script, corpus, tmp_path: Path, capsys) ->
         == train_tokenizer(ENGLISH + SPANISH, vocab_size=300).backend_tokenizer.to_str()
     )
     assert "300 tokens" in capsys.readouterr().out
+
+
+def test_the_example_may_be_longer_than_the_limit(script, corpus, tmp_path: Path, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    script.main(["--source_files", corpus[0], "--output_dir", str(tmp_path / "tokenizer"), "--max_length", "2"])
+    assert not caplog.records
 
 
 def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, corpus, tmp_path: Path, capsys) -> None:
