@@ -1,4 +1,4 @@
-"""Conversion of source checkpoints: their weights under our names, with nothing lost or made up.
+"""Conversion of source checkpoints: every weight under our name, none lost, none invented.
 
 Each step takes values and returns one: read, recognize the layout, match keys to its rules, infer the configuration,
 check what the caller must state, transform the weights, choose positions, fit the vocabularies, complete the weights.
@@ -32,7 +32,6 @@ from .fields import (
     own_fields,
     unread_settings,
 )
-from .layouts import LAYOUTS
 from .positions import PositionEncodings, choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint
 from .recognition import recognize_layout, rename_keys
@@ -53,7 +52,7 @@ class Conversion:
     """A source checkpoint under our names, not yet written.
 
     Attributes:
-        layout: Its layout.
+        layout: How the original names and uses its weights.
         config: Our configuration.
         weights: Our weights by their names.
         mapping: What became of each source tensor.
@@ -209,7 +208,9 @@ def _convert(
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
     weights = fitted.resize(weights)
-    config = _configuration(fields | fitted.fields, weights.tensors, stated.fields, matched.encoder_only)
+    config = _configuration(
+        fields | {"vocab_size": len(fitted.rows)}, weights.tensors, stated.fields, matched.encoder_only
+    )
     converted = complete_weights(matched, _with_positions(weights, stored, positions), config)
     contents = _read_folder(matched, load_tokenizer=fitted.tokenizer is None)
     notes = [
@@ -323,4 +324,4 @@ def _bound_tokenizer(
     return tokenizer
 
 
-__all__ = ["LAYOUTS", "Conversion", "MappedTensor", "convert_checkpoint"]
+__all__ = ["Conversion", "convert_checkpoint"]

@@ -91,7 +91,8 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
         values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
     values |= from_settings
     if renamed:
-        values |= _from_norms(matched.norm_names)
+        ends_stack = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", name) for name in matched.norm_names)
+        values |= {"final_layer_norm": ends_stack} | ({} if matched.norm_names else {"norm_position": "none"})
     # Numbers of heads that are not in the settings come from shapes.
     heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
     return InferredFields(values, (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", *heads))
@@ -139,12 +140,6 @@ def _feed_forward_width(stack: str, by_name: Mapping[str, Tensor], layout: Layou
                 return {f"{stack}_ffn_dim": tensor.shape[axis]}
     names = (name.replace("{i}", "0") for rule in layout.rules for name in rule.names)
     return {} if any(re.fullmatch(first, name) for name in names) else {f"{stack}_ffn_dim": 0}
-
-
-def _from_norms(names: Collection[str]) -> dict[str, Any]:
-    """Return whether there are norms, and whether they end stacks."""
-    ends_stack = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", name) for name in names)
-    return {"final_layer_norm": ends_stack, **({} if names else {"norm_position": "none"})}
 
 
 def fields_of_code(layout: Layout) -> list[str]:

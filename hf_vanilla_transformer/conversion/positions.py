@@ -1,6 +1,6 @@
 """Position encodings of a source checkpoint: sinusoids to compute, or stored tables (L, d) to keep."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +54,9 @@ def choose_positions(
 
     Args:
         tables: Stored tables by our names, from the first token on.
-        layout: The layout.
-        fields: Fields of the configuration so far.
-        stated: Those that the caller states.
+        layout: How the original encodes positions that it does not store.
+        fields: Fields of the configuration.
+        stated: Those of them that the caller states.
 
     Raises:
         ValueError: The caller contradicts the tables, they have different lengths, or there are none to replace
@@ -104,7 +104,11 @@ def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str
     Raises:
         ValueError: Tables differ in more than the length of one function, or fewer rows are stored than wanted.
     """
-    extended = {name: _extend(table, tables.values()) for name, table in tables.items()}
+    longest, shortest = max(tables.values(), key=len), min(map(len, tables.values()))
+    # A table with which the longest begins holds the same function, computed less far.
+    extended = {
+        name: longest if torch.equal(table[:shortest], longest[:shortest]) else table for name, table in tables.items()
+    }
     lengths = sorted({len(table) for table in extended.values()})
     if wanted is None and len(lengths) > 1:
         raise ValueError(
@@ -115,12 +119,6 @@ def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str
     if length > lengths[0]:
         raise ValueError(f"`max_position_embeddings={length}`, but {lengths[0]} positions are stored; leave it out")
     return {name: table[:length].clone() for name, table in extended.items()}
-
-
-def _extend(table: Tensor, tables: Collection[Tensor]) -> Tensor:
-    """Return the longest table if it begins with this one, as two lengths of one function do."""
-    longest, shortest = max(tables, key=len), min(map(len, tables))
-    return longest if torch.equal(table[:shortest], longest[:shortest]) else table
 
 
 def is_sinusoidal(table: Tensor, layout: str) -> bool:

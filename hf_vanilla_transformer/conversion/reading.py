@@ -1,4 +1,4 @@
-"""Reading of source checkpoints: tensors, plain values and nothing else, with every fault named."""
+"""Reading of source checkpoints: tensors and plain values, never code."""
 
 import os
 import pickle

@@ -207,10 +207,6 @@ class EmbeddingRows:
     notes: tuple[str, ...] = ()
     tokenizer: PreTrainedTokenizerFast | None = None
 
-    @property
-    def fields(self) -> dict[str, int]:
-        return {"vocab_size": len(self.rows)}
-
     def resize(self, weights: TransformedWeights) -> TransformedWeights:
         """Return the weights with these rows of the source embeddings."""
         name = EMBEDDING_NAMES["encoder"]
@@ -240,18 +236,11 @@ def load_vocabularies(
 
 
 def fit_vocabularies(
-    vocabularies: tuple[WordVocabulary, WordVocabulary] | None,
-    fields: Mapping[str, Any],
-    layout: Layout,
+    vocabularies: tuple[WordVocabulary, WordVocabulary] | None, fields: Mapping[str, Any], layout: Layout
 ) -> EmbeddingRows:
     """Give both sides the same special tokens, and return the tokenizer.
 
     Without vocabularies, the source embeddings get rows of zeros for special tokens that only the target has.
-
-    Args:
-        vocabularies: Source and target.
-        fields: Fields of the configuration.
-        layout: The layout, which frames a source text.
 
     Raises:
         ValueError: A vocabulary does not fit the embeddings, or lacks a special token.

@@ -72,8 +72,8 @@ class MatchedCheckpoint:
     """A source checkpoint whose keys are matched to the rules of its layout.
 
     Attributes:
-        checkpoint: The checkpoint.
-        layout: Its layout.
+        checkpoint: Weights and settings, by the keys and names of the original.
+        layout: How the original names and uses them.
         matches: The matched keys, in the order of the rules.
         unexpected: Tensors that no rule takes.
         encoder_only: Whether matches of the decoder were left out.
@@ -122,7 +122,9 @@ def match_keys(checkpoint: SourceCheckpoint, layout: Layout, encoder_only: bool)
         rest = [key for key in rest if key not in taken]
     if encoder_only:
         matches = _encoder_matches(matches)
-    _check_finite(checkpoint, matches)
+    # As after a diverged training.
+    if faults := [match.key for match in matches if not checkpoint.weights[match.key].isfinite().all()]:
+        raise ValueError(f"{checkpoint.path}: NaN or infinite values in {abbreviate(faults)}; use another checkpoint")
     unexpected = {
         key: checkpoint.weights[key]
         for key in rest
@@ -139,12 +141,6 @@ def _encoder_matches(matches: Iterable[Match]) -> list[Match]:
         if names:
             kept.append(replace(match, rule=replace(match.rule, names=names)))
     return kept
-
-
-def _check_finite(checkpoint: SourceCheckpoint, matches: Iterable[Match]) -> None:
-    """Raise for the weights of a diverged training."""
-    if faults := [match.key for match in matches if not checkpoint.weights[match.key].isfinite().all()]:
-        raise ValueError(f"{checkpoint.path}: NaN or infinite values in {abbreviate(faults)}; use another checkpoint")
 
 
 def transform_weights(
@@ -208,10 +204,12 @@ def complete_weights(
         ValueError: Lists all missing, unexpected and misshaped weights.
     """
     shapes = _parameter_shapes(config, matched.encoder_only)
-    filled = _fill_missing(matched, converted.tensors, shapes)
-    rows = [MappedTensor("nothing", (), name, shapes[name], filler.__name__) for name, (_, filler) in filled.items()]
-    added = {name: tensor for name, (tensor, _) in filled.items()}
-    complete = TransformedWeights(converted.tensors | added, converted.mapping + rows, converted.faults)
+    tensors, mapping = dict(converted.tensors), list(converted.mapping)
+    like = tensors[EMBEDDING_NAMES["encoder"]]
+    for name, filler in _fillers(matched, [name for name in shapes if name not in tensors]).items():
+        tensors[name] = filler(shapes[name]).to(like)
+        mapping.append(MappedTensor("nothing", (), name, shapes[name], filler.__name__))
+    complete = TransformedWeights(tensors, mapping, converted.faults)
     _check_complete(matched, complete, shapes)
     return complete
 
@@ -223,24 +221,21 @@ def _parameter_shapes(config: VanillaTransformerConfig, encoder_only: bool) -> d
     return {name: shape for name, shape in shapes.items() if name.startswith("model.encoder.") or not encoder_only}
 
 
-def _fill_missing(
-    matched: MatchedCheckpoint, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[Tensor, Filler]]:
-    """Return parameters that the original does without, a projection or a bias of no layer, and their fillers."""
+def _fillers(matched: MatchedCheckpoint, missing: Iterable[str]) -> dict[str, Filler]:
+    """Return fillers of the parameters that the original does without: a projection, or the bias of every layer."""
     layout = matched.layout
     present = {match.rule.key for match in matched.matches}
     absent = {name for rule in layout.rules if rule.optional and rule.key not in present for name in rule.names}
-    like = tensors[EMBEDDING_NAMES["encoder"]]
-    filled: dict[str, tuple[Tensor, Filler]] = {}
-    for name, shape in shapes.items():
-        if name in tensors or name in POSITION_NAMES.values():
+    fillers: dict[str, Filler] = {}
+    for name in missing:
+        if name in POSITION_NAMES.values():
             continue
         filler = next((layout.fillers[end] for end in layout.fillers if re.search(rf"{end}$", name)), None)
         if filler is None and re.sub(r"\.\d+\.", ".{i}.", name) in absent:
             filler = torch.zeros
         if filler is not None:
-            filled[name] = filler(shape).to(like), filler
-    return filled
+            fillers[name] = filler
+    return fillers
 
 
 def _check_complete(

@@ -29,7 +29,7 @@ _SINGLE_HEADS = dict.fromkeys(HEAD_FIELDS, 1)
 def _single_layer_rules(
     modules: Mapping[str, str], attentions: Mapping[str, Mapping[str, str]], output: str
 ) -> Iterator[Rule]:
-    """Yield what two of them share: embeddings, positions, and W_q, W_k and W_v of one layer in each stack.
+    """Yield the rules that StatQuest's and the Lightning notebook share, for one layer in each stack.
 
     Args:
         modules: The key of each stack.
