@@ -145,7 +145,7 @@ def _end(key: str) -> tuple[str, ...]:
 
 
 def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Whether renaming alone could turn these into weights of a layout: as many of each shape, in all layers."""
+    """Whether renaming alone could turn these into weights of a layout: there are as many of each shape."""
     sizes = Counter(size for tensor in weights.values() if tensor.dim() == 2 for size in tensor.shape)
     if not sizes:
         return False

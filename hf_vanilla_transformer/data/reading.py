@@ -111,7 +111,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
         for cells in reader:
             yield reader.line_num, cells
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}); mend the quotes of the field") from None
+        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}); fix the quotes of the field") from None
 
 
 def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:

@@ -55,7 +55,7 @@ def split_sentences(
     sizes = {"train": num_pairs, "validation": num_validation, "test": num_test}
     for (split, size), argument in zip(sizes.items(), ("num_pairs", "num_validation", "num_test"), strict=True):
         if not 1 <= size <= MAX_PAIRS[split]:
-            raise ValueError(f"{argument}={size} is out of range: choose from 1 to the maximum, {MAX_PAIRS[split]}")
+            raise ValueError(f"`{argument}` {size} is out of range; choose from 1 to {MAX_PAIRS[split]}")
     sentences = generate_sentences(seed)
     seen: set[str] = set()
     known = list(islice(_fresh(sentences, seen, lambda s: not _has_held_out(s, seed)), num_pairs + num_validation))
@@ -65,8 +65,8 @@ def split_sentences(
     test = list(islice(_fresh(draws, seen, lambda s: _has_held_out(s, seed) and _words(s) <= words), num_test))
     if len(test) < num_test:
         raise ValueError(
-            f"num_test={num_test} is too many for num_pairs={num_pairs}: the training words make only {len(test)} "
-            "test sentences; raise num_pairs or lower num_test"
+            f"`num_test` {num_test} is too many for `num_pairs` {num_pairs}: the training words make only {len(test)} "
+            "test sentences; raise `num_pairs` or lower `num_test`"
         )
     return {"train": train, "validation": known[num_pairs:], "test": test}
 

@@ -64,7 +64,7 @@ def test_held_out_combinations_occur_in_test_sentences_only(splits):
 
 
 def test_held_out_adjectives_never_stand_beside_their_noun_in_training(splits):
-    """The derivations do not hide a combination: the same claim, read off the strings."""
+    """Checks the strings themselves: a derivation could miss a combination."""
     train = [sentence.source.lower() for sentence in splits["train"]]
     pairs = [(a, n) for a in ADJECTIVES for n in NOUNS if is_held_out(("adjective", a.english, n.english))]
     beside = re.compile("|".join(rf"\b{a.english.lower()} {n.english}s?\b" for a, n in pairs))
@@ -90,13 +90,13 @@ def test_every_test_word_occurs_in_training(splits):
 @pytest.mark.parametrize("size", [0, -5, 10**7])
 def test_sizes_out_of_range(argument, size):
     maximum = MAX_PAIRS[{"num_pairs": "train"}.get(argument, argument[4:])]
-    with pytest.raises(ValueError, match=f"{argument}={size} .*from 1 to the maximum, {maximum}"):
+    with pytest.raises(ValueError, match=f"`{argument}` {size} .*from 1 to {maximum}$"):
         load_toy_corpus(**{**SIZES, argument: size})
 
 
 def test_too_few_training_words_for_the_test_set(monkeypatch):
     monkeypatch.setattr(module, "MIN_TEST_DRAWS", 1_000)
-    with pytest.raises(ValueError, match="num_test=5 is too many for num_pairs=2.*raise num_pairs or lower num_test"):
+    with pytest.raises(ValueError, match="`num_test` 5 is too many for `num_pairs` 2:.*lower `num_test`"):
         load_toy_corpus(2, num_validation=1, num_test=5)
 
 
