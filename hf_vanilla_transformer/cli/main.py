@@ -8,14 +8,14 @@ from typing import Any
 
 from .. import __version__
 from ..errors import did_you_mean
-from .options import HELP_ALL, USAGE_ERROR, OneLineParser, importing, one_line_errors
+from .options import HELP, HELP_ALL, USAGE_ERROR, OneLineParser, help_option, importing, one_line_errors
 
 PROGRAM = "vanilla-transformer"
 
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
 COMMANDS = ("train", "translate", "evaluate", "score", "convert", "export", "publish", "average", "tokenizer")
 
-HELP = f"""usage: {PROGRAM} COMMAND [options]
+USAGE = f"""usage: {PROGRAM} COMMAND [options]
 
 The Transformer of "Attention Is All You Need" as a Hugging Face model.
 
@@ -42,17 +42,41 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         prog: Name of the program in messages; by default that of the program and the command.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        _dispatch(words, prog)
+        _flush()
+    except BrokenPipeError:
+        # The reader (`head`, for example) wants no more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _flush() -> None:
+    """Write what is buffered while a closed pipe or a full disk can still be reported; at exit it cannot."""
+    # None: the process was started without standard output.
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _dispatch(words: list[str], prog: str | None) -> None:
     name = words[0] if words else ""
     if name in COMMANDS:
         _run(name, words[1:], prog or f"{PROGRAM} {name}")
-    elif name in ("-h", "--help", HELP_ALL):
-        print(HELP.format(commands="\n".join(f"  {each:10}  {_summary(each)}" for each in COMMANDS)), end="")
+    elif help_option([name]):
+        print(USAGE.format(commands="\n".join(f"  {each:10}  {_summary(each)}" for each in COMMANDS)), end="")
     elif name == "--version":
         print(f"{PROGRAM} {__version__}")
     else:
-        problem = f"unknown command {name}{did_you_mean(name, COMMANDS)}" if name else "no command is given"
+        problem = _unknown(name) if name else "no command is given"
         print(f"{PROGRAM}: error: {problem}; --help lists the commands", file=sys.stderr)
         raise SystemExit(USAGE_ERROR)
+
+
+def _unknown(word: str) -> str:
+    if not word.startswith("-"):
+        return f"unknown command {word}{did_you_mean(word, COMMANDS)}"
+    # Without its value, which may be a secret.
+    option = word.partition("=")[0]
+    return f"unknown option {option}{did_you_mean(option, (HELP, HELP_ALL, '--version'))}; the command comes first"
 
 
 def _summary(command: str) -> str:
@@ -65,21 +89,23 @@ def _module(command: str) -> Any:
 
 def _run(name: str, words: list[str], prog: str) -> None:
     command = _module(name)
-    options = words[: words.index("--")] if "--" in words else words
-    parser = OneLineParser(prog, command.__doc__, shows_all=not {"-h", "--help"}.intersection(options))
+    asked = help_option(words)
+    parser = OneLineParser(prog, command.__doc__, shows_all=asked != HELP)
     with one_line_errors(parser):
         command.add_arguments(parser)
         parser.add_help_options()
+        if asked:
+            # Whatever else is given: the short help knows the main options only.
+            print(parser.format_help(), end="")
+            _flush()
+            return
         arguments = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_args(words)
         with importing():
             from ..registration import register
 
             register()
-        try:
-            command.run(arguments)
-        except BrokenPipeError:
-            # The reader (`head`, for example) has closed the pipe; Python would complain when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        command.run(arguments)
+        _flush()
 
 
 __all__ = ["COMMANDS", "PROGRAM", "main"]

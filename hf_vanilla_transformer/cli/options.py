@@ -16,6 +16,7 @@ from ..errors import SECRET_OPTION, did_you_mean, one_line, without_secrets
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
+HELP = "--help"
 HELP_ALL = "--help-all"
 
 _TRUE = ("true", "t", "yes", "y", "1")
@@ -34,6 +35,19 @@ def boolean(text: str) -> bool:
 
 # For a switch: `add_argument("--bf16", **SWITCH, help=...)`.
 SWITCH: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "default": False, "metavar": "true|false"}
+
+
+def help_option(words: Sequence[str]) -> str | None:
+    """Return the first of --help and --help-all, in any spelling, among the words before "--"; None if neither is."""
+    for word in words:
+        spelling = f"{word[:2]}{word[2:].replace('_', '-')}"
+        if word == "--":
+            break
+        if word == "-h" or (HELP.startswith(spelling) and len(spelling) > 3):
+            return HELP
+        if spelling.startswith(HELP) and HELP_ALL.startswith(spelling):
+            return HELP_ALL
+    return None
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -67,7 +81,7 @@ class OneLineParser(argparse.ArgumentParser):
     def add_help_options(self) -> None:
         """Add --help and --help-all, after all other options."""
         group = self.add_argument_group("help")
-        group.add_argument("-h", "--help", action="help", help="Show the main options.")
+        group.add_argument("-h", HELP, action="help", help="Show the main options.")
         group.add_argument(HELP_ALL, action="help", help="Show all options.")
 
     def format_help(self) -> str:
@@ -245,12 +259,14 @@ def quiet_unless_terminal() -> None:
 
 
 __all__ = [
+    "HELP",
     "HELP_ALL",
     "SWITCH",
     "OneLineParser",
     "add_fields",
     "boolean",
     "dataclass_parser",
+    "help_option",
     "importing",
     "one_line_errors",
     "out_of_memory",

@@ -2,14 +2,16 @@ import os
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer.cli.main import COMMANDS, main
-from paths import ROOT
+from paths import ROOT, SCRIPTS
 
+SCORED = ("--predictions", "text", "--references", "text")
 HEAVY = ("torch", "transformers", "datasets", "numpy")
 
 
@@ -27,6 +29,54 @@ def test_help_lists_the_commands(capsys):
     assert capsys.readouterr().out == printed
 
 
+@pytest.mark.parametrize("option", ["-h", "--he", "--hel", "--help-a", "--help_all"])
+def test_spellings_of_help(option, capsys):
+    main([option])
+    assert capsys.readouterr().out.startswith("usage: vanilla-transformer COMMAND [options]\n")
+    main(["translate", option])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: vanilla-transformer translate ")
+    assert ("--chunk_size" in shown) is option.startswith("--help")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (str(SCRIPTS / "recipes" / "demo.yaml"), "--help"),
+        ("absent.yaml", "--help"),
+        ("--learning_rate", "1", "--help"),
+        ("--help", "--zzz"),
+        ("--output_dir", "--help"),
+    ],
+)
+def test_help_wins_over_everything_else(words, capsys):
+    main(["train", *words])
+    shown = capsys.readouterr().out
+    assert "--train_source_file" in shown and "--adam_beta1" not in shown
+
+
+def test_help_after_two_dashes_is_a_value(refusal):
+    assert "are required: --model" in refusal("translate", "--", "--help")
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("train", "--help"), ("evaluate", *SCORED)])
+@pytest.mark.parametrize("output", ["closed pipe", "none"])
+def test_nobody_reads_the_output(words, output, tmp_path):
+    (tmp_path / "text").write_text("a cat\n")
+    command = [sys.executable, "-m", "hf_vanilla_transformer", *words]
+    read, write = os.pipe()
+    os.close(read)
+    close = partial(os.close, 1) if output == "none" else None
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(
+            command, stdout=write, stderr=subprocess.PIPE, preexec_fn=close, cwd=tmp_path, env=environment, text=True
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_version(capsys):
     main(["--version"])
     assert capsys.readouterr().out == f"vanilla-transformer {hf_vanilla_transformer.__version__}\n"
@@ -37,7 +87,9 @@ def test_version(capsys):
     [
         ([], "no command is given; --help lists the commands"),
         (["tran"], "unknown command tran; did you mean train?; --help lists the commands"),
-        (["--zzz"], "unknown command --zzz; --help lists the commands"),
+        (["--zzz"], "unknown option --zzz; the command comes first; --help lists the commands"),
+        (["-help"], "unknown option -help; did you mean --help?; the command comes first; --help lists the commands"),
+        (["--hub_token=hf_abc"], "unknown option --hub_token; the command comes first; --help lists the commands"),
     ],
 )
 def test_unknown_commands(words, message, refusal):
