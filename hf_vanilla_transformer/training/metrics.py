@@ -1,14 +1,10 @@
-"""Translation scores and accuracy that need no network, unlike `evaluate.load`."""
+"""Translation scores that need no network, unlike those of `evaluate.load`."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 try:
-    import datasets
-    import evaluate
     from sacrebleu.metrics import BLEU, CHRF
 except ImportError as error:
     raise ImportError(
@@ -62,7 +58,7 @@ def _exact_match(prediction: str, references: Sequence[str], lowercase: bool) ->
 
 def _check_translations(predictions: Sequence[str], references: References) -> list[list[str]]:
     """Return a list of references for each row; raise a ValueError that names a wrong row."""
-    _check_counts(predictions, references)
+    check_counts(predictions, references)
     for row, prediction in enumerate(predictions):
         if not isinstance(prediction, str):
             raise ValueError(f"predictions[{row}] must be a string, not {prediction!r}; decode token ids first")
@@ -76,7 +72,7 @@ def _check_translations(predictions: Sequence[str], references: References) -> l
     return [list(alternatives) for alternatives in rows]
 
 
-def _check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
+def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
     """Raise a ValueError unless there are equally many predictions and references, and at least one."""
     for name, column in (("predictions", predictions), ("references", references)):
         if isinstance(column, str) or not hasattr(column, "__len__"):
@@ -89,66 +85,4 @@ def _check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None
         raise ValueError("`predictions` and `references` are empty; give at least one example")
 
 
-class Accuracy(evaluate.Metric):
-    """Fraction 0..1 of examples whose predicted class id equals the label; for `compute_metrics` of a `Trainer`.
-
-    `compute(predictions=..., references=...)` takes N integers each (lists, arrays or CPU tensors) and returns
-    `{"accuracy": ...}`. Rows are checked when they are added. In one process they stay in memory; several processes
-    (`num_process`) share files in `cache_dir`, as with any metric of `evaluate`.
-    """
-
-    def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, **kwargs: Any) -> None:
-        """Set up the metric; see `evaluate.EvaluationModule` for the arguments."""
-        if keep_in_memory is None:
-            keep_in_memory = kwargs.get("num_process", 1) == 1
-        super().__init__(config_name, keep_in_memory=keep_in_memory, **kwargs)
-
-    def _build_data_dir(self) -> str:
-        # evaluate would create this folder in the user's home, used or not.
-        return "" if self.keep_in_memory else super()._build_data_dir()
-
-    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Add rows for `compute` to score.
-
-        Raises:
-            ValueError: They are not class ids, or not equally many.
-        """
-        columns = _check_class_ids(predictions, references)
-        super().add_batch(**{name: column.tolist() for name, column in columns.items()}, **kwargs)
-
-    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Add one row for `compute` to score."""
-        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
-
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
-        """Score these rows and those added before; None in all but the first of several processes."""
-        if predictions is None and references is None and len(self) == 0:
-            raise ValueError("nothing to score: pass predictions and references, or add rows with `add_batch` first")
-        return super().compute(predictions=predictions, references=references, **kwargs)
-
-    def _info(self) -> evaluate.MetricInfo:
-        class_id = datasets.Value("int64")
-        return evaluate.MetricInfo(
-            description="Fraction of examples whose predicted class equals the label.",
-            citation="",
-            inputs_description="\n\npredictions: list[int]; references: list[int].",
-            features=datasets.Features({"predictions": class_id, "references": class_id}),
-        )
-
-    def _compute(self, predictions: Sequence[int], references: Sequence[int]) -> dict[str, float]:
-        return {"accuracy": float(np.mean(np.asarray(predictions) == np.asarray(references)))}
-
-
-def _check_class_ids(predictions: Any, references: Any) -> dict[str, np.ndarray]:
-    _check_counts(predictions, references)
-    columns = {"predictions": np.asarray(predictions), "references": np.asarray(references)}
-    for name, column in columns.items():
-        if column.ndim != 1 or column.dtype.kind not in "biu":
-            raise ValueError(
-                f"`{name}` must be class ids, integers of shape (N,), not {column.dtype} of shape {column.shape}; "
-                "take `.argmax(-1)` of logits first"
-            )
-    return columns
-
-
-__all__ = ["Accuracy", "translation_scores"]
+__all__ = ["check_counts", "translation_scores"]

@@ -41,8 +41,8 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTra
 from hf_vanilla_transformer.presets import preset_config
 from hf_vanilla_transformer.training.arguments import bf16_is_fast, parse_overrides
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
-from hf_vanilla_transformer.training.metrics import Accuracy
 
+from .accuracy import Accuracy
 from .arguments import ComparisonArguments
 from .labelled_text import LABELS
 
