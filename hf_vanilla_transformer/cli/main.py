@@ -98,7 +98,7 @@ def _run(name: str, words: list[str], prog: str) -> None:
             # Whatever else is given: the short help knows the main options only.
             print(parser.format_help(), end="")
             _flush()
-            return
+            parser.exit()
         arguments = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_args(words)
         with importing():
             from ..registration import register
