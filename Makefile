@@ -9,11 +9,14 @@ ARGS ?=
 # Every model and data set that the tests use is made on the spot.
 TEST_ENV := HF_HUB_OFFLINE=1
 
+# Where pytest reports what the reliability tests tried.
+RELIABILITY_REPORT := build/reliability.xml
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark test test-all coverage lint format clean
+.PHONY: help install demo benchmark test test-all test-reliability coverage lint format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv with the pinned requirements
 
@@ -33,6 +36,10 @@ test: lint ## Linters, type checks and the fast tests
 
 test-all: lint ## The same with the slow tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS)
+
+test-reliability: $(STAMP) ## Kills, full disks, damaged files, fuzz: all cases, and the table of docs/reliability.md
+	RELIABILITY=full $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --junitxml=$(RELIABILITY_REPORT) tests/reliability
+	$(BIN)/python tests/reliability/table.py $(RELIABILITY_REPORT) docs/reliability.md
 
 coverage: $(STAMP) ## Lines and branches of the library that the fast tests reach; below 95 % it fails
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" --cov --cov-report=term:skip-covered

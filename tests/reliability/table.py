@@ -1,0 +1,55 @@
+"""Write the table of docs/reliability.md from pytest's report of the reliability tests.
+
+python tests/reliability/table.py REPORT.xml docs/reliability.md
+"""
+
+import platform
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+BEGIN, END = "<!-- table of make test-reliability -->\n", "<!-- end of the table -->\n"
+HEADER = "| part | what was tried | cases | what was lost |\n|---|---|---:|---|\n"
+
+
+class Row(NamedTuple):
+    part: str
+    what: str
+    lost: str
+
+
+def rows_of(report: Path) -> dict[Row, int]:
+    """Return the number of cases of each row of a report in which every test passed."""
+    counts: dict[Row, int] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            raise ValueError(f"{name} failed; the table is written when all tests pass")
+        part = (case.get("classname") or "").partition("reliability.test_")[2].partition(".")[0].replace("_", " ")
+        for each in case.iter("property"):
+            if each.get("name") == "tried":
+                count, what, lost = str(each.get("value")).split("|")
+                row = Row(part, what, lost)
+                counts[row] = counts.get(row, 0) + int(count)
+    return counts
+
+
+def with_table(text: str, counts: dict[Row, int]) -> str:
+    """Return the document with the table of these rows in place of the old one."""
+    lines = [f"| {row.part} | {row.what} | {count:,} | {row.lost} |\n" for row, count in sorted(counts.items())]
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "datasets", "tokenizers"))
+    caption = f"\n{sum(counts.values()):,} cases; Python {platform.python_version()}, {versions}.\n"
+    table = f"{BEGIN}{HEADER}{''.join(lines)}{caption}{END}"
+    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: table, text, flags=re.DOTALL)
+
+
+def main(report: str, document: str) -> None:
+    path = Path(document)
+    path.write_text(with_table(path.read_text(encoding="utf-8"), rows_of(Path(report))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,45 @@
+"""The table of docs/reliability.md is written from what the reliability tests record."""
+
+import importlib.util
+
+import pytest
+
+from paths import ROOT
+
+DOCUMENT = "# Title\n\n<!-- table of make test-reliability -->\nold\n<!-- end of the table -->\nend\n"
+
+
+@pytest.fixture(scope="module")
+def table():
+    spec = importlib.util.spec_from_file_location("reliability_table", ROOT / "tests" / "reliability" / "table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def report(tmp_path, fault=""):
+    case = '<testcase classname="tests.reliability.test_killed_training.TestKills" name="test_a[{}]">{}<properties>'
+    case += '<property name="tried" value="{}|kill -9 while saving|nothing"/></properties></testcase>'
+    path = tmp_path / "report.xml"
+    path.write_text(
+        f"<testsuites><testsuite>{case.format(1, '', 20)}{case.format(2, fault, 5)}</testsuite></testsuites>"
+    )
+    return path
+
+
+def test_equal_rows_are_added_up_and_replace_the_old_table(table, tmp_path):
+    document = tmp_path / "reliability.md"
+    document.write_text(DOCUMENT)
+    table.main(str(report(tmp_path)), str(document))
+    written = document.read_text()
+    assert "| killed training | kill -9 while saving | 25 | nothing |\n" in written
+    assert written.startswith("# Title\n") and written.endswith("<!-- end of the table -->\nend\n")
+    assert "old" not in written
+
+
+def test_a_failed_test_leaves_the_table_as_it_was(table, tmp_path):
+    document = tmp_path / "reliability.md"
+    document.write_text(DOCUMENT)
+    with pytest.raises(ValueError, match=r"test_a\[2\] failed"):
+        table.main(str(report(tmp_path, "<failure>lost</failure>")), str(document))
+    assert document.read_text() == DOCUMENT
