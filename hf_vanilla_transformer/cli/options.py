@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 from ..errors import SECRET_OPTION, did_you_mean, one_line, without_secrets
 
 USAGE_ERROR = 2
+# As shells count: 128 and the number of the signal.
 INTERRUPTED = 130
+TERMINATED = 143
 
 HELP = "--help"
 HELP_ALL = "--help-all"
@@ -180,6 +182,10 @@ def parse_dataclasses(kinds: Sequence[Any], arguments: argparse.Namespace) -> tu
     return tuple(kind(**{each.name: values[each.name] for each in fields(kind) if each.init}) for kind in kinds)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where Ctrl-C raises a KeyboardInterrupt, so that whatever handles one handles both."""
+
+
 @contextmanager
 def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterator[None]:
     """End the program with one line on standard error and status 2 if input or arguments cannot be used.
@@ -188,19 +194,52 @@ def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterato
 
     Args:
         parser: Parser of the running command.
-        advice: How to continue after Ctrl-C, which ends the program with status 130; the text of the
-            `KeyboardInterrupt`, if it has one, comes first.
+        advice: How to continue after Ctrl-C and SIGTERM, which end the program with status 130 and 143; the text of
+            the `KeyboardInterrupt`, if it has one, comes first.
     """
     try:
-        yield
+        with _sigterm_raises():
+            yield
     except KeyboardInterrupt as interrupt:
+        word, status = (
+            ("terminated", TERMINATED) if isinstance(interrupt, Terminated) else ("interrupted", INTERRUPTED)
+        )
         advice = str(interrupt) or advice
-        parser.exit(INTERRUPTED, f"interrupted; {advice}\n" if advice else "interrupted\n")
+        parser.exit(status, f"{word}; {advice}\n" if advice else f"{word}\n")
     except (ValueError, OSError, ImportError) as error:
         # A closed pipe is no mistake of the user; the program decides what to do about it.
         if isinstance(error, BrokenPipeError):
             raise
         parser.exit(USAGE_ERROR, f"{parser.prog}: error: {_with_options(one_line(error), parser)}\n")
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Raise `Terminated` in this process at SIGTERM, unless the caller handles the signal."""
+    process = os.getpid()
+
+    def terminate(number: int, frame: Any) -> None:
+        if os.getpid() != process:
+            # A forked worker is ended by whoever started it.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise Terminated
+
+    with _handling(signal.SIGTERM, signal.SIG_DFL, terminate):
+        yield
+
+
+@contextmanager
+def _handling(number: signal.Signals, old: Any, new: Callable[[int, Any], None]) -> Iterator[None]:
+    """Replace the handler of a signal, if it is the old one and this thread may."""
+    replaced = threading.current_thread() is threading.main_thread() and signal.getsignal(number) == old
+    if replaced:
+        signal.signal(number, new)
+    try:
+        yield
+    finally:
+        if replaced:
+            signal.signal(number, old)
 
 
 def _with_options(message: str, parser: OneLineParser) -> str:
@@ -217,26 +256,25 @@ def _with_options(message: str, parser: OneLineParser) -> str:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Guard imports, which may take seconds: Ctrl-C ends the program quietly, and a missing package gets a remedy.
+    """Guard imports, which may take seconds: signals end the program quietly, and a missing package gets a remedy.
 
     Raises:
         ImportError: A package is missing, with how to install it.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    guarded = handler is signal.default_int_handler and threading.current_thread() is threading.main_thread()
-    if guarded:
-        # A KeyboardInterrupt could be raised, and lost, in a callback of the import system.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+    # An exception could be raised, and lost, in a callback of the import system.
+    def leave(number: int, frame: Any) -> None:
+        os._exit(128 + number)
+
+    sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        yield
+        with _handling(signal.SIGINT, signal.default_int_handler, leave), _handling(signal.SIGTERM, sigterm, leave):
+            yield
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
             'in, or install it there: pip install "hf-vanilla-transformer[train]"'
         ) from error
-    finally:
-        if guarded:
-            signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
@@ -263,6 +301,7 @@ __all__ = [
     "HELP_ALL",
     "SWITCH",
     "OneLineParser",
+    "Terminated",
     "add_fields",
     "boolean",
     "dataclass_parser",

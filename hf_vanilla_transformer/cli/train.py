@@ -145,10 +145,11 @@ def run(arguments: Namespace) -> None:
                 "--toy_corpus"
             )
         train_translation(model_args, data_args, args)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        advice = "there is no checkpoint yet, so the same command starts again"
         if newest_checkpoint(arguments.output_dir):
-            raise KeyboardInterrupt("--resume_from_checkpoint last continues from the last checkpoint") from None
-        raise KeyboardInterrupt("there is no checkpoint yet, so the same command starts again") from None
+            advice = "--resume_from_checkpoint last continues from the last checkpoint"
+        raise type(interrupt)(advice) from None
 
 
 def _check_training_is_wanted(args: Any) -> None:

@@ -1,6 +1,8 @@
 import argparse
 import io
+import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -9,7 +11,7 @@ import torch
 
 from hf_vanilla_transformer.cli import options
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
+from hf_vanilla_transformer.cli.options import OneLineParser, Terminated, one_line_errors
 from hf_vanilla_transformer.inference import translation
 
 
@@ -119,15 +121,52 @@ def test_arguments_in_messages_become_options(message, shown, capsys):
 @pytest.mark.parametrize(
     ("interrupt", "advice", "shown"),
     [
-        ((), None, "interrupted\n"),
-        ((), "start again", "interrupted; start again\n"),
-        (("go on",), "start again", "interrupted; go on\n"),
+        (KeyboardInterrupt(), None, "interrupted\n"),
+        (KeyboardInterrupt(), "start again", "interrupted; start again\n"),
+        (KeyboardInterrupt("go on"), "start again", "interrupted; go on\n"),
+        (Terminated("go on"), "start again", "terminated; go on\n"),
     ],
 )
-def test_ctrl_c_ends_in_one_line(interrupt, advice, shown, capsys):
+def test_ctrl_c_and_sigterm_end_in_one_line(interrupt, advice, shown, capsys):
     with pytest.raises(SystemExit) as stop, one_line_errors(OneLineParser("program"), advice):
-        raise KeyboardInterrupt(*interrupt)
-    assert stop.value.code == 130 and capsys.readouterr().err == shown
+        raise interrupt
+    assert stop.value.code == (143 if isinstance(interrupt, Terminated) else 130)
+    assert capsys.readouterr().err == shown
+
+
+FORKS_A_WORKER = """
+import os, signal
+from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
+with one_line_errors(OneLineParser("program")):
+    worker = os.fork()
+    if not worker:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+"""
+
+
+class TestSigterm:
+    def test_it_is_raised(self, capsys):
+        with pytest.raises(SystemExit) as stop, one_line_errors(OneLineParser("program")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the signal was ignored")
+        assert stop.value.code == 143 and capsys.readouterr().err == "terminated\n"
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+    def test_a_handler_of_the_caller_stays(self):
+        handled = []
+        signal.signal(signal.SIGTERM, lambda *_: handled.append(True))
+        try:
+            with one_line_errors(OneLineParser("program")):
+                os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert handled == [True]
+
+    def test_a_forked_worker_only_ends(self):
+        done = subprocess.run([sys.executable, "-c", FORKS_A_WORKER], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")
 
 
 def test_ctrl_c_while_a_command_works(monkeypatch, capsys):
@@ -151,11 +190,12 @@ def test_memory_that_runs_out(monkeypatch, refusal):
 
 
 class TestImporting:
-    def test_the_handler_of_ctrl_c_comes_back(self):
-        before = signal.getsignal(signal.SIGINT)
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_the_handler_of_a_signal_comes_back(self, number):
+        before = signal.getsignal(number)
         with options.importing():
-            assert signal.getsignal(signal.SIGINT) is not before
-        assert signal.getsignal(signal.SIGINT) is before
+            assert signal.getsignal(number) is not before
+        assert signal.getsignal(number) is before
 
     def test_in_another_thread(self):
         done = []
