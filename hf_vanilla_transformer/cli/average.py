@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..files import check_output_folder
-from .options import OneLineParser, importing, quiet_unless_terminal
+from .options import OneLineParser, add_trust_option, importing, quiet_unless_terminal
 
 TOKENIZER_FILE = "tokenizer_config.json"
 
@@ -26,6 +26,7 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument_group("with --run_dir").add_argument(
         "--last", type=int, default=5, help="Number of checkpoints (default, as in the paper: 5)."
     )
+    add_trust_option(parser, inputs)
     output = parser.add_argument_group("output")
     output.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder of the result; new or empty.")
 
@@ -37,8 +38,8 @@ def run(arguments: Namespace) -> None:
     quiet_unless_terminal()
     checkpoints = _checkpoints(arguments)
     output = check_output_folder(arguments.output_dir)
-    tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]))
-    average_checkpoints(checkpoints).save_pretrained(output)
+    tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]), arguments.trust_remote_code)
+    average_checkpoints(checkpoints, arguments.trust_remote_code).save_pretrained(output)
     tokenizer.save_pretrained(output)
     print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 

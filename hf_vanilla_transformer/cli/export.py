@@ -18,7 +18,7 @@ is an error that names it, and nothing is written.
 from argparse import Namespace
 from pathlib import Path
 
-from .options import OneLineParser, importing, quiet_unless_terminal
+from .options import OneLineParser, add_trust_option, importing, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -26,6 +26,7 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
     files.add_argument("--to", required=True, choices=("ctranslate2", "onnx", "marian"), help="Format to export to.")
     files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder of the result; new or empty.")
+    add_trust_option(parser, files)
     options = parser.add_argument_group("format options")
     options.add_argument(
         "--quantization",
@@ -44,6 +45,8 @@ def run(arguments: Namespace) -> None:
         from ..export.formats import export_model
     quiet_unless_terminal()
     options = {name: getattr(arguments, name) for name in ("quantization", "max_positions")}
-    folder = export_model(arguments.model, arguments.to, arguments.output_dir, **options)
+    folder = export_model(
+        arguments.model, arguments.to, arguments.output_dir, trust_remote_code=arguments.trust_remote_code, **options
+    )
     size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     print(f"{folder}: {size / 1e6:.1f} MB")

@@ -147,6 +147,15 @@ def _with_underscores(option: str) -> str:
     return f"--{option[2:].replace('-', '_')}" if option.startswith("--") else option
 
 
+def add_trust_option(parser: OneLineParser, group: Any) -> None:
+    """Add --trust_remote_code to a group of the parser's options."""
+    group.add_argument(
+        "--trust_remote_code",
+        **SWITCH,
+        help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
+    )
+
+
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
     """Add the fields of a dataclass as options, as `transformers.HfArgumentParser` defines them.
 
@@ -303,6 +312,7 @@ __all__ = [
     "OneLineParser",
     "Terminated",
     "add_fields",
+    "add_trust_option",
     "boolean",
     "dataclass_parser",
     "help_option",

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import islice, zip_longest
 
 from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -48,11 +48,7 @@ def add_arguments(parser: OneLineParser) -> None:
         default=8192,
         help=parser.advanced("Pairs to read and sort at a time; 1 answers each pair at once."),
     )
-    compute.add_argument(
-        "--trust_remote_code",
-        **SWITCH,
-        help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
-    )
+    add_trust_option(parser, compute)
 
 
 def run(arguments: Namespace) -> None:

@@ -53,7 +53,7 @@ MAIN_OPTIONS = {
     },
 }
 
-MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "attn_implementation")
+MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "trust_remote_code", "attn_implementation")
 INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 
 

@@ -20,7 +20,7 @@ from itertools import tee
 from typing import Any
 
 from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
 
 # A program that reads the output would take these for line ends.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
@@ -79,11 +79,7 @@ def add_arguments(parser: OneLineParser) -> None:
         type=int,
         help=parser.advanced("Lines to read and sort at a time; 1 answers each line at once."),
     )
-    compute.add_argument(
-        "--trust_remote_code",
-        **SWITCH,
-        help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
-    )
+    add_trust_option(parser, compute)
 
 
 def run(arguments: Namespace) -> None:
@@ -120,7 +116,6 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
     if arguments.backend == "transformers":
         dtype = torch.bfloat16 if arguments.bf16 else None
         return load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
-    for name in ("bf16", "trust_remote_code"):
-        if getattr(arguments, name):
-            raise ValueError(f"--{name} is for --backend transformers; leave it out")
-    return load_ctranslate2(arguments.model, arguments.device)
+    if arguments.bf16:
+        raise ValueError("--bf16 is for --backend transformers; leave it out")
+    return load_ctranslate2(arguments.model, arguments.device, trust_remote_code=arguments.trust_remote_code)

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreT
 
 from ..errors import one_line
 from ..files import read_json_object
+from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
 from .rules import FolderContents, Settings, Weights
 
@@ -55,6 +56,11 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from None
     # Each kind of tokenizer file has errors of its own.
     except Exception as error:
+        if needs_trust(error):
+            raise ValueError(
+                f"the tokenizer in {folder} is Python code, which is never run; give its vocabulary as "
+                "`source_vocabulary` and `target_vocabulary`"
+            ) from None
         raise ValueError(
             f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {one_line(error)}); fetch its files "
             "again"

@@ -46,13 +46,16 @@ EXPORT_FORMATS = {
 }
 
 
-def export_model(name: str | Path, to: str, output_dir: str | Path, **options: Any) -> Path:
+def export_model(
+    name: str | Path, to: str, output_dir: str | Path, trust_remote_code: bool = False, **options: Any
+) -> Path:
     """Write a saved model in another format, with its tokenizer and generation settings.
 
     Args:
         name: Folder of the model, or its name on the Hub. Without a tokenizer there, the export translates only ids.
         to: The format, a key of `EXPORT_FORMATS`.
         output_dir: A new or empty folder; written completely or not at all.
+        trust_remote_code: Whether to run Python code that comes with the tokenizer.
         **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, for formats
             that take them; None means the format's default.
 
@@ -72,7 +75,7 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"`max_positions` {options['max_positions']} is too small; set at least 1")
     check_output_folder(output_dir)
-    model, tokenizer = load_for_export(name)
+    model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:
         EXPORT_FORMATS[to].write(model, tokenizer, folder, **options)
         model.generation_config.save_pretrained(folder)
@@ -81,13 +84,13 @@ def export_model(name: str | Path, to: str, output_dir: str | Path, **options: A
     return Path(output_dir)
 
 
-def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | None]:
+def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, PreTrainedTokenizerBase | None]:
     """Load a model of this package in float32, and its tokenizer if there is one.
 
     Raises:
         ValueError: They cannot be loaded (see `load_model`), or the model is of another family.
     """
-    model = load_model(name, dtype=torch.float32)
+    model = load_model(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
     if (model_type := model.config.model_type) != MODEL_TYPE:
         raise ValueError(
             f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use the exporters of "
@@ -95,7 +98,7 @@ def load_for_export(name: str | Path) -> tuple[Any, PreTrainedTokenizerBase | No
         )
     folder = Path(name)
     has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
-    return model.eval(), load_tokenizer(name) if has_tokenizer else None
+    return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer else None
 
 
 __all__ = ["EXPORT_FORMATS", "ExportFormat", "export_model", "load_for_export"]

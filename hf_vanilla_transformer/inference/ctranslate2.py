@@ -108,7 +108,7 @@ def _is_supported(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
 
 
 def load_ctranslate2(
-    folder: str | Path, device: str | None = None, compute_type: str = "default"
+    folder: str | Path, device: str | None = None, compute_type: str = "default", trust_remote_code: bool = False
 ) -> tuple["CTranslate2Model", PreTrainedTokenizerBase]:
     """Load an exported model and its tokenizer, for `translate` and `translate_lines`.
 
@@ -116,11 +116,12 @@ def load_ctranslate2(
         folder: What `export_model(..., to="ctranslate2")` wrote.
         device: "cpu" (default), "cuda" or "cuda:1".
         compute_type: Of CTranslate2; by default that of the weights, or the nearest one that the device supports.
+        trust_remote_code: Whether to run Python code that comes with the tokenizer.
 
     Raises:
         ValueError: CTranslate2 is not installed, or the folder, the device or the compute type cannot be used.
     """
-    return CTranslate2Model(folder, device or "cpu", compute_type), load_tokenizer(folder)
+    return CTranslate2Model(folder, device or "cpu", compute_type), load_tokenizer(folder, trust_remote_code)
 
 
 class CTranslate2Model(nn.Module):

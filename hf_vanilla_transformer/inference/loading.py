@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import Filter, LogRecord
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -34,6 +35,10 @@ MAX_NAMED_WEIGHTS = 3
 # A repository on the Hub; "gpt2" has no owner.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
+NEEDS_TRUST = "it comes with Python code; read the code and, if you trust it, pass `trust_remote_code=True` to run it"
+
+PICKLE = "its pickled file holds more than tensors, which is never run; save the model as safetensors"
+
 # Files that only an exported model has, and how to use it.
 EXPORTED = {
     "model.bin": "it was exported to CTranslate2; translate with `backend=ctranslate2`",
@@ -45,6 +50,7 @@ def load_model(
     name: str | os.PathLike[str],
     auto_class: Any = AutoModelForSeq2SeqLM,
     new_weights: tuple[str, ...] = (),
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> PreTrainedModel:
     """Load a model with all weights of its folder and no others.
@@ -55,7 +61,8 @@ def load_model(
         name: Folder of the model, or its name on the Hub.
         auto_class: The Auto class to load it with.
         new_weights: Prefixes of weights that may be missing and start random, such as a head to train.
-        **options: Those of `from_pretrained`, such as `dtype` or `trust_remote_code`.
+        trust_remote_code: Whether to run Python code that comes with the model.
+        **options: Others of `from_pretrained`, such as `dtype`.
 
     Raises:
         ValueError: There is no such model, or it is damaged; weights are missing, have another shape or are not
@@ -65,7 +72,11 @@ def load_model(
         folder = _resolve(name)
         _check_not_exported(Path(folder))
         model, info = auto_class.from_pretrained(
-            folder, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            folder,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            trust_remote_code=trust_remote_code,
+            **options,
         )
         # `from_pretrained` silently ignores generation settings that it cannot read.
         if Path(folder, GENERATION_CONFIG_NAME).is_file():
@@ -95,23 +106,29 @@ def _check_loading_info(
 
 
 def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
-    """Load the configuration of a model in a folder or on the Hub; every failure is a ValueError of one line."""
-    with _one_line_errors(f"configuration of {name} cannot be loaded"):
-        return AutoConfig.from_pretrained(_resolve(name))
+    """Load the configuration of a model in a folder or on the Hub; every failure is a ValueError of one line.
+
+    Code that comes with it is never run.
+    """
+    with _one_line_errors(f"configuration of {name} cannot be loaded", on_code="it is Python code, which is not run"):
+        return AutoConfig.from_pretrained(_resolve(name), trust_remote_code=False)
 
 
-def load_tokenizer(name: str | os.PathLike[str], **options: Any) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name: str | os.PathLike[str], trust_remote_code: bool = False, **options: Any
+) -> PreTrainedTokenizerBase:
     """Load a tokenizer.
 
     Args:
         name: Its folder, or its name on the Hub.
-        **options: Those of `from_pretrained`, such as `trust_remote_code`.
+        trust_remote_code: Whether to run Python code that comes with the tokenizer.
+        **options: Others of `from_pretrained`.
 
     Raises:
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
     with _one_line_errors(f"tokenizer {name} cannot be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(_resolve(name), **options)
+        tokenizer = AutoTokenizer.from_pretrained(_resolve(name), trust_remote_code=trust_remote_code, **options)
         # Some families get an empty vocabulary if their files are missing.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")
@@ -166,12 +183,20 @@ def _check_not_exported(folder: Path) -> None:
 
 
 @contextmanager
-def _one_line_errors(what: str) -> Iterator[None]:
+def _one_line_errors(what: str, on_code: str = NEEDS_TRUST) -> Iterator[None]:
     """Turn any error into a ValueError of one line: damaged files raise errors of many kinds."""
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{what}: {one_line(error)}") from error
+        if isinstance(error, UnpicklingError):
+            # Its own text advises to unpickle anything.
+            raise ValueError(f"{what}: {PICKLE}") from None
+        raise ValueError(f"{what}: {on_code if needs_trust(error) else one_line(error)}") from error
+
+
+def needs_trust(error: Exception) -> bool:
+    """Whether transformers refused to run code that comes with a model or tokenizer."""
+    return "trust_remote_code=True" in str(error)
 
 
 class _DropLoadReport(Filter):
@@ -198,4 +223,4 @@ def _first(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMED_WEIGHTS]) + more
 
 
-__all__ = ["check_finite", "load_config", "load_model", "load_tokenizer"]
+__all__ = ["check_finite", "load_config", "load_model", "load_tokenizer", "needs_trust"]

@@ -51,6 +51,10 @@ class ModelArguments:
         default=None,
         metadata={"help": "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch."},
     )
+    trust_remote_code: bool = field(
+        default=False,
+        metadata={"help": "Run Python code that comes with this model or tokenizer; only from sources you trust."},
+    )
     attn_implementation: str | None = field(
         default=None,
         metadata={

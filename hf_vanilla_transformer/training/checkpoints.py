@@ -103,11 +103,12 @@ def _checkpoints(run_dir: str | Path) -> list[Path]:
     return sorted(folders, key=lambda path: int(path.name.removeprefix(prefix)))
 
 
-def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
+def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bool = False) -> PreTrainedModel:
     """Average the weights of checkpoints (section 6.1), in float64.
 
     Args:
         checkpoints: Folders of models of the same shape.
+        trust_remote_code: Whether to run Python code that comes with them.
 
     Returns:
         A model with the dtype, configuration and generation settings of the last checkpoint.
@@ -118,10 +119,10 @@ def average_checkpoints(checkpoints: Sequence[str | Path]) -> PreTrainedModel:
     """
     if not checkpoints:
         raise ValueError("there are no checkpoints to average.")
-    model = load_model(checkpoints[-1])
+    model = load_model(checkpoints[-1], trust_remote_code=trust_remote_code)
     total = {name: value.double() for name, value in model.state_dict().items() if value.is_floating_point()}
     for folder in checkpoints[:-1]:
-        weights = load_model(folder).state_dict()
+        weights = load_model(folder, trust_remote_code=trust_remote_code).state_dict()
         for name, value in total.items():
             if name not in weights or weights[name].shape != value.shape:
                 raise ValueError(

@@ -52,17 +52,20 @@ def training_results(
 
 
 def choose_model(
-    tokenizer: PreTrainedTokenizerBase, text: TextSplits, args: VanillaTransformerTrainingArguments
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    args: VanillaTransformerTrainingArguments,
+    trust_remote_code: bool = False,
 ) -> ModelChoice:
     """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
     The average wins ties, and runs without validation pairs.
     """
-    models = {"trained": load_model(args.output_dir)}
+    models = {"trained": load_model(args.output_dir, trust_remote_code=trust_remote_code)}
     number, averaged = args.average_last_checkpoints, None
     checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
     if number > 1 and len(checkpoints) > 1:
-        models["averaged"] = average_checkpoints(checkpoints)
+        models["averaged"] = average_checkpoints(checkpoints, trust_remote_code)
         models["averaged"].generation_config = models["trained"].generation_config
         averaged = len(checkpoints)
     scores = {}

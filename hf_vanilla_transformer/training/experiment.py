@@ -43,7 +43,11 @@ def train_translation(
     make_folder(Path(args.output_dir))
     use_preset_smoothing(args, model_args)
     if checkpoint:
-        model_args = ModelArguments(model_name_or_path=checkpoint, attn_implementation=model_args.attn_implementation)
+        model_args = ModelArguments(
+            model_name_or_path=checkpoint,
+            attn_implementation=model_args.attn_implementation,
+            trust_remote_code=model_args.trust_remote_code,
+        )
     set_seed(args.seed)
 
     # Set-up
@@ -62,7 +66,7 @@ def train_translation(
     tokenizer.save_pretrained(args.output_dir)
 
     # Evaluation and report
-    choice = choose_model(tokenizer, text, args)
+    choice = choose_model(tokenizer, text, args, model_args.trust_remote_code)
     test = score_test(choice.model, tokenizer, text, args)
     split, samples = translate_samples(choice.model, tokenizer, text, args)
     results = Results(training, choice, test, split, samples)

@@ -9,7 +9,6 @@ from typing import Any, cast
 import datasets
 import numpy as np
 from transformers import (
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -187,9 +186,9 @@ def load_or_train_tokenizer(
         ValueError: It cannot be loaded or trained.
     """
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
-        return load_tokenizer(name)
+        return load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
     if args.process_index > 0:
-        return AutoTokenizer.from_pretrained(args.output_dir)
+        return load_tokenizer(args.output_dir)
     tokenizer = _train_tokenizer(model_args, train)
     # The other processes must have the very same.
     tokenizer.save_pretrained(args.output_dir)
@@ -232,7 +231,7 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
     """
     model: PreTrainedModel
     if model_args.model_name_or_path:
-        model = load_model(model_args.model_name_or_path)
+        model = load_model(model_args.model_name_or_path, trust_remote_code=model_args.trust_remote_code)
     else:
         source_size, target_size = vocabulary_sizes(tokenizer)
         sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
