@@ -16,6 +16,15 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def lone_surrogate(text: str) -> str | None:
+    """Return code point and position of the first lone surrogate, which no encoding has, or None."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"a lone surrogate, U+{ord(text[error.start]):04X}, at position {error.start}"
+    return None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the known name nearest to `name`, ignoring case; "" if none is near."""
     by_lower = {each.lower(): each for each in known}
@@ -42,4 +51,4 @@ def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str
     return hidden
 
 
-__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "one_line", "without_secrets"]
+__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "lone_surrogate", "one_line", "without_secrets"]

@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
@@ -43,7 +44,7 @@ def _name(path: StrPath) -> StrPath:
     return "standard input" if path == "-" else path
 
 
-def read_lines(path: StrPath) -> Iterator[str]:
+def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
     Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not shift the alignment
@@ -51,9 +52,10 @@ def read_lines(path: StrPath) -> Iterator[str]:
 
     Args:
         path: The file, or "-" for standard input; gzip is recognized by its first bytes or the extension `.gz`.
+        keep_ends: Leave the ends on the lines.
 
     Yields:
-        The lines without their ends.
+        The lines, by default without their ends.
 
     Raises:
         DataError: The file cannot be read, is truncated or not UTF-8.
@@ -68,7 +70,7 @@ def read_lines(path: StrPath) -> Iterator[str]:
                     f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
                     "not UTF-8; convert it to UTF-8"
                 ) from None
-            yield text.removesuffix("\n").removesuffix("\r")
+            yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
 def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[str, Any]]:
@@ -99,9 +101,20 @@ def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[
         yield f"{path}, row {number}", record
 
 
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {name!r} occurs twice")
+    return content
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_object_without_duplicates)
+
+
 def _parse_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return _JSON.decode(text)
     # Nesting that is too deep is a RecursionError.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None

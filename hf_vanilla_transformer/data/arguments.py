@@ -149,7 +149,7 @@ class DataArguments:
             return
         if self.files(split):
             raise DataError(f"`{name}` and a {split} file are both given; keep one of them")
-        if not (0 < size < 1 or (size >= 1 and size == int(size))):
+        if not (0 < size < 1 or (size >= 1 and float(size).is_integer())):
             raise DataError(f"`{name}` {size:g} is neither a fraction below 1 nor a number of pairs")
 
 

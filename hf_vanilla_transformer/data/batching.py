@@ -81,7 +81,8 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     For several processes the sampler yields the batches of all, and sharding gives process r every `num_replicas`-th
     batch from r on. Batches come in groups of `num_replicas` with similar lengths, so that the processes have equal
-    work. A few batches are split in two to make their number a multiple; every pair still occurs once an epoch.
+    work. A few batches are split in two to make their number a multiple, so that every pair still occurs once an
+    epoch. Only where too few batches hold two pairs or more, the longest pairs occur once more.
 
     The order depends only on `seed` and the epoch. `batch_size` is None, as accelerate expects of batches that vary
     in size (with `even_batches=False`).
@@ -95,7 +96,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         num_replicas: Number of processes that share the batches.
 
     Raises:
-        DataError: There are no pairs, fewer pairs than processes, or a pair longer than `max_tokens`.
+        DataError: There are no pairs, a pair is longer than `max_tokens`, or a number is below 1.
     """
 
     batch_size: None = None
@@ -111,6 +112,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         seed: int = 0,
         num_replicas: int = 1,
     ) -> None:
+        _check_at_least_one(max_tokens=max_tokens, num_replicas=num_replicas)
         source = np.asarray(source_lengths, dtype=np.int32)
         target = np.asarray(target_lengths, dtype=np.int32)
         if source.ndim != 1 or source.shape != target.shape or not len(source):
@@ -135,11 +137,13 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, all processes together."""
-        return len(self._edges) - 1
+        return -(-(len(self._edges) - 1) // self.num_replicas) * self.num_replicas
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield batches as lists of row indices."""
-        groups = np.arange(len(self)).reshape(-1, self.num_replicas)
+        batches = np.arange(len(self._edges) - 1)
+        repeated = np.resize(batches[::-1], len(self) - len(batches))
+        groups = np.concatenate([batches, repeated]).reshape(-1, self.num_replicas)
         if self.shuffle:
             rng = np.random.default_rng([self.seed, self.epoch])
             order = np.arange(len(self._keys), dtype=np.int32)
@@ -150,6 +154,12 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
             order = np.argsort(self._keys, kind="stable").astype(np.int32)
         for batch in groups.ravel():
             yield order[self._edges[batch] : self._edges[batch + 1]].tolist()
+
+
+def _check_at_least_one(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < 1:
+            raise DataError(f"`{name}` is {value}; it must be at least 1")
 
 
 def _check_budget(source: np.ndarray, target: np.ndarray, max_tokens: int, first_row: int = 0) -> None:
@@ -176,7 +186,7 @@ def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np
         Edges of shape (batches + 1,): batch b is `edges[b]` to `edges[b + 1]`.
     """
     edges = [0]
-    counter = np.arange(1, max_tokens + 1, dtype=np.int64)
+    counter = np.arange(1, len(source) + 1, dtype=np.int64)
     while (start := edges[-1]) < len(source):
         # Upper bound on the batch: the following sources are no shorter.
         window = slice(start, start + max_tokens // max(1, int(source[start])))
@@ -187,12 +197,12 @@ def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np
 
 
 def _split_to_multiple(edges: np.ndarray, num_replicas: int) -> np.ndarray:
-    """Split the batches with the most pairs in two until their number is a multiple of `num_replicas`."""
+    """Split the batches with the most pairs in two until their number is a multiple of `num_replicas`, if possible."""
     while (len(edges) - 1) % num_replicas:
         sizes = np.diff(edges)
         widest = int(sizes.argmax())
         if sizes[widest] < 2:
-            raise DataError(f"{edges[-1]} pairs are too few for {num_replicas} processes; use fewer processes")
+            break
         edges = np.insert(edges, widest + 1, edges[widest] + sizes[widest] // 2)
     return edges
 
@@ -201,9 +211,9 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
     """Batches of `TokenBudgetBatchSampler` from a stream of pairs.
 
     Fills a buffer, which is sorted, cut and shuffled by itself and bounds memory. Every process reads the whole
-    stream and keeps its share of the batches, so that all have equally many. If fewer pairs than processes remain for
-    the last buffer, they repeat. For a `DataLoader(stream, batch_size=None, collate_fn=...)`: its workers share an
-    `IterableDataset` by its own sharding, and take turns with the items of any other iterable.
+    stream and keeps its share of the batches, so that all have equally many. For a
+    `DataLoader(stream, batch_size=None, collate_fn=...)`: its workers share an `IterableDataset` by its own sharding,
+    and take turns with the items of any other iterable.
 
     Args:
         features: Mappings with `input_ids` and `labels`; iterated over once an epoch.
@@ -215,7 +225,7 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         rank: Index of this process.
 
     Raises:
-        DataError: `rank` or `buffer_size` is out of range.
+        DataError: `max_tokens`, `buffer_size`, `num_replicas` or `rank` is out of range.
     """
 
     def __init__(
@@ -229,10 +239,9 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
+        _check_at_least_one(max_tokens=max_tokens, buffer_size=buffer_size, num_replicas=num_replicas)
         if not 0 <= rank < num_replicas:
             raise DataError(f"`rank` {rank} is not one of {num_replicas} processes; count ranks from 0")
-        if buffer_size < num_replicas:
-            raise DataError(f"`buffer_size` {buffer_size} is below the {num_replicas} processes; raise it")
         self.features, self.max_tokens, self.buffer_size = features, max_tokens, buffer_size
         self.shuffle, self.seed, self.num_replicas, self.rank = shuffle, seed, num_replicas, rank
         # In shared memory, so that persistent workers see a new epoch too.
@@ -260,17 +269,16 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
             source, target = token_lengths(buffer)
             _check_budget(source, target, self.max_tokens, first_row)
             first_row += len(buffer)
-            repeats = -(-self.num_replicas // len(buffer))
             sampler = TokenBudgetBatchSampler(
-                np.tile(source, repeats),
-                np.tile(target, repeats),
+                source,
+                target,
                 self.max_tokens,
                 shuffle=self.shuffle,
                 seed=int(rng.integers(2**32)),
                 num_replicas=self.num_replicas,
             )
             for batch in islice(sampler, self.rank, None, self.num_replicas):
-                yield [buffer[i % len(buffer)] for i in batch]
+                yield [buffer[i] for i in batch]
 
 
 __all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "token_lengths"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +20,7 @@ from datasets.fingerprint import Hasher
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
-from ..errors import DataError, one_line
+from ..errors import DataError, lone_surrogate, one_line
 from ..files import open_input, read_json_records, read_lines
 from .arguments import EXTENSIONS, SPLITS, DataArguments
 from .fingerprint import CODE_FINGERPRINT
@@ -81,6 +82,11 @@ class _Columns:
             "`target_column`"
         )
 
+    @property
+    def top_level(self) -> list[str]:
+        """Names of the columns that hold the fields."""
+        return ["translation"] if self.in_translation else list(dict.fromkeys((self.source, self.target)))
+
     def pair(self, row: Any, where: str) -> dict[str, str]:
         """Return the pair of a row, or raise a DataError that names the field without a string."""
         cells = row.get("translation") if self.in_translation and isinstance(row, Mapping) else row
@@ -92,6 +98,8 @@ class _Columns:
             if not isinstance(cells[name], str):
                 kind = "null" if cells[name] is None else type(cells[name]).__name__
                 raise DataError(f"{where}: field {name!r} is {kind}, not a string; repair or remove the row")
+            if surrogate := lone_surrogate(cells[name]):
+                raise DataError(f"{where}: field {name!r} has {surrogate}; repair or remove the row")
         return {"source": cells[self.source], "target": cells[self.target]}
 
 
@@ -106,7 +114,8 @@ def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
     """Read line numbers and cells, with the quoting of spreadsheets."""
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    # A quoted field keeps the line ends inside it.
+    reader = csv.reader(read_lines(path, keep_ends=True), strict=True)
     try:
         for cells in reader:
             yield reader.line_num, cells
@@ -122,6 +131,7 @@ def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterato
             continue
         if header is None:
             if _is_header(cells, suffix, arguments):
+                _check_unique(cells, f"{path}, line {number}")
                 header = cells
                 continue
             if arguments.source_column is None and _looks_like_header(cells):
@@ -130,7 +140,19 @@ def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterato
                     "`source_column` and `target_column`, or 0 and 1 if this line is a pair"
                 )
             header = [str(position) for position in range(len(cells))]
+        if any(cells[len(header) :]):
+            remedy = "remove the tab inside a sentence" if suffix == ".tsv" else "quote the field with a comma inside"
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} columns, but the first line has {len(header)}; {remedy}"
+            )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=False))
+
+
+def _check_unique(names: list[str], where: str) -> None:
+    """Raise a DataError if a column that has a name has it twice: a row keeps one cell a name."""
+    twice = [name for name, count in Counter(filter(None, names)).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}: two columns are called {twice[0]!r}; rename one")
 
 
 def _is_header(cells: list[str], suffix: str, arguments: DataArguments) -> bool:
@@ -153,14 +175,35 @@ def _looks_like_header(cells: list[str]) -> bool:
     return len(names) == 2 and all(map(is_name, names))
 
 
-def _parquet_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the columns of a Parquet file that make a pair; others may be large, or hold what Python cannot."""
     try:
         with pq.ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-            for number, row in enumerate(rows, start=1):
-                yield f"{path}, row {number}", row
+            _check_unique(file.schema_arrow.names, path)
+            names = _Columns.find(_empty_row(file.schema_arrow), arguments, path).top_level
+            batches = file.iter_batches(columns=names)
+            rows = (cells for batch in batches for cells in zip(*map(batch.column, names), strict=True))
+            for number, cells in enumerate(rows, start=1):
+                where = f"{path}, row {number}"
+                yield where, dict(zip(names, (_python_value(cell, where) for cell in cells), strict=True))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: not a readable Parquet file ({one_line(error)}); check the path") from error
+
+
+def _empty_row(schema: pa.Schema) -> dict[str, Any]:
+    """Return a row of nulls with the columns of a schema, and the fields of those with fields."""
+    return {
+        field.name: dict.fromkeys(child.name for child in field.type) if pa.types.is_struct(field.type) else None
+        for field in schema
+    }
+
+
+def _python_value(cell: pa.Scalar, where: str) -> Any:
+    try:
+        return cell.as_py()
+    # Bytes of a string that are not UTF-8, or a time that Python cannot represent.
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"{where}: {one_line(error)}; repair or remove the row") from None
 
 
 def _suffix(path: str) -> str:
@@ -173,7 +216,7 @@ def _rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, Any]]:
         return _delimited_rows(path, suffix, arguments)
     if suffix in (".json", ".jsonl"):
         return read_json_records(path, arguments.streaming)
-    return _parquet_rows(path)
+    return _parquet_rows(path, arguments)
 
 
 # Pairs
@@ -245,6 +288,9 @@ def _check_files(files: tuple[str, ...]) -> None:
         if not os.path.isfile(files[0]):
             raise DataError(f"{files[0]}: no such file; check the path")
         return
+    for path in files:
+        if path == "-" or Path(path).is_fifo():
+            raise DataError(f"{path} is a pipe, but training text is read twice; write it to a file first")
     counts = [_count_lines(path) for path in files]
     if 0 in counts:
         raise DataError(f"{files[counts.index(0)]}: no lines in it; check the path")

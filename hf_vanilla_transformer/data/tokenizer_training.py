@@ -1,26 +1,33 @@
 """Training of tokenizers on text, prose or not."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ..errors import did_you_mean
+from ..errors import did_you_mean, lone_surrogate
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 
 _T = TypeVar("_T")
 
 
 class _Algorithm(NamedTuple):
-    """Components of a tokenizer; without a decoder, tokens are joined by blanks."""
+    """Components of a tokenizer; without a decoder, tokens are joined by blanks. `escapes` end the normalization."""
 
     model: Callable[[], models.Model]
     trainer: Callable[..., trainers.Trainer]
     pre_tokenizer: pre_tokenizers.PreTokenizer
     decoder: decoders.Decoder | None
+    escapes: Sequence[normalizers.Normalizer] = ()
 
+
+# In the vocabulary of unigram "▁" (U+2581) is a blank; one in a text becomes this, which Unicode keeps out of texts.
+_BLANK, _ESCAPED_BLANK = "\u2581", "\uffff"
+
+# "<" of a symbol that is spelled like a special token.
+_SPECIAL = Regex(rf"\A<(?=(?:{'|'.join(token[1:-1] for token in SPECIAL_TOKENS.values())})>\z)")
 
 _word_level = partial(models.WordLevel, unk_token=SPECIAL_TOKENS["unk_token"])
 
@@ -36,9 +43,11 @@ _ALGORITHMS = {
         partial(trainers.UnigramTrainer, unk_token=SPECIAL_TOKENS["unk_token"]),
         # "<" is always a piece of its own, so that no text yields a piece spelled like a special token.
         pre_tokenizers.Sequence(
-            [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Split("<", "isolated")]
+            [pre_tokenizers.Metaspace(prepend_scheme="never"), pre_tokenizers.Split("<", "isolated")]
         ),
-        decoders.Metaspace(prepend_scheme="first"),
+        decoders.Sequence([decoders.Metaspace(), decoders.Replace(_ESCAPED_BLANK, _BLANK)]),
+        # The first word gets a blank like any other, also after a blank in the text.
+        (normalizers.Replace(_BLANK, _ESCAPED_BLANK), normalizers.Prepend(_BLANK)),
     ),
     "word": _Algorithm(
         _word_level,
@@ -55,7 +64,12 @@ _ALGORITHMS = {
             ]
         ),
     ),
-    "whitespace": _Algorithm(_word_level, trainers.WordLevelTrainer, pre_tokenizers.WhitespaceSplit(), None),
+    "whitespace": _Algorithm(
+        _word_level,
+        trainers.WordLevelTrainer,
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(_SPECIAL, "isolated")]),
+        None,
+    ),
     "character": _Algorithm(
         _word_level,
         trainers.WordLevelTrainer,
@@ -88,16 +102,15 @@ def train_tokenizer(
     | algorithm | token | `decode(..., skip_special_tokens=True)` returns |
     |---|---|---|
     | `"bpe"` | byte-level subword | the exact text, for all of Unicode |
-    | `"unigram"` | subword, by likelihood | the text without one leading blank and unseen characters |
+    | `"unigram"` | subword, by likelihood | the exact text, if training saw all its characters |
     | `"word"` | word or punctuation mark | words joined by one blank, closing marks attached, quotes apart |
-    | `"whitespace"` | string between blanks | the symbols, joined by one blank |
+    | `"whitespace"` | string between blanks | the symbols, joined by one blank; `< /s>` for `</s>` |
     | `"character"` | Unicode code point, blanks included | the exact text, if training saw all its characters |
 
     A text that spells a special token, such as HTML's `<s>`, is tokenized like any other text
-    (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Two limits: with `"whitespace"` the
-    symbol `</s>` *is* the special token; and markers that must stay whole inside texts, such as a language tag, are
-    added by `add_tokens([...])`, not by `add_special_tokens`. An unpaired surrogate is not Unicode text and cannot be
-    encoded.
+    (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Markers that must stay whole inside
+    texts, such as a language tag, are therefore added by `add_tokens([...])`, not by `add_special_tokens`. A lone
+    surrogate is not Unicode text and cannot be encoded; `"unigram"` turns the noncharacter U+FFFF into U+2581.
 
     The same texts in the same order give the same tokenizer, except with `"unigram"`: the `tokenizers` library sums in
     an order that varies between processes, which changes scores by about 0.001 and so the ids of pieces of about equal
@@ -126,7 +139,7 @@ def train_tokenizer(
     components = _lookup(_ALGORITHMS, algorithm, "algorithm")
     _check_sizes(algorithm, vocab_size, min_frequency, max_length)
     tokenizer = Tokenizer(components.model())
-    if steps := _normalization_steps(normalization, lowercase):
+    if steps := [*_normalization_steps(normalization, lowercase), *components.escapes]:
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = components.pre_tokenizer
     if components.decoder is not None:
@@ -192,13 +205,8 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"`texts[{index}]` is of type {type(text).__name__}; every text must be a string")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"`texts[{index}]` contains U+{ord(text[error.start]):04X} at position {error.start}, an unpaired "
-                "surrogate; read the corpus as UTF-8"
-            ) from None
+        if surrogate := lone_surrogate(text):
+            raise ValueError(f"`texts[{index}]` has {surrogate}; read the corpus as UTF-8")
         empty = empty and not text.strip()
         yield text
     if empty:

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..errors import one_line
+from ..errors import lone_surrogate, one_line
 from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -198,13 +198,8 @@ def checked_sentence(line: Any, number: int) -> str:
     """
     if not isinstance(line, str):
         raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"sentence {number} has a lone surrogate, U+{ord(line[error.start]):04X}, at position {error.start}; "
-            "read the text as UTF-8"
-        ) from None
+    if surrogate := lone_surrogate(line):
+        raise ValueError(f"sentence {number} has {surrogate}; read the text as UTF-8")
     return line
 
 

@@ -233,7 +233,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         """Return batches of at most `args.max_tokens` tokens, or those of `Trainer` without it.
 
         Raises:
-            DataError: A pair is longer than the budget, or there are fewer pairs than processes.
+            DataError: There are no pairs, or a pair is longer than the budget.
         """
         if not getattr(self.args, "max_tokens", None):
             return super().get_train_dataloader()

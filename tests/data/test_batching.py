@@ -109,11 +109,27 @@ class TestTokenBudgetBatchSampler:
             DataError, match="row 1: its 300 tokens .* exceed `max_tokens` 256; raise it, or lower `max_so"
         ):
             TokenBudgetBatchSampler([5, 100, 9], [5, 200, 9], 256)
-        with pytest.raises(DataError, match="2 pairs are too few for 3 processes"):
-            TokenBudgetBatchSampler([5, 6], [5, 6], 256, num_replicas=3)
+        for name in ("max_tokens", "num_replicas"):
+            with pytest.raises(DataError, match=f"`{name}` is 0; it must be at least 1"):
+                TokenBudgetBatchSampler([5, 6], [5, 6], **{"max_tokens": 256, name: 0})
         for lengths in (([], []), ([1, 2], [1])):
             with pytest.raises(DataError, match="cannot be cut into batches"):
                 TokenBudgetBatchSampler(*lengths, 256)
+
+    @pytest.mark.parametrize("shuffle", [True, False])
+    @pytest.mark.parametrize("pairs", [3, 7, 10_001])
+    def test_batches_of_one_pair_that_cannot_be_split(self, pairs, shuffle):
+        lengths = np.arange(pairs) % 3 + 8
+        sampler = TokenBudgetBatchSampler(lengths, lengths, 20, shuffle=shuffle, num_replicas=4)
+        batches = list(sampler)
+        assert len(batches) == len(sampler) == -(-pairs // 4) * 4
+        assert {len(batch) for batch in batches} == {1}
+        # The longest pairs occur once more.
+        counts = np.bincount(np.concatenate(batches))
+        assert counts.min() == 1 and set(lengths[counts == 2]) <= {lengths.max()}
+
+    def test_a_budget_beyond_memory(self):
+        assert list(TokenBudgetBatchSampler([5, 6], [5, 6], 2**60, shuffle=False)) == [[0, 1]]
 
     def test_shares_of_accelerate(self):
         sampler = self.sampler(num_replicas=2)
@@ -233,5 +249,5 @@ class TestTokenBudgetStream:
             list(TokenBudgetStream(features, 256, buffer_size=100))
         with pytest.raises(DataError, match="`rank` 2 is not one of 2 processes"):
             TokenBudgetStream(features, 256, num_replicas=2, rank=2)
-        with pytest.raises(DataError, match="`buffer_size` 1 is below the 2 processes"):
-            TokenBudgetStream(features, 256, buffer_size=1, num_replicas=2)
+        with pytest.raises(DataError, match="`buffer_size` is 0; it must be at least 1"):
+            TokenBudgetStream(features, 256, buffer_size=0)

@@ -1,7 +1,10 @@
 import csv
 import json
+import os
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hf_vanilla_transformer.data import reading
@@ -56,7 +59,7 @@ def test_one_file(tmp_path, name, text, options, streaming):
 
 
 def test_csv_with_quotes_and_line_ends_in_a_field(tmp_path):
-    pairs = [*PAIRS, ("two\nlines", "x")]
+    pairs = [*PAIRS, ("two\nlines", "x"), ("two\r\nlines", "\r\n")]
     with open(tmp_path / "x.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("source", "target"), *pairs])
     assert rows(load_parallel_text(DataArguments(train_file=str(tmp_path / "x.csv")))["train"]) == pairs
@@ -74,6 +77,42 @@ def test_parquet(tmp_path):
     datasets.Dataset.from_list(translations).to_parquet(tmp_path / "x.parquet")
     arguments = DataArguments(train_file=str(tmp_path / "x.parquet"), source_lang="en", target_lang="de")
     assert rows(load_parallel_text(arguments)["train"]) == PAIRS
+
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, *map(pa.py_buffer, (b"\0\0\0\0\1\0\0\0\3\0\0\0", b"a\xff\xfe"))]
+)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_parquet_string_that_is_not_utf8(tmp_path, streaming):
+    path = str(tmp_path / "x.parquet")
+    arguments = DataArguments(train_file=path, streaming=streaming)
+    pq.write_table(pa.table({"source": NOT_UTF8, "target": ["x", "y"]}), path)
+    with pytest.raises(DataError, match=r"x\.parquet, row 2: .* can't decode byte 0xff .*; repair or remove the row"):
+        rows(load_parallel_text(arguments)["train"])
+    # In another column it does not matter, nor does a time that Python cannot represent.
+    times = pa.array([2**62, 0], pa.timestamp("us"))
+    pq.write_table(pa.table({"source": ["a", "b"], "target": ["x", "y"], "note": NOT_UTF8, "time": times}), path)
+    assert rows(load_parallel_text(arguments)["train"]) == [("a", "x"), ("b", "y")]
+
+
+def test_parquet_columns_of_one_name(tmp_path):
+    columns = [pa.array([text]) for text in "abc"]
+    pq.write_table(pa.Table.from_arrays(columns, ["source", "target", "source"]), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="two columns are called 'source'; rename one"):
+        load_parallel_text(DataArguments(train_file=str(tmp_path / "x.parquet")))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_pipe_cannot_be_read_twice(tmp_path, streaming):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "-"):
+        arguments = DataArguments(
+            train_source_file=write(tmp_path / "a.en", "a\n"), train_target_file=path, streaming=streaming
+        )
+        with pytest.raises(DataError, match=f"{path} is a pipe, but .* write it to a file first"):
+            load_parallel_text(arguments)
 
 
 def test_a_changed_file_is_read_again(tmp_path):
@@ -169,6 +208,9 @@ def test_columns_known_by_name_are_not_by_position(tmp_path):
         ("x.json", '{"translation": {"en": "a", "fr": "b"}}\n', r"the languages en, fr, not en and de"),
         ("x.parquet", "PAR", r"x\.parquet: not a readable Parquet file"),
         ("x.tsv.gz", b"source\ttarget\n\xff\t\n", r"line 2: byte 0xff at position 1 is not UTF-8"),
+        ("x.tsv", "source\tsource\ttarget\n", r"x\.tsv, line 1: two columns are called 'source'; rename one"),
+        ("x.jsonl", '{"source": "a", "source": "b", "target": "c"}', r"the key 'source' occurs twice"),
+        ("x.jsonl", r'{"source": "a", "target": "b\udc00"}', r"'target' has a lone surrogate, U\+DC00, at position 1"),
     ],
 )
 def test_a_fault_is_one_line(tmp_path, name, text, message, streaming):
@@ -185,6 +227,8 @@ def test_a_fault_is_one_line(tmp_path, name, text, message, streaming):
 def test_faults_of_later_rows_name_the_row(tmp_path):
     for name, text, message in [
         ("x.tsv", "a\tb\nc\n", r"line 2: field '1' is missing"),
+        ("x.tsv", "a\tb\t\nc\td\t\t\ne\tf\t\tg\n", r"line 3: 4 columns, but the first line has 3; remove the tab"),
+        ("x.csv", "source,target\na,b\nc,d,e\n", r"line 3: 3 columns, but the first line has 2; quote the field"),
         ("x.jsonl", '{"source": "a", "target": "b"}\n{"source": "a", "target": null}\n', "line 2: .* is null"),
         ("x.jsonl", '{"source": "a", "target": "b"}\n3\n', "line 2: int instead of an object"),
     ]:

@@ -90,12 +90,15 @@ def test_character_cuts_smiles_into_characters() -> None:
     assert tokenizer.tokenize("CN") == ["C", "<unk>"]
 
 
-def test_unigram_restores_prose_but_not_the_leading_blank() -> None:
+def test_unigram_restores_blanks_and_the_character_that_it_writes_for_them() -> None:
     tokenizer = train_tokenizer([*ENGLISH, "</s> < > </s>"], algorithm="unigram", vocab_size=200)
     for text in [*ENGLISH, "on  the   mat ", "the <s> mat </s>"]:
         assert round_trip(tokenizer, text) == text
         assert tokenizer(text)["input_ids"].count(2) == 1
-    assert round_trip(tokenizer, "  the mat") == " the mat"
+    assert round_trip(tokenizer, "  the mat") == "  the mat"
+    tokenizer = train_tokenizer(["▁▂▃ low to high"], algorithm="unigram", vocab_size=40)
+    for text in ("▁▂▃", "to ▁▁ low", " ▁ "):
+        assert round_trip(tokenizer, text) == text
 
 
 def test_word_cuts_at_punctuation_and_attaches_it_again() -> None:
@@ -110,6 +113,8 @@ def test_whitespace_takes_symbols_as_they_are() -> None:
     tokenizer = train_tokenizer(["HH AH0 L OW1 ," * 3, "x^2 + \\frac{1}{2}"], algorithm="whitespace")
     assert tokenizer.tokenize("x^2  +\tAH0") == ["x^2", "+", "AH0"]
     assert round_trip(tokenizer, " HH  AH0 L OW1 ") == "HH AH0 L OW1"
+    tokenizer = train_tokenizer(["</s> <pad> <s>x <mask>"], algorithm="whitespace")
+    assert tokenizer.tokenize("</s> <pad> <s>x <mask>") == ["<", "/s>", "<", "pad>", "<s>x", "<mask>"]
 
 
 def test_min_frequency_and_vocab_size_limit_the_vocabulary() -> None:
@@ -145,7 +150,7 @@ def test_texts_are_read_once_as_a_stream() -> None:
         (["", " \n"], {"algorithm": "unigram"}, ValueError, "corpus is empty"),
         ("a text", {}, TypeError, "`texts` is one string"),
         (["a", None], {}, TypeError, r"`texts\[1\]` is of type NoneType"),
-        (["a", "b\udc80"], {}, ValueError, r"`texts\[1\]` contains U\+DC80 at position 1"),
+        (["a", "b\udc80"], {}, ValueError, r"`texts\[1\]` has a lone surrogate, U\+DC80, at position 1"),
         (["a"], {"algorithm": "bpee"}, ValueError, "`algorithm` 'bpee' is not one of .* did you mean bpe"),
         (["a"], {"normalization": "nfkc"}, ValueError, "`normalization` 'nfkc' is not one of .* mean NFKC"),
         (["a"], {"vocab_size": 259}, ValueError, "`vocab_size` 259 is too small for bpe; set at least 260"),
