@@ -1,8 +1,10 @@
 """Text and JSON files with faults named by file and line; atomic writes of files and folders."""
 
+import errno
 import gzip
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -20,6 +22,13 @@ from .errors import DataError, one_line
 StrPath = str | os.PathLike[str]
 
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
+
+# Subfolder of what is being written or deleted; nothing reads it. Uploads to the Hub leave out names with this first
+# character.
+SCRATCH = "_partial"
+
+# No space, a quota, a limit on the size of files, a disk that failed or became read-only.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 @contextmanager
@@ -175,6 +184,32 @@ def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
 
 
 @contextmanager
+def disk_errors(path: StrPath, remedy: str) -> Iterator[None]:
+    """Turn the errors of a full disk, whichever library writes, into a DataError that names `path`.
+
+    Raises:
+        DataError: A write failed; ends in `remedy`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if reason := _disk_error(error):
+            raise DataError(f"{path}: cannot be written ({reason}); {remedy}") from error
+        raise
+
+
+def _disk_error(error: Exception) -> str | None:
+    """Why a write failed; None for an error of another kind."""
+    # safetensors and tokenizers, written in Rust, quote the number.
+    quoted = re.search(r"\(os error (\d+)\)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(quoted[1]) if quoted else None
+    if number in DISK_ERRORS:
+        return os.strerror(number)
+    # torch, which quotes none, from the file of its writer.
+    return "the disk takes no more" if "inline_container.cc" in str(error) else None
+
+
+@contextmanager
 def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it appears, or replaces an existing one, only once it is complete.
 
@@ -195,9 +230,10 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); name another file") from error
     try:
-        with file:
-            yield file
-        partial.replace(target)
+        with disk_errors(path, "make room, or name another file"):
+            with file:
+                yield file
+            partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -229,8 +265,9 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"`output_dir` {path} cannot be made: {error.strerror}; name another") from None
     try:
-        yield partial
-        partial.replace(target)
+        with disk_errors(path, "make room, or name another `output_dir`"):
+            yield partial
+            partial.replace(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         for parent in new_parents:
@@ -239,12 +276,57 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def atomic_update(path: StrPath, last: str) -> Iterator[Path]:
+    """Yield a temporary folder whose files replace those of the folder `path` once all are written.
+
+    A program killed in between leaves no mixture that loads: `last`, without which none does, is deleted first and
+    comes back after all others.
+    """
+    folder = Path(path)
+    partial = folder / SCRATCH / last
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with disk_errors(path, "make room"):
+            partial.mkdir(parents=True)
+            yield partial
+            if (partial / last).exists():
+                (folder / last).unlink(missing_ok=True)
+            files = (file.relative_to(partial) for file in partial.rglob("*") if file.is_file())
+            for file in sorted(files, key=lambda file: str(file) == last):
+                (folder / file).parent.mkdir(exist_ok=True)
+                (partial / file).replace(folder / file)
+    finally:
+        clear_scratch(folder)
+
+
+def clear_scratch(folder: StrPath) -> None:
+    """Delete what killed programs, or writes that failed, left in a folder."""
+    shutil.rmtree(Path(folder, SCRATCH), ignore_errors=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, would survive a power failure."""
+    # Not every system can flush a folder.
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 __all__ = [
+    "SCRATCH",
     "StrPath",
     "atomic_folder",
+    "atomic_update",
     "atomic_write",
     "check_output_file",
     "check_output_folder",
+    "clear_scratch",
+    "disk_errors",
+    "flush_to_disk",
     "open_input",
     "read_json_object",
     "read_json_records",

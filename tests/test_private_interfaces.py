@@ -65,12 +65,14 @@ CALLABLES = {
     # The trainer
     "transformers.Trainer._finalize_training": "trial num_train_samples start_time",
     "transformers.Trainer._get_collator_with_removed_columns": "data_collator description",
+    "transformers.Trainer._get_output_dir": "trial",
     "transformers.Trainer._get_grad_norm": "model grad_norm",
     "transformers.Trainer._issue_warnings_after_load": "load_result",
+    "transformers.Trainer._push_from_checkpoint": "checkpoint_folder",
     "transformers.Trainer._remove_unused_columns": "dataset description",
     "transformers.Trainer._run_epoch": "model epoch train_dataloader",
     "transformers.Trainer._save": "output_dir state_dict",
-    "transformers.Trainer._save_rng_state": "output_dir",
+    "transformers.Trainer._save_checkpoint": "model trial",
     # Metrics
     "evaluate.Metric._build_data_dir": "",
     "evaluate.Metric._compute": "predictions references",

@@ -1,10 +1,13 @@
-"""Checkpoints of a run: which are complete, and the average of the last ones."""
+"""Checkpoints of a run: written whole or not at all, which are complete, and the average of the last ones."""
 
 import json
 import os
-import zipfile
+import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
@@ -12,33 +15,91 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
+from ..errors import one_line
+from ..files import SCRATCH, flush_to_disk
 from ..inference.loading import load_model
 
 logger = logging.get_logger(__name__)
 
+# Written last: the size and CRC-32 of every other file of a checkpoint.
+MANIFEST = "manifest.json"
+
 # Files besides the weights that training resumes from, in any layout of `Trainer`; with `save_only_model`, none.
 RESUME_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
+
+CHUNK = 1 << 20
+
+
+def publish_checkpoint(partial: Path, checkpoint: Path, scheduled: bool = True) -> None:
+    """Put a checkpoint that is fully written in its place, at one stroke, with a manifest.
+
+    Args:
+        partial: Its temporary folder.
+        checkpoint: Its place; a checkpoint there is replaced.
+        scheduled: Whether its step is one that the run saves at, rather than the one at which it was interrupted.
+    """
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    entries = {file.relative_to(partial).as_posix(): _fingerprint(file) for file in files}
+    manifest = partial / MANIFEST
+    manifest.write_text(json.dumps({"scheduled": scheduled, "files": entries}, indent=2) + "\n", encoding="utf-8")
+    for path in (*files, manifest, *(path for path in partial.rglob("*") if path.is_dir()), partial):
+        flush_to_disk(path)
+    if os.path.lexists(checkpoint):
+        delete_checkpoint(checkpoint)
+    partial.rename(checkpoint)
+    flush_to_disk(checkpoint.parent)
+
+
+def delete_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint; a program killed meanwhile leaves no half of it in its place."""
+    scratch = checkpoint.parent / SCRATCH / "deleted"
+    scratch.mkdir(parents=True, exist_ok=True)
+    deleted = scratch / checkpoint.name
+    checkpoint.rename(deleted)
+    shutil.rmtree(deleted, ignore_errors=True)
+
+
+def rotate_checkpoints(saved: Path, limit: int | None, best: str | Path | None) -> None:
+    """Delete the checkpoints that one just saved makes superfluous.
+
+    These are the unscheduled ones and, beyond the limit, the oldest. Those of later steps, damaged or left behind by a
+    resumption from an earlier step, count as the oldest.
+
+    Args:
+        saved: The checkpoint.
+        limit: Number of checkpoints to keep; None or 0: all.
+        best: The best one, which stays.
+    """
+    kept = {saved, Path(best)} if best else {saved}
+    others = [checkpoint for checkpoint in _checkpoints(saved.parent) if checkpoint not in kept]
+    others.sort(key=lambda checkpoint: _step(checkpoint) <= _step(saved))
+    superfluous = [checkpoint for checkpoint in others if not is_scheduled(checkpoint)]
+    if limit and is_scheduled(saved):
+        scheduled = [checkpoint for checkpoint in others if checkpoint not in superfluous]
+        present = sum(checkpoint.exists() for checkpoint in kept)
+        superfluous += scheduled[: max(0, len(scheduled) + present - limit)]
+    for checkpoint in superfluous:
+        delete_checkpoint(checkpoint)
+
+
+def is_scheduled(checkpoint: Path) -> bool:
+    """Whether a checkpoint is of a step that its run saves at; others were saved when the run was interrupted."""
+    try:
+        return bool(_read_manifest(checkpoint)["scheduled"])
+    except (OSError, ValueError):
+        return True
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
     """Why training cannot resume from a checkpoint; None if it is complete.
 
-    `Trainer` writes `trainer_state.json` last, so its presence shows that the checkpoint was written to the end.
+    Every file must be as the manifest says. `Trainer` and earlier releases, which write none, write
+    `trainer_state.json` last, so that its presence shows that the checkpoint was written to the end.
     """
     folder = Path(checkpoint)
-    try:
-        json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except OSError:
-        return f"it holds no {TRAINER_STATE_NAME}"
-    except ValueError:
-        return f"its {TRAINER_STATE_NAME} is truncated"
-    if fault := weights_fault(folder):
-        return fault
-    found = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in RESUME_STATE]
-    if any(found) and not all(found):
-        return f"it holds no {RESUME_STATE[found.index(False)][0]}"
-    truncated = [file.name for file in sorted(folder.glob("*.pt*")) if not zipfile.is_zipfile(file)]
-    return f"its {truncated[0]} is truncated" if truncated else None
+    if (folder / MANIFEST).exists():
+        return _manifest_fault(folder)
+    return _state_fault(folder / TRAINER_STATE_NAME) or weights_fault(folder) or _resume_state_fault(folder)
 
 
 def weights_fault(folder: Path) -> str | None:
@@ -46,11 +107,80 @@ def weights_fault(folder: Path) -> str | None:
     files = sorted(folder.glob("*.safetensors"))
     if not files and not any(folder.glob("pytorch_model*")):
         return "it holds no weights"
+    if (folder / MANIFEST).exists():
+        return _manifest_fault(folder, (".safetensors", ".bin"))
     for file in files:
         try:
             safe_open(file, framework="pt")
         except (OSError, SafetensorError) as error:
-            return f"its {file.name} is damaged ({error})"
+            return f"its {file.name} is damaged ({one_line(error)})"
+    return None
+
+
+def _manifest_fault(folder: Path, endings: tuple[str, ...] = ("",)) -> str | None:
+    """The first file, of those with such an ending, that is not as the manifest says."""
+    try:
+        entries = _read_manifest(folder)["files"]
+    except (OSError, ValueError):
+        return f"its {MANIFEST} is damaged"
+    for name, expected in entries.items():
+        file = folder / name
+        if not name.endswith(endings):
+            continue
+        if not file.is_file():
+            return f"it holds no {name}"
+        if (size := file.stat().st_size) != expected["bytes"]:
+            return f"its {name} has {size} bytes instead of {expected['bytes']}"
+        if _fingerprint(file) != expected:
+            return f"its {name} is damaged (its CRC-32 differs)"
+    return None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint.
+
+    Raises:
+        OSError: There is none.
+        ValueError: It is damaged.
+    """
+    content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    entries = content.get("files") if isinstance(content, dict) else None
+    whole = isinstance(entries, dict) and all(
+        isinstance(entry, dict) and entry.keys() == {"bytes", "crc32"} for entry in entries.values()
+    )
+    if not whole or "scheduled" not in content:
+        raise ValueError(f"{folder / MANIFEST} is damaged")
+    return content
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    size = checksum = 0
+    with file.open("rb") as content:
+        while chunk := content.read(CHUNK):
+            size, checksum = size + len(chunk), zlib.crc32(chunk, checksum)
+    return {"bytes": size, "crc32": f"{checksum:08x}"}
+
+
+def _state_fault(file: Path) -> str | None:
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        return f"it holds no {file.name}"
+    except ValueError:
+        return f"its {file.name} is truncated"
+    return None if isinstance(state, dict) and "global_step" in state else f"its {file.name} holds no global_step"
+
+
+def _resume_state_fault(folder: Path) -> str | None:
+    found = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in RESUME_STATE]
+    if any(found) and not all(found):
+        return f"it holds no {RESUME_STATE[found.index(False)][0]}"
+    for file in sorted(folder.glob("*.pt*")):
+        try:
+            if ZipFile(file).testzip():
+                return f"its {file.name} is damaged"
+        except (OSError, BadZipFile, EOFError, NotImplementedError, zlib.error):
+            return f"its {file.name} is truncated"
     return None
 
 
@@ -63,8 +193,8 @@ def newest_checkpoint(run_dir: str | Path) -> str | None:
 
 
 def complete_checkpoints(run_dir: str | Path) -> list[Path]:
-    """Complete checkpoints of a run, oldest first; others are skipped with a warning."""
-    return [checkpoint for checkpoint in _checkpoints(run_dir) if _is_usable(checkpoint)]
+    """Complete checkpoints of a run at the steps of its schedule, oldest first; a warning names those skipped."""
+    return [checkpoint for checkpoint in _checkpoints(run_dir) if is_scheduled(checkpoint) and _is_usable(checkpoint)]
 
 
 def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
@@ -79,16 +209,6 @@ def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
     return checkpoints[-number:]
 
 
-def expire_incomplete_checkpoints(run_dir: str | Path) -> None:
-    """Backdate incomplete checkpoints, so that `Trainer`, which rotates by date, deletes them first.
-
-    Their own date is that of the kill that interrupted their saving or deletion.
-    """
-    for checkpoint in _checkpoints(run_dir):
-        if checkpoint_fault(checkpoint):
-            os.utime(checkpoint, (0, 0))
-
-
 def _is_usable(checkpoint: Path, fault_of: Callable[[Path], str | None] = checkpoint_fault) -> bool:
     fault = fault_of(checkpoint)
     if fault:
@@ -98,9 +218,16 @@ def _is_usable(checkpoint: Path, fault_of: Callable[[Path], str | None] = checkp
 
 def _checkpoints(run_dir: str | Path) -> list[Path]:
     """Checkpoint folders of a run, oldest first, complete or not."""
-    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
-    folders = [path for path in Path(run_dir).glob(f"{prefix}*") if path.name.removeprefix(prefix).isdigit()]
-    return sorted(folders, key=lambda path: int(path.name.removeprefix(prefix)))
+    folders = [path for path in Path(run_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _number(path).isdecimal()]
+    return sorted(folders, key=_step)
+
+
+def _number(checkpoint: Path) -> str:
+    return checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+
+
+def _step(checkpoint: Path) -> int:
+    return int(_number(checkpoint))
 
 
 def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bool = False) -> PreTrainedModel:
@@ -135,11 +262,14 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
 
 
 __all__ = [
+    "MANIFEST",
     "average_checkpoints",
     "checkpoint_fault",
     "complete_checkpoints",
-    "expire_incomplete_checkpoints",
+    "delete_checkpoint",
     "last_checkpoints",
     "newest_checkpoint",
+    "publish_checkpoint",
+    "rotate_checkpoints",
     "weights_fault",
 ]

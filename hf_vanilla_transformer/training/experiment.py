@@ -11,7 +11,7 @@ from .evaluation import choose_model, score_test, training_results, translate_sa
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
 from .results import Results
-from .run_folder import find_checkpoint, make_folder
+from .run_folder import find_checkpoint, run_lock, save_final_model, save_tokenizer
 from .setup import check_arguments, set_up, use_preset_smoothing
 
 
@@ -38,9 +38,18 @@ def train_translation(
     Raises:
         ValueError: Data, arguments or output folder cannot be used (`DataError` for data), or training diverged.
     """
-    checkpoint = find_checkpoint(args)
     check_arguments(data_args, args, card_template)
-    make_folder(Path(args.output_dir))
+    with run_lock(args):
+        return _train(model_args, data_args, args, card_template)
+
+
+def _train(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    card_template: str | Path | None,
+) -> dict[str, Any]:
+    checkpoint = find_checkpoint(args)
     use_preset_smoothing(args, model_args)
     if checkpoint:
         model_args = ModelArguments(
@@ -62,8 +71,8 @@ def train_translation(
     if not trainer.is_world_process_zero():
         return training.as_dict()
     # Before the evaluation, so that an interruption loses nothing.
-    cast(PreTrainedModel, trainer.model).save_pretrained(args.output_dir)
-    tokenizer.save_pretrained(args.output_dir)
+    save_final_model(cast(PreTrainedModel, trainer.model), args.output_dir)
+    save_tokenizer(tokenizer, args.output_dir)
 
     # Evaluation and report
     choice = choose_model(tokenizer, text, args, model_args.trust_remote_code)

@@ -19,6 +19,7 @@ from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .model_card import write_model_card
 from .results import Results
+from .run_folder import save_final_model
 from .setup import Experiment, vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
 
@@ -111,7 +112,7 @@ def end_summary(results: Results, output_dir: str) -> str:
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     """Write model, test translations, results and training log into the run's folder."""
     folder = Path(trainer.args.output_dir)
-    results.choice.model.save_pretrained(folder)
+    save_final_model(results.choice.model, folder)
     if results.test:
         lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.test.translations)
         (folder / "test_translations.txt").write_text(lines, encoding="utf-8")

@@ -1,11 +1,25 @@
 """The folder of a run: the checkpoint to resume from, and protection from a second run."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
+
+from ..files import atomic_update
 from .arguments import VanillaTransformerTrainingArguments
 from .checkpoints import checkpoint_fault, newest_checkpoint
+
+# Uploads to the Hub leave out names with this first character.
+LOCK_FILE = "_run.lock"
+
+# Seconds to wait for the lock: processes that read data share it, and notice within five that a kill has ended the
+# program.
+LOCK_TIMEOUT = 10.0
 
 
 def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
@@ -25,9 +39,11 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
         if (folder / "config.json").exists():
             raise ValueError(f"`output_dir` {folder} already holds a model; choose another folder")
         return None
-    checkpoint = newest if str(requested) in ("last", "true", "True") else str(requested)
-    if checkpoint is None:
-        raise ValueError(f"`resume_from_checkpoint`: {folder} holds no complete checkpoint; leave the argument out")
+    if str(requested) in ("last", "true", "True"):
+        if newest is None:
+            raise ValueError(f"`output_dir` {folder} holds no complete checkpoint; leave `resume_from_checkpoint` out")
+        return newest
+    checkpoint = str(requested)
     if fault := checkpoint_fault(checkpoint):
         raise ValueError(f"`resume_from_checkpoint` {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
     if newest and not Path(newest).samefile(checkpoint):
@@ -37,6 +53,37 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
             "from last, or choose another `output_dir`"
         )
     return checkpoint
+
+
+@contextmanager
+def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
+    """Make the folder of a run, unless it exists, and keep other programs from training in it.
+
+    The operating system drops the lock when the program ends, however it ends. Of several processes, which share the
+    run, the first one holds it.
+
+    Raises:
+        ValueError: Another program holds it, or the folder cannot be made.
+    """
+    folder = Path(args.output_dir)
+    make_folder(folder)
+    if args.process_index > 0:
+        yield
+        return
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=LOCK_TIMEOUT)
+    except Timeout:
+        raise ValueError(
+            f"another program is training in `output_dir` {folder}; wait until it ends, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        # Windows deletes no open file.
+        with suppress(OSError):
+            (folder / LOCK_FILE).unlink()
+        lock.release()
 
 
 def make_folder(folder: Path) -> None:
@@ -49,6 +96,18 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"`output_dir` {folder} cannot be made: {error.strerror}; choose another") from error
+
+
+def save_final_model(model: PreTrainedModel, folder: str | Path) -> None:
+    """Save the model of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
+    with atomic_update(folder, last=CONFIG_NAME) as partial:
+        model.save_pretrained(partial)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+    """Save the tokenizer of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
+    with atomic_update(folder, last="tokenizer_config.json") as partial:
+        tokenizer.save_pretrained(partial)
 
 
 def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
@@ -75,4 +134,4 @@ def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
         raise ValueError(f"{folder} holds a run with other arguments ({changes}); use those, or choose another folder")
 
 
-__all__ = ["check_same_run", "find_checkpoint", "make_folder"]
+__all__ = ["check_same_run", "find_checkpoint", "make_folder", "run_lock", "save_final_model", "save_tokenizer"]

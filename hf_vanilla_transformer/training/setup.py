@@ -31,6 +31,7 @@ from .arguments import ModelArguments, VanillaTransformerTrainingArguments, pars
 from .callbacks import EarlyStopping
 from .metrics import translation_scores
 from .model_card import check_template
+from .run_folder import save_tokenizer
 from .trainer import VanillaTransformerTrainer
 
 METRICS = ("bleu", "chrf", "exact_match")
@@ -191,7 +192,7 @@ def load_or_train_tokenizer(
         return load_tokenizer(args.output_dir)
     tokenizer = _train_tokenizer(model_args, train)
     # The other processes must have the very same.
-    tokenizer.save_pretrained(args.output_dir)
+    save_tokenizer(tokenizer, args.output_dir)
     return tokenizer
 
 

@@ -14,18 +14,19 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
 from ..errors import DataError
+from ..files import SCRATCH, clear_scratch, disk_errors
 from ..inference.loading import check_finite
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch
-from .checkpoints import expire_incomplete_checkpoints, newest_checkpoint
+from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
 
 logger = logging.get_logger(__name__)
 
@@ -67,6 +68,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
     """
 
     args: VanillaTransformerTrainingArguments
+    # Whether a checkpoint is being written.
+    _is_saving = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
@@ -114,8 +117,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
-        if self.args.should_save:
-            expire_incomplete_checkpoints(self.args.output_dir)
+        self._clear_scratch(self.args.output_dir)
         self._unchecked.clear()
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         self._check_finite()
@@ -203,17 +205,52 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             ValueError: Training diverged.
         """
         self._check_finite()
-        if _internal_call and output_dir is not None:
-            # The file that completes a checkpoint: an earlier session may have left it, and `Trainer` writes it last.
-            if self.args.should_save:
-                Path(output_dir, TRAINER_STATE_NAME).unlink(missing_ok=True)
-            self.accelerator.wait_for_everyone()
         super().save_model(output_dir, _internal_call)
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        # The first process completes the checkpoint next.
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Save a checkpoint, whole or not at all: under a temporary name, which changes once all processes are done.
+
+        Raises:
+            ValueError: The disk is full, or training diverged.
+        """
+        run_dir = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        partial, checkpoint = run_dir / SCRATCH / name, run_dir / name
+        earlier = any(run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+        remedy = "continue with `resume_from_checkpoint=last`" if earlier else "start again"
+        self._clear_scratch(run_dir)
         self.accelerator.wait_for_everyone()
+        self._is_saving = True
+        try:
+            with disk_errors(checkpoint, f"make room, and {remedy}"):
+                super()._save_checkpoint(model, trial)
+                if self.state.best_global_step == self.state.global_step:
+                    self.state.best_model_checkpoint = str(checkpoint)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+                    publish_checkpoint(partial, checkpoint)
+                    rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+        finally:
+            self._is_saving = False
+            self._clear_scratch(run_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _clear_scratch(self, run_dir: str | Path) -> None:
+        if self.args.should_save:
+            clear_scratch(run_dir)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder of checkpoints; of the one being saved, the temporary one."""
+        run_dir = super()._get_output_dir(trial)
+        return str(Path(run_dir, SCRATCH)) if self._is_saving else run_dir
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint once it is complete."""
+        if not self._is_saving:
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)

@@ -1,10 +1,11 @@
 """Trainers, models that train within a second, and pairs for them."""
 
 import random
+from contextlib import contextmanager
 
 import datasets
 import torch
-from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, TrainerCallback, TrainerState
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -13,6 +14,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.checkpoints import MANIFEST
 
 WORDS = [f"w{i}" for i in range(16)]
 TOKENIZER = train_tokenizer([" ".join(WORDS)], algorithm="whitespace")
@@ -64,6 +66,16 @@ def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, a
         processing_class=TOKENIZER,
         **keywords,
     )
+
+
+@contextmanager
+def edited_state(checkpoint):
+    """Yield the state of a checkpoint to change it, and leave the checkpoint as an earlier release would have."""
+    file = str(checkpoint / "trainer_state.json")
+    state = TrainerState.load_from_json(file)
+    yield state
+    state.save_to_json(file)
+    (checkpoint / MANIFEST).unlink()
 
 
 def losses(trainer, after=0):

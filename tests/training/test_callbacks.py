@@ -6,11 +6,10 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerState
 
 from hf_vanilla_transformer.training.callbacks import EarlyStopping, mean_training_loss
 from hf_vanilla_transformer.training.checkpoints import checkpoint_fault, newest_checkpoint
-from trainers import SAVING, At, Killed, id_pairs, kill, losses, trainable_model, trainer_of
+from trainers import SAVING, At, Killed, edited_state, id_pairs, kill, losses, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,10 +19,8 @@ class TestBest:
 
     def resumed(self, folder, stored, **options):
         """A run resumed from its last checkpoint, which says that the first is the best one and where it was."""
-        path = folder / "checkpoint-6" / "trainer_state.json"
-        state = TrainerState.load_from_json(str(path))
-        state.best_model_checkpoint, state.best_global_step, state.best_metric = str(stored), 2, 0.0
-        state.save_to_json(str(path))
+        with edited_state(folder / "checkpoint-6") as state:
+            state.best_model_checkpoint, state.best_global_step, state.best_metric = str(stored), 2, 0.0
         options = {**self.OPTIONS, "load_best_model_at_end": True, "eval_dataset": id_pairs(8), **options}
         trainer = trainer_of(folder, trainable_model(seed=7), **options)
         trainer.train(resume_from_checkpoint=True)
@@ -103,10 +100,8 @@ class TestRunRecord:
     def test_a_run_that_kept_no_record(self, tmp_path):
         options = {**SAVING, "max_steps": 4}
         trainer_of(tmp_path, **options).train()
-        path = tmp_path / "checkpoint-4" / "trainer_state.json"
-        state = TrainerState.load_from_json(str(path))
-        del state.stateful_callbacks["RunRecord"]
-        state.save_to_json(str(path))
+        with edited_state(tmp_path / "checkpoint-4") as state:
+            del state.stateful_callbacks["RunRecord"]
         resumed = trainer_of(tmp_path, **{**options, "max_steps": 6})
         resumed.train(resume_from_checkpoint=True)
         assert resumed.run_record.seconds == 0 and resumed.run_record.since_epoch == state.epoch

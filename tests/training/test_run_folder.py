@@ -22,7 +22,7 @@ class TestFindCheckpoint:
 
     def test_a_new_folder(self, tmp_path):
         assert find(tmp_path) is None
-        with pytest.raises(ValueError, match="holds no complete checkpoint; leave the argument out"):
+        with pytest.raises(ValueError, match="holds no complete checkpoint; leave `resume_from_checkpoint` out"):
             find(tmp_path, "last")
 
     def test_a_folder_with_a_run(self, finished):
