@@ -63,6 +63,7 @@ CALLABLES = {
     "transformers.PreTrainedConfig._upload_modified_files": "working_dir",
     "transformers.PreTrainedTokenizerFast._upload_modified_files": "working_dir",
     # The trainer
+    "transformers.Trainer._determine_best_metric": "metrics trial",
     "transformers.Trainer._finalize_training": "trial num_train_samples start_time",
     "transformers.Trainer._get_collator_with_removed_columns": "data_collator description",
     "transformers.Trainer._get_output_dir": "trial",

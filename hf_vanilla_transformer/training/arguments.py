@@ -1,10 +1,11 @@
 """Arguments of training: which model, and how to train it."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -17,6 +18,9 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..presets import get_preset
 
 DEFAULT_METRIC = "bleu"
+
+# What to do about a loss or gradient that is NaN or infinite.
+OnNonfinite = Literal["stop", "skip"]
 
 # A shorter warm-up gets the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128
 # learn most at about that rate, and next to nothing at the formula's 0.02; widths 256 and 512 still learn at theirs.
@@ -138,8 +142,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default_smoothing: Whether `label_smoothing_factor` was not given, so that a preset may set it.
 
     Raises:
-        ValueError: No learning rate follows from the warm-up, two arguments exclude each other, or the optimizer is
-            not installed.
+        ValueError: No learning rate follows from the warm-up, two arguments exclude each other, the optimizer is not
+            installed, or `fp16` is set on a CPU.
     """
 
     output_dir: str = field(
@@ -192,7 +196,14 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
     logging_nan_inf_filter: bool = field(
         default=False,
-        metadata={"help": "Hide NaN and infinite losses from the log; training stops at them in any case."},
+        metadata={"help": "Hide NaN and infinite losses from the log; on_nonfinite decides about them in any case."},
+    )
+    on_nonfinite: OnNonfinite = field(
+        default="stop",
+        metadata={
+            "help": "At a NaN or infinite loss or gradient: stop, or skip the step, which then leaves weights and "
+            "optimizer as they are and is counted. To skip, a GPU is waited for at every step."
+        },
     )
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "End with the best checkpoint, if there are evaluations and checkpoints."}
@@ -239,6 +250,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         self.bf16 = self.bf16 or (self.bf16_if_fast and not self.fp16 and bf16_is_fast())
         # transformers accepts bf16 on a CPU only with `use_cpu`.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        self._check_numbers()
         super().__post_init__()
         if self.learning_rate is None and self.warmup_steps < 1:
             raise ValueError(
@@ -249,6 +261,16 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             Seq2SeqTrainer.get_optimizer_cls_and_kwargs(self)
         except ImportError as error:
             raise ValueError(f"`optim` {OptimizerNames(self.optim).value} cannot be used: {error}") from error
+
+    def _check_numbers(self) -> None:
+        if self.on_nonfinite not in get_args(OnNonfinite):
+            raise ValueError(
+                f"`on_nonfinite` {self.on_nonfinite} is unknown; use {' or '.join(get_args(OnNonfinite))}"
+            )
+        # `accelerate launch --mixed_precision` sets the variable.
+        fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
+        if fp16 and self.use_cpu:
+            raise ValueError("`fp16` needs a GPU: a CPU would compute in float32 all the same; use `bf16`")
 
     def _infer_saving(self) -> None:
         if self.save_strategy is None:

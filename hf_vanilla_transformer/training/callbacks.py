@@ -58,7 +58,18 @@ def _stored_states(state: TrainerState) -> dict[str, Any]:
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """Early stopping whose count survives resuming, so that a stopped run stays stopped."""
+    """Early stopping whose count survives resuming, so that a stopped run stays stopped.
+
+    A metric that is NaN or infinite is no improvement, not even as the first.
+    """
+
+    def check_metric_value(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metric_value: float
+    ) -> None:
+        if math.isfinite(metric_value):
+            super().check_metric_value(args, state, control, metric_value)
+        else:
+            self.early_stopping_patience_counter += 1
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,6 +79,30 @@ class EarlyStopping(EarlyStoppingCallback):
         self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
         if state.global_step and self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
+
+
+class SkippedSteps(TrainerCallback, ExportableState):
+    """Counts of steps skipped for a loss or gradient that was not finite, over all sessions of a run.
+
+    Attributes:
+        total: Skipped steps.
+        in_a_row: Those since a step was taken.
+    """
+
+    def __init__(self) -> None:
+        self.total = self.in_a_row = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"total": self.total, "in_a_row": self.in_a_row}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        states, name = _stored_states(state), type(self).__name__
+        stored = states.get(name) if state.global_step else None
+        counts = stored["attributes"] if stored else {"total": 0, "in_a_row": 0}
+        self.total, self.in_a_row = counts["total"], counts["in_a_row"]
+        states[name] = self.state()
 
 
 class RunRecord(TrainerCallback, ExportableState):
@@ -119,4 +154,11 @@ def mean_training_loss(history: list[dict[str, float]]) -> float | None:
     return math.fsum(weighted) / steps[-1] if logged else None
 
 
-__all__ = ["BestCheckpointLocation", "EarlyStopping", "RunRecord", "SamplerEpoch", "mean_training_loss"]
+__all__ = [
+    "BestCheckpointLocation",
+    "EarlyStopping",
+    "RunRecord",
+    "SamplerEpoch",
+    "SkippedSteps",
+    "mean_training_loss",
+]

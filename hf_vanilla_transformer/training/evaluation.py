@@ -47,6 +47,7 @@ def training_results(
         epoch=state.epoch,
         parameters=cast(PreTrainedModel, trainer.model).num_parameters(),
         steps=state.global_step,
+        skipped_steps=trainer.skipped_steps.total,
         tokens_per_second=speed,
     )
 

@@ -104,6 +104,8 @@ def end_summary(results: Results, output_dir: str) -> str:
         lines.append(f"test exact   {scores['exact_match']:.1f} %")
     training = results.training
     speed = f", {training.tokens_per_second:.0f} tokens a second" if training.tokens_per_second else ""
+    if training.skipped_steps:
+        lines.append(f"skipped      {training.skipped_steps} of {training.steps} steps: loss or gradient not finite")
     lines.append(f"training     {training.seconds / 60:.1f} minutes{speed}")
     lines.append(f"model        {output_dir} (the {results.choice.name} weights)")
     return "\n".join(lines)

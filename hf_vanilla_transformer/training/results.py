@@ -16,7 +16,8 @@ class TrainingResults:
         loss: Mean training loss.
         epoch: Passes over the training pairs.
         parameters: Parameters of the model.
-        steps: Optimizer steps.
+        steps: Optimizer steps, skipped ones included.
+        skipped_steps: Steps skipped for a loss or gradient that was not finite.
         tokens_per_second: Source and target tokens a second, evaluation included; None for a stream.
     """
 
@@ -26,12 +27,13 @@ class TrainingResults:
     epoch: float | None
     parameters: int
     steps: int
+    skipped_steps: int = 0
     tokens_per_second: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         results: dict[str, Any] = {f"{split}_pairs": count for split, count in self.pairs.items()}
         results |= {"train_runtime": self.seconds, "train_loss": self.loss, "epoch": self.epoch}
-        results |= {"parameters": self.parameters, "steps": self.steps}
+        results |= {"parameters": self.parameters, "steps": self.steps, "skipped_steps": self.skipped_steps}
         if self.tokens_per_second is not None:
             results["train_tokens_per_second"] = self.tokens_per_second
         return results

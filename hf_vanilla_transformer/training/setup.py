@@ -121,6 +121,11 @@ def check_arguments(
         raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
     if data_args.streaming and args.max_steps < 1:
         raise ValueError("`streaming`: a stream has no epochs; set the length of the training with `max_steps`")
+    for name in ("bf16_full_eval", "fp16_full_eval"):
+        if getattr(args, name):
+            raise ValueError(
+                f"`{name}` changes nothing: evaluations during training compute as training does; leave it out"
+            )
     units = {"final_num_beams": "hypothesis", "generation_num_beams": "hypothesis", "generation_max_length": "token"}
     for name, unit in units.items():
         if (value := getattr(args, name)) is not None and value < 1:

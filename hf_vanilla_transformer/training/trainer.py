@@ -1,10 +1,9 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
-import math
 from collections.abc import Iterator
 from functools import partial
 from inspect import signature
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ import datasets
 import torch
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from transformers.utils import logging
@@ -20,19 +19,15 @@ from transformers.utils import logging
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
 from ..errors import DataError
 from ..files import SCRATCH, clear_scratch, disk_errors
-from ..inference.loading import check_finite
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
-from .arguments import DEFAULT_METRIC, VanillaTransformerTrainingArguments, peak_learning_rate
+from .arguments import DEFAULT_METRIC, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch
 from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
+from .divergence import FiniteTrainer
 
 logger = logging.get_logger(__name__)
-
-# Devices on which reading a loss costs nothing; elsewhere it waits for the device, and steps are checked in groups.
-SYNCHRONOUS_DEVICES = ("cpu",)
-MAX_UNCHECKED = 64
 
 
 class EndlessStream(IterableDataset):
@@ -56,18 +51,17 @@ class EndlessStream(IterableDataset):
                 raise DataError("the filters keep no pair of the stream; check the data and the length limits")
 
 
-class VanillaTransformerTrainer(Seq2SeqTrainer):
+class VanillaTransformerTrainer(FiniteTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
     `DataCollatorForSeq2Seq`. Our model smooths labels in its own loss, and only in training: the evaluation loss is
     the plain cross-entropy, averaged over all labels. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
 
-    A NaN or infinite loss or gradient ends training with a ValueError that names the step; such weights are never
-    saved.
+    A NaN or infinite loss or gradient stops training or skips the step, as `args.on_nonfinite` says; see
+    `FiniteTrainer`. Such weights are never saved.
     """
 
-    args: VanillaTransformerTrainingArguments
     # Whether a checkpoint is being written.
     _is_saving = False
 
@@ -97,8 +91,6 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.add_callback(callback)
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[torch.Tensor] = []
-        # Step, name and value of losses and gradient norms that are yet to be checked.
-        self._unchecked: list[tuple[int, str, torch.Tensor]] = []
 
     @property
     def run_record(self) -> RunRecord:
@@ -118,10 +110,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             if resume_from_checkpoint is None:
                 raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
         self._clear_scratch(self.args.output_dir)
-        self._unchecked.clear()
-        output = super().train(resume_from_checkpoint, *args, **kwargs)
-        self._check_finite()
-        return output
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train for an epoch, unless the run is finished: resuming one, `Trainer` would take another step."""
@@ -152,49 +141,6 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    # Divergence
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = super().training_step(*args, **kwargs)
-        self._unchecked.append((self.state.global_step + 1, "loss", loss))
-        return loss
-
-    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
-        norm = super()._get_grad_norm(model, grad_norm)
-        # A GradScaler skips infinite gradients by itself.
-        if norm is not None and getattr(self.accelerator, "scaler", None) is None:
-            global_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self._unchecked.append((self.state.global_step + 1, "gradient norm", torch.as_tensor(global_norm)))
-        if self.args.device.type in SYNCHRONOUS_DEVICES or len(self._unchecked) >= MAX_UNCHECKED:
-            self._check_steps()
-        return norm
-
-    def _check_steps(self) -> None:
-        """Raise a ValueError for the first unchecked step with a NaN or infinite loss or gradient."""
-        unchecked, self._unchecked = self._unchecked, []
-        if not unchecked:
-            return
-        # All at once: every read waits for the device.
-        values = torch.stack([value.to(self.args.device, torch.float32) for *_, value in unchecked]).tolist()
-        for (step, name, _), value in zip(unchecked, values, strict=True):
-            if not math.isfinite(value):
-                raise ValueError(f"step {step}: {name} is {value}{self._divergence_advice}")
-
-    def _check_finite(self) -> None:
-        """Raise a ValueError if a step or a weight is NaN or infinite."""
-        self._check_steps()
-        try:
-            check_finite(cast(PreTrainedModel, self.model), f"step {self.state.global_step}")
-        except ValueError as error:
-            raise ValueError(f"{error}{self._divergence_advice}") from error
-
-    @property
-    def _divergence_advice(self) -> str:
-        rate, clipping = f"{self.args.learning_rate:.3g}", "" if self.args.max_grad_norm else ", or `max_grad_norm=1`"
-        kept = newest_checkpoint(self.args.output_dir)
-        last = f"; the last checkpoint is {kept}" if kept else ""
-        return f": training has diverged; start again with a `learning_rate` below {rate}{clipping}{last}"
 
     # Saving and loading
 
@@ -290,10 +236,24 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
         if not hasattr(dataset, "__len__"):
             return self._stream_loader(dataset, options)
-        sampler = TokenBudgetBatchSampler(
+        return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
+
+    def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
+        return TokenBudgetBatchSampler(
             *token_lengths(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
         )
-        return self._shard(DataLoader(dataset, batch_sampler=sampler, **options))
+
+    def _training_rows(self, step: int, micro_batch: int) -> list[int]:
+        """Rows of the training data in a micro-batch of this process; none for a stream, or without `max_tokens`."""
+        if not (getattr(self.args, "max_tokens", None) and hasattr(self.train_dataset, "__len__")):
+            return []
+        world, accumulated = self.args.world_size, self.args.gradient_accumulation_steps
+        sampler = self._sampler(self.train_dataset)
+        per_epoch = -(-(len(sampler) // world) // accumulated)
+        epoch, step_in_epoch = divmod(step - 1, per_epoch)
+        sampler.set_epoch(epoch)
+        first = (step_in_epoch * accumulated + micro_batch) * world + self.args.process_index
+        return next(islice(sampler, first, None))
 
     @property
     def _max_tokens(self) -> int:
@@ -344,7 +304,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         metrics = cast(dict[str, float], output.metrics)
         if self._batch_losses:
-            metrics[f"{metric_key_prefix}_loss"] = self._mean_loss()
+            metrics[f"{metric_key_prefix}_loss"] = loss = self._mean_loss()
+            self._check_evaluation_loss(f"{metric_key_prefix}_loss", loss)
         self._choose_best_metric(metrics, metric_key_prefix)
         return output
 

@@ -41,9 +41,24 @@ class TestTrainingArguments:
     )
     def test_bf16_if_fast(self, tmp_path, monkeypatch, fast, fp16, bf16):
         monkeypatch.setattr("hf_vanilla_transformer.training.arguments.bf16_is_fast", lambda: fast)
+        # As with a GPU: a CPU has no fp16.
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: fp16)
         args = VanillaTransformerTrainingArguments(str(tmp_path), bf16_if_fast=True, fp16=fp16)
         assert (args.bf16, args.fp16) == (bf16, fp16)
         assert not VanillaTransformerTrainingArguments(str(tmp_path)).bf16
+
+    @pytest.mark.parametrize("launched", [False, True])
+    def test_a_cpu_does_not_pretend_to_compute_in_fp16(self, tmp_path, monkeypatch, launched):
+        options = {} if launched else {"fp16": True}
+        if launched:
+            monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+        with pytest.raises(ValueError, match="^`fp16` needs a GPU: .*; use `bf16`$"):
+            VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, **options)
+        assert VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, bf16=True).bf16
+
+    def test_unknown_policy(self, tmp_path):
+        with pytest.raises(ValueError, match="^`on_nonfinite` ignore is unknown; use stop or skip$"):
+            VanillaTransformerTrainingArguments(str(tmp_path), on_nonfinite="ignore")
 
     @pytest.mark.parametrize(
         ("options", "strategy", "steps"),

@@ -132,5 +132,5 @@ class TestFiles:
 def test_results_without_speed_and_scores():
     assert results_of(speed=None, test=False).as_dict() == {
         "train_pairs": 80, "train_runtime": 90.0, "train_loss": 2.0, "epoch": 2.0, "parameters": 9000, "steps": 6,
-        "chosen_model": "averaged", "sample_split": "train",
+        "skipped_steps": 0, "chosen_model": "averaged", "sample_split": "train",
     }  # fmt: skip  # in the order of the file

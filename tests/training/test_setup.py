@@ -214,6 +214,8 @@ class TestCheckArguments:
         ("options", "message"),
         [
             ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations; set `eval_strategy`"),
+            ({"bf16_full_eval": True}, "`bf16_full_eval` changes nothing: evaluations during training compute as"),
+            ({"fp16_full_eval": True}, "`fp16_full_eval` changes nothing"),
             ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use bleu, chrf"),
             ({"predict_with_generate": False}, "bleu needs `predict_with_generate`; use loss without it"),
             ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),

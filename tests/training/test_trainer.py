@@ -1,7 +1,6 @@
 """The trainer: the paper's optimizer and loss, exact accumulation, exact resuming, several processes, averaging."""
 
 import json
-import math
 import sys
 from itertools import islice
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from transformers import (
@@ -23,14 +21,11 @@ from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer
-from hf_vanilla_transformer.training import trainer as trainer_module
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from processes import leave, run_in_two
 from trainers import (
-    SAVING,
     TOKENIZER,
-    At,
     assert_same_weights,
     id_pairs,
     losses,
@@ -391,59 +386,6 @@ class TestEvaluation:
         assert trainer.evaluate()["eval_loss"] == pytest.approx(min(history), abs=1e-6)
         # The best one and the two that an average needs.
         assert len(list(tmp_path.glob("checkpoint-*"))) == 3
-
-
-class TestDivergence:
-    # With such a rate the first step is finite, and what it leads to is not.
-    DIVERGING = {**SAVING, "save_steps": 1, "optim": "sgd", "learning_rate": 1e30, "lr_scheduler_type": "constant"}
-
-    def test_stops_at_the_step(self, tmp_path):
-        trainer = trainer_of(tmp_path, **self.DIVERGING)
-        with pytest.raises(ValueError, match=r"^step 2: (loss|gradient norm) is (nan|inf): training") as stop:
-            trainer.train()
-        remedy = "start again with a `learning_rate` below 1e+30, or `max_grad_norm=1`"
-        assert f"; {remedy}; the last checkpoint is {tmp_path / 'checkpoint-1'}" in str(stop.value)
-        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
-        assert all(weight.isfinite().all() for weight in trainer.model.parameters())
-
-    @pytest.mark.parametrize("limit", [3, 1000])
-    def test_steps_may_be_checked_later(self, tmp_path, monkeypatch, limit):
-        """As on an accelerator: nothing is saved before the check, and the message names the step."""
-        monkeypatch.setattr(trainer_module, "SYNCHRONOUS_DEVICES", ())
-        monkeypatch.setattr(trainer_module, "MAX_UNCHECKED", limit)
-        trainer = trainer_of(tmp_path, **{**self.DIVERGING, "save_steps": 5})
-        with pytest.raises(ValueError, match=r"^step 2: "):
-            trainer.train()
-        assert trainer.state.global_step == (1 if limit == 3 else 5)
-        assert not list(tmp_path.glob("checkpoint-*"))
-        # Without checkpoints, at the end.
-        last = trainer_of(tmp_path, **{**self.DIVERGING, "save_strategy": "no"})
-        with pytest.raises(ValueError, match=r"^step 2: "):
-            last.train()
-
-    def test_weights_that_are_not_finite_are_not_saved(self, tmp_path):
-        def poison(model, **kwargs):
-            model.model.encoder.layers[0].fc1.weight.data[0, 0] = math.nan
-
-        trainer = trainer_of(tmp_path, **SAVING)
-        trainer.add_callback(At(4, poison))
-        with pytest.raises(ValueError, match=r"^step 4: .*1 of 512 numbers in model\.encoder\.layers\.0\.fc1\.weight"):
-            trainer.train()
-        with pytest.raises(ValueError, match="fc1"):
-            trainer.save_model(tmp_path / "final")
-        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
-        assert all(
-            weight.isfinite().all() for weight in load_file(tmp_path / "checkpoint-2/model.safetensors").values()
-        )
-
-    def test_a_scaler_leaves_steps_out(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(Seq2SeqTrainer, "_get_grad_norm", lambda *args, **kwargs: torch.tensor(math.inf))
-        trainer = trainer_of(tmp_path, max_steps=3)
-        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", enabled=False)
-        assert trainer.train().global_step == 3
-        trainer.accelerator.scaler = None
-        with pytest.raises(ValueError, match="step 1: gradient norm is inf"):
-            trainer.train()
 
 
 class TestFaults:
