@@ -132,6 +132,9 @@ def load_tokenizer(
         # Some families get an empty vocabulary if their files are missing.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")
+    # How it was loaded, which would be saved with it.
+    for name in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(name, None)
     return tokenizer
 
 

@@ -13,7 +13,6 @@ from ..data.batching import token_lengths
 from ..inference.loading import load_model
 from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
-from .callbacks import mean_training_loss
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import translation_scores
 from .results import FinalScores, ModelChoice, Sample, TrainingResults
@@ -30,20 +29,17 @@ def training_results(
 
     Args:
         trainer: Trainer of the last session.
-        metrics: Those of its `TrainOutput`.
+        metrics: Those of its `TrainOutput`, which cover all sessions.
         ids: Tokenized pairs.
     """
-    state, record = trainer.state, trainer.run_record
-    seconds = record.seconds + metrics["train_runtime"]
-    loss = mean_training_loss(state.log_history)
-    speed = None
+    state, seconds, speed = trainer.state, metrics["train_runtime"], None
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
         tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
-        speed = tokens * (cast(float, state.epoch) - record.since_epoch) / seconds
+        speed = tokens * (cast(float, state.epoch) - trainer.run_record.since_epoch) / seconds
     return TrainingResults(
         pairs={split: count.kept for split, count in ids.counts.items() if count.read},
         seconds=seconds,
-        loss=metrics["train_loss"] if loss is None else loss,
+        loss=metrics["train_loss"],
         epoch=state.epoch,
         parameters=cast(PreTrainedModel, trainer.model).num_parameters(),
         steps=state.global_step,

@@ -23,7 +23,7 @@ from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
-from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch
+from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
 from .divergence import FiniteTrainer
 
@@ -119,10 +119,15 @@ class VanillaTransformerTrainer(FiniteTrainer):
             return
         super()._run_epoch(*args, **kwargs)
 
-    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """End training; `Trainer` would add the unlogged loss of this process alone."""
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
+        """End training with the loss and time of the whole run; `Trainer` knows only this session and process."""
         self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
-        return super()._finalize_training(*args, **kwargs)
+        mean = mean_training_loss(self.state.log_history)
+        if mean is not None:
+            # From the log, which ends with the last step: the same bits however often the run was interrupted.
+            self._initial_global_step, self._total_loss_scalar = 0, mean * self.state.global_step
+            self._tr_loss.zero_()
+        return super()._finalize_training(trial, num_train_samples, start_time - self.run_record.seconds)
 
     def compute_loss(
         self,

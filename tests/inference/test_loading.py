@@ -186,6 +186,14 @@ def test_an_exported_model_names_what_translates_by_it(file, remedy, tmp_path):
         load_model(tmp_path)
 
 
+def test_a_tokenizer_is_saved_as_it_was(tmp_path):
+    """Not with how it was loaded."""
+    build("shared")[1].save_pretrained(tmp_path / "one")
+    load_tokenizer(tmp_path / "one").save_pretrained(tmp_path / "other")
+    one, other = ({file.name: file.read_bytes() for file in (tmp_path / each).iterdir()} for each in ("one", "other"))
+    assert one == other
+
+
 def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
     save(tmp_path, "bart")
     (tmp_path / "tokenizer_config.json").unlink()

@@ -86,10 +86,14 @@ class TestRunRecord:
             with pytest.raises(Killed):
                 part.train()
             resumed = trainer_of(tmp_path / str(interval), **options, logging_steps=interval)
-            resumed.train(resume_from_checkpoint=True)
-            assert mean_training_loss(resumed.state.log_history) == pytest.approx(expected, abs=1e-6)
+            output = resumed.train(resume_from_checkpoint=True)
+            assert output.training_loss == pytest.approx(expected, abs=1e-6)
+            assert output.training_loss == pytest.approx(mean_training_loss(resumed.state.log_history))
             # The first session's, as far as its checkpoint, and this one's.
-            assert resumed.run_record.seconds > 0 and resumed.run_record.since_epoch == 0
+            seconds, final = resumed.run_record.seconds, resumed.state.log_history[-1]
+            assert 0 < seconds < output.metrics["train_runtime"] and resumed.run_record.since_epoch == 0
+            assert final["train_loss"] == output.training_loss
+            assert final["train_steps_per_second"] == pytest.approx(11 / final["train_runtime"], rel=1e-2)
 
     def test_the_record_survives_restored_callbacks(self, tmp_path):
         trainer_of(tmp_path, **SAVING).train()
