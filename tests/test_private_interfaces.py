@@ -69,6 +69,7 @@ CALLABLES = {
     "transformers.Trainer._get_output_dir": "trial",
     "transformers.Trainer._get_grad_norm": "model grad_norm",
     "transformers.Trainer._issue_warnings_after_load": "load_result",
+    "transformers.Trainer._maybe_log_save_evaluate": "tr_loss grad_norm model trial",
     "transformers.Trainer._push_from_checkpoint": "checkpoint_folder",
     "transformers.Trainer._remove_unused_columns": "dataset description",
     "transformers.Trainer._run_epoch": "model epoch train_dataloader",

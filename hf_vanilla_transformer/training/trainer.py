@@ -1,6 +1,7 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from itertools import count, islice
@@ -13,7 +14,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, SaveStrategy, TrainOutput
 from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
@@ -25,9 +26,13 @@ from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
-from .divergence import FiniteTrainer
+from .divergence import SYNCHRONOUS_DEVICES, FiniteTrainer
+from .signals import DeferredSignals
 
 logger = logging.get_logger(__name__)
+
+# On other devices, steps between two looks at whether another process received a signal.
+STEPS_BETWEEN_SIGNALS = 8
 
 
 class EndlessStream(IterableDataset):
@@ -62,8 +67,8 @@ class VanillaTransformerTrainer(FiniteTrainer):
     `FiniteTrainer`. Such weights are never saved.
     """
 
-    # Whether a checkpoint is being written.
-    _is_saving = False
+    # Whether a checkpoint is being written, and whether at a step of the schedule.
+    _is_saving, _is_scheduled = False, True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
@@ -91,6 +96,9 @@ class VanillaTransformerTrainer(FiniteTrainer):
             self.add_callback(callback)
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[torch.Tensor] = []
+        self._signals = DeferredSignals()
+        # Step of the last call of `_maybe_log_save_evaluate`.
+        self._last_call_step: int | None = None
 
     @property
     def run_record(self) -> RunRecord:
@@ -102,6 +110,9 @@ class VanillaTransformerTrainer(FiniteTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
 
+        Ctrl-C and SIGTERM take effect after the step, once a checkpoint is saved, in all processes; a second Ctrl-C at
+        once. Without checkpoints (`save_strategy="no"`), so does the first.
+
         Raises:
             ValueError: There is no such checkpoint, or training diverged.
         """
@@ -110,7 +121,9 @@ class VanillaTransformerTrainer(FiniteTrainer):
             if resume_from_checkpoint is None:
                 raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
         self._clear_scratch(self.args.output_dir)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        self._last_call_step = None
+        with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train for an epoch, unless the run is finished: resuming one, `Trainer` would take another step."""
@@ -149,6 +162,39 @@ class VanillaTransformerTrainer(FiniteTrainer):
 
     # Saving and loading
 
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """Log, evaluate and save; if a signal asks to stop, save in any case and stop.
+
+        `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the
+        second call, which evaluates first: a resumed run starts the next epoch, without that evaluation.
+        """
+        state, control = self.state, self.control
+        is_first_call, self._last_call_step = self._last_call_step != state.global_step, state.global_step
+        is_last_step = (
+            float(state.epoch or 0).is_integer() or control.should_training_stop or control.should_epoch_stop
+        )
+        if is_first_call and is_last_step:
+            postponed, control.should_save = control.should_save, False
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            self.control.should_save = postponed
+            return
+        number = self._received_signal(is_last_step)
+        self._is_scheduled = control.should_save or not number
+        if not self._is_scheduled:
+            control.should_save = control.should_log = True
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if number:
+            self._signals.deliver(number)
+
+    def _received_signal(self, is_last_step: bool) -> int:
+        """Number of a signal that asks this or another process to stop; 0: none."""
+        if self.args.world_size == 1:
+            return self._signals.pending
+        waits = self.args.device.type not in SYNCHRONOUS_DEVICES
+        if waits and not is_last_step and self.state.global_step % STEPS_BETWEEN_SIGNALS:
+            return 0
+        return int(self.accelerator.gather(torch.tensor([self._signals.pending], device=self.args.device)).max())
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, unless a weight is NaN or infinite.
 
@@ -180,7 +226,7 @@ class VanillaTransformerTrainer(FiniteTrainer):
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
-                    publish_checkpoint(partial, checkpoint)
+                    publish_checkpoint(partial, checkpoint, self._is_scheduled)
                     rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
         finally:
             self._is_saving = False

@@ -1,0 +1,183 @@
+"""Ctrl-C and SIGTERM in training: a checkpoint is saved, and resuming from it changes nothing."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.training.checkpoints import complete_checkpoints, is_scheduled, newest_checkpoint
+from hf_vanilla_transformer.training.signals import DeferredSignals
+from trainers import At, assert_same_weights, id_pairs, trainable_model, trainer_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STRATEGIES = {
+    "steps": {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3},
+    "epochs": {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True},
+    "mixed": {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "epoch", "load_best_model_at_end": False},
+}
+
+
+class Terminated(Exception):
+    pass
+
+
+@pytest.fixture
+def handlers():
+    """Handlers that end the program by an exception; they must be back afterwards."""
+
+    def terminate(number, frame):
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is terminate
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGTERM, before)
+
+
+def make(folder, strategy, seed=0, **options):
+    model = trainable_model(seed)
+    pairs = {"train": id_pairs(30), "eval_dataset": id_pairs(8, seed=1)}
+    defaults = {"metric_for_best_model": "loss", "num_train_epochs": 2, "average_last_checkpoints": 2}
+    return trainer_of(folder, model, **pairs, **{**defaults, **STRATEGIES[strategy], **options})
+
+
+def interrupt(trainer, step, number=signal.SIGINT, expected=KeyboardInterrupt):
+    trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), number)))
+    with pytest.raises(expected):
+        trainer.train()
+
+
+def evaluations(trainer):
+    return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def kept(trainer):
+    return [path.name for path in complete_checkpoints(trainer.args.output_dir)]
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def whole(request, tmp_path_factory):
+    """A strategy, and a run that was not interrupted."""
+    trainer = make(tmp_path_factory.mktemp("whole"), request.param)
+    trainer.train()
+    return request.param, trainer
+
+
+@pytest.mark.usefixtures("handlers")
+class TestInterruptedRun:
+    def test_resumes_as_if_it_had_not_been(self, whole, tmp_path):
+        strategy, uninterrupted = whole
+        steps = uninterrupted.state.max_steps
+        assert steps == 8
+        for step in range(1, steps + 1):
+            folder = tmp_path / str(step)
+            interrupt(make(folder, strategy), step)
+            assert newest_checkpoint(folder) == str(folder / f"checkpoint-{step}")
+            resumed = make(folder, strategy, seed=7)
+            resumed.train(resume_from_checkpoint=True)
+            assert_same_weights(resumed.model, uninterrupted.model)
+            assert evaluations(resumed) == evaluations(uninterrupted)
+            kept = [
+                [path.name for path in complete_checkpoints(each.args.output_dir)] for each in (resumed, uninterrupted)
+            ]
+            assert kept[0] == kept[1]
+
+    def test_sigterm(self, tmp_path):
+        interrupt(make(tmp_path, "steps"), 2, signal.SIGTERM, Terminated)
+        assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+        assert not is_scheduled(tmp_path / "checkpoint-2")
+
+    def test_interrupted_again_and_again(self, tmp_path):
+        """A checkpoint that no schedule asked for goes as soon as there is another."""
+        interrupt(make(tmp_path, "steps"), 1)
+        for step in (2, 4):
+            trainer = make(tmp_path, "steps", resume_from_checkpoint="last")
+            trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train(resume_from_checkpoint=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4"]
+
+    def test_twice_ends_at_once(self, tmp_path):
+        trainer = make(tmp_path, "steps")
+        trainer.add_callback(At(3, lambda **kwargs: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]))
+        trainer.add_callback(At(3, lambda **kwargs: pytest.fail("went on")))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        assert not list(tmp_path.iterdir())
+
+    def test_twice_while_saving(self, tmp_path, monkeypatch):
+        trainer = make(tmp_path, "steps")
+
+        def press_again(*arguments):
+            monkeypatch.undo()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        trainer.add_callback(At(4, lambda **kwargs: monkeypatch.setattr(torch, "save", press_again)))
+        interrupt(trainer, 4)
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
+
+    def test_without_checkpoints_at_once(self, tmp_path):
+        trainer = trainer_of(tmp_path, max_steps=4)
+        trainer.add_callback(At(2, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+        trainer.add_callback(At(2, lambda **kwargs: pytest.fail("went on")))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+
+    def test_workers_go_on_reading(self, tmp_path):
+        """Ctrl-C reaches the whole process group."""
+        trainer = make(tmp_path, "steps", dataloader_num_workers=1)
+
+        def press(**kwargs):
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        trainer.add_callback(At(2, press))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
+class TestDeferredSignals:
+    def test_at_the_end_of_the_block(self):
+        done = []
+        with pytest.raises(KeyboardInterrupt), DeferredSignals():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append(True)
+        assert done
+
+    def test_an_error_comes_first(self):
+        with pytest.raises(ValueError, match="first"), DeferredSignals():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ValueError("first")
+
+    def test_what_is_ignored_stays_ignored(self):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with DeferredSignals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not signals.pending
+        assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN
+
+    def test_in_another_thread_nothing_changes(self):
+        seen = []
+
+        def run():
+            with DeferredSignals():
+                seen.append(signal.getsignal(signal.SIGINT))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert seen == [signal.default_int_handler]
+
+    def test_launched_with_others_the_second_is_the_launchers(self, monkeypatch):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+        with pytest.raises(KeyboardInterrupt), DeferredSignals() as signals:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            assert signals.pending == signal.SIGINT
