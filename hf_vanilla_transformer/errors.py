@@ -1,10 +1,22 @@
 """Errors in the user's input, and helpers for their messages."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-SECRET_OPTION = re.compile(r"--?(.*[_-])?(token|key|password|secret)", re.IGNORECASE)
+_SECRET_NAME = r"(?:[\w-]*[_-])?(?:token|key|password|secret)"
+SECRET_OPTION = re.compile(rf"--?{_SECRET_NAME}", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(_SECRET_NAME, re.IGNORECASE)
+# Shorter values of such variables are no secrets, and occur in other words.
+_MIN_SECRET = 8
+
+# Secrets by their form: a JSON entry, a token of the Hub, user and password or a parameter in a URL.
+_SECRET_ENTRY = re.compile(rf'("{_SECRET_NAME}"\s*:\s*)"[^"]*"', re.IGNORECASE)
+HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
+_SECRET_FORMS = re.compile(
+    rf"{HUB_TOKEN.pattern}|(?:(?<=://)|(?<=:/))[^/\s]+(?=@)|(?<=[?&]){_SECRET_NAME}=[^&\s]+", re.IGNORECASE
+)
 
 
 class DataError(ValueError):
@@ -46,9 +58,32 @@ def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str
         secret_follows = secret_follows and not option.startswith("--")
         if secret_follows or (named and equals) or (secret and secret in word):
             word = f"{option}=<secret>" if equals and option.startswith("--") else "<secret>"
-        hidden.append(word)
+        hidden.append(_SECRET_ENTRY.sub(r'\1"<secret>"', word))
         secret_follows = secret_follows or (named and not equals)
     return hidden
 
 
-__all__ = ["SECRET_OPTION", "DataError", "did_you_mean", "lone_surrogate", "one_line", "without_secrets"]
+def redacted(text: str, *secrets: str | None) -> str:
+    """Replace the secrets in a text: these, those of the environment, and what has the form of one.
+
+    The environment's are the values of variables such as HF_TOKEN; by their form, tokens of the Hub and what a URL
+    says to log in are known.
+    """
+    named = [value for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name)]
+    known = {value for value in (*secrets, *named) if value and (value in secrets or len(value) >= _MIN_SECRET)}
+    # The longest first: one may be a part of another.
+    for value in sorted(known, key=len, reverse=True):
+        text = text.replace(value, "<secret>")
+    return _SECRET_FORMS.sub("<secret>", text)
+
+
+__all__ = [
+    "HUB_TOKEN",
+    "SECRET_OPTION",
+    "DataError",
+    "did_you_mean",
+    "lone_surrogate",
+    "one_line",
+    "redacted",
+    "without_secrets",
+]

@@ -1,7 +1,6 @@
 """Publishing saved models on the Hub, with their code and without the private files of their folder."""
 
 import json
-import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
-from .errors import one_line
+from .errors import HUB_TOKEN, one_line, redacted
 from .files import read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
 from .model.tokenization_vanilla_transformer import (
@@ -43,6 +42,9 @@ PUBLISHED_FILES = (
     "*.png",
 )
 SAVE_AGAIN = "save the model and its tokenizer there again"
+
+# Without text.
+BINARY_FILES = (".safetensors", ".png")
 
 UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -79,7 +81,10 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
     if _is_pair(folder) and SOURCE_VOCABULARY not in files:
         # Saved by an earlier release; without package or code, only the source's tokenizer would be loaded.
         files |= {SOURCE_VOCABULARY: files["tokenizer.json"], "tokenizer.json": PLACEHOLDER_TOKENIZER_JSON.encode()}
-    return dict(sorted((files | {path.name: path for path in code_files()}).items()))
+    files |= {path.name: path for path in code_files()}
+    for name, file in files.items():
+        _check_no_token(folder / name, file)
+    return dict(sorted(files.items()))
 
 
 def publish(
@@ -129,7 +134,7 @@ def publish(
         return api.create_commit(repo_id, [*additions, *stale], commit_message=message, revision=revision)
     except (HTTPError, OSError, RuntimeError, HFValidationError) as error:
         # Not `from error`: its request carries the token.
-        raise ValueError(_without_token(_explain(error, repo_id))) from None
+        raise ValueError(redacted(_explain(error, repo_id), get_token())) from None
 
 
 def _explain(error: BaseException, repo_id: str) -> str:
@@ -161,6 +166,18 @@ def _check_folder(folder: Path) -> None:
             f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it with its own class"
         )
     _check_vocabularies(folder)
+
+
+def _check_no_token(path: Path, file: Path | bytes) -> None:
+    """Raise for a text that holds a token, as the cards of early releases do."""
+    if path.suffix in BINARY_FILES:
+        return
+    text = (file if isinstance(file, bytes) else file.read_bytes()).decode("utf-8", errors="replace")
+    token = get_token()
+    if HUB_TOKEN.search(text) or (token and token in text):
+        raise ValueError(
+            f"{path} holds a token of the Hub; remove it there, and revoke it if anybody has seen the file"
+        )
 
 
 def _check_weights(folder: Path) -> None:
@@ -197,12 +214,6 @@ def _check_token() -> None:
     token = get_token() or ""
     if not (token.isascii() and token.isprintable()):
         raise ValueError("the token contains an invalid character; set HF_TOKEN again, or use `hf auth login`")
-
-
-def _without_token(text: str) -> str:
-    """Redact everything in the text that looks like a token."""
-    token = get_token()
-    return re.sub(r"hf_\w{8,}", "hf_...", text.replace(token, "...") if token else text)
 
 
 __all__ = ["files_to_share", "publish"]

@@ -1,6 +1,6 @@
 import pytest
 
-from hf_vanilla_transformer.errors import did_you_mean, one_line, without_secrets
+from hf_vanilla_transformer.errors import did_you_mean, one_line, redacted, without_secrets
 
 
 def test_one_line():
@@ -23,7 +23,28 @@ def test_did_you_mean(name, hint):
         (["--api-key", "--seed=1"], ["--api-key", "--seed=1"]),
         (["--hub_tok", "hidden", "--hub_tok=hidden"], ["--hub_tok", "<secret>", "--hub_tok=<secret>"]),
         (["--tokenizer", "x"], ["--tokenizer", "x"]),
+        (["--deepspeed", '{"api_key": "x", "a": 1}'], ["--deepspeed", '{"api_key": "<secret>", "a": 1}']),
     ],
 )
 def test_without_secrets(words, shown):
     assert without_secrets(words, secret="hidden") == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Bearer given-token: no", "Bearer <secret>: no"),
+        ("of-the-environment", "<secret>"),
+        ("hf_AbcdefghijklmnopQRST1234 is wrong", "<secret> is wrong"),
+        ("https://me:pass@word@host/a and ssh://git@host/b", "https://<secret>@host/a and ssh://<secret>@host/b"),
+        ("https://host/a?x=1&api_key=abc&y=2", "https://host/a?x=1&<secret>&y=2"),
+        (
+            "hf_vanilla_transformer, hf://data/a@b: short, ?tokens=3",
+            "hf_vanilla_transformer, hf://data/a@b: short, ?tokens=3",
+        ),
+    ],
+)
+def test_redacted(text, shown, monkeypatch):
+    monkeypatch.setenv("SOME_PASSWORD", "of-the-environment")
+    monkeypatch.setenv("SOME_TOKEN", "short")
+    assert redacted(text, "given-token", None) == shown

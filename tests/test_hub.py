@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
@@ -11,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_vanilla_transformer.hub import files_to_share, publish
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import code_files
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
-from hub_server import TOKEN, environment, running_hub
+from hub_server import TOKEN, hub_of_this_process
 from translators import build
 
 CODE = {path.name for path in code_files()}
@@ -78,13 +77,8 @@ IN_PROCESS = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload ra
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A Hub that this very process publishes on."""
-    with running_hub() as hub:
-        for name, value in {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
-            monkeypatch.setattr(huggingface_hub.constants, name, value)
-        for name, value in environment(hub, tmp_path, HF_TOKEN=TOKEN).items():
-            monkeypatch.setenv(name, value)
+    with hub_of_this_process(monkeypatch, tmp_path) as hub:
         yield hub
-    huggingface_hub.utils.close_session()
 
 
 def published(hub, repo="tester/model", branch="main"):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from ..errors import SECRET_OPTION, did_you_mean, one_line, without_secrets
+from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
 
 USAGE_ERROR = 2
 # As shells count: 128 and the number of the signal.
@@ -75,6 +75,8 @@ class OneLineParser(argparse.ArgumentParser):
         self.shows_all = shows_all
         # Text below the description in the long help; it may be expensive.
         self.more_description: Callable[[], str] | None = None
+        # Values of options such as --hub_token, which no message may quote.
+        self._secrets: list[str] = []
 
     def advanced(self, text: str) -> str:
         """Return the help text of an option that only --help-all shows."""
@@ -111,6 +113,7 @@ class OneLineParser(argparse.ArgumentParser):
         if unknown:
             word = without_secrets(words)[words.index(unknown[0])]
             self.error(f"{re.split('[= ]' if word.startswith('-') else '=', word)[0]} belongs to no option")
+        self._secrets = [str(value) for name, value in vars(parsed).items() if SECRET_OPTION.fullmatch(f"--{name}")]
         return parsed, unknown
 
     def _in_full(self, word: str) -> str:
@@ -137,6 +140,10 @@ class OneLineParser(argparse.ArgumentParser):
         glued = (option for option in known if name.startswith(option) and SECRET_OPTION.fullmatch(option))
         name = next(glued, re.split(r"[^\w-]", name)[0])
         self.error(f"unknown option {name}{did_you_mean(name, known)}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program with a message without secrets: servers may echo them."""
+        super().exit(status, message and redacted(message, *self._secrets))
 
     def error(self, message: str) -> NoReturn:
         """End the program with one line, without the usage of all options."""

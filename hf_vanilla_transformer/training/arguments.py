@@ -288,6 +288,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         """Leave `hub_token` out of pickles, such as a checkpoint's `training_args.bin`."""
         return {**self.__dict__, "hub_token": None}
 
+    # That of a dataclass would show `hub_token`.
+    __repr__ = Seq2SeqTrainingArguments.__str__
+
 
 def bf16_is_fast() -> bool:
     """Whether the GPU, or else the CPU, has instructions for bfloat16 matrix products."""

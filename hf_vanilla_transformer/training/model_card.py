@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData, get_token
 from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
 from ..data.arguments import DataArguments
-from ..errors import without_secrets
+from ..errors import redacted, without_secrets
 from .arguments import VanillaTransformerTrainingArguments
 from .results import FinalScores, Results
 
@@ -90,7 +90,7 @@ def write_model_card(
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
     path = Path(args.output_dir, "README.md")
-    card.save(path)
+    path.write_text(redacted(str(card), args.hub_token, get_token()), encoding="utf-8")
     return path
 
 

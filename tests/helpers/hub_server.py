@@ -12,6 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import huggingface_hub
+import pytest
+
 TOKEN = "hf_the_token_of_the_tests"
 LFS_ENDINGS = (".safetensors", ".png")
 
@@ -288,3 +291,15 @@ def environment(hub: Hub, home: Any, **more: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         **more,
     }
+
+
+@contextmanager
+def hub_of_this_process(monkeypatch: pytest.MonkeyPatch, home: Any) -> Iterator[Hub]:
+    """Make a new Hub the one that this very process knows, logged in."""
+    with running_hub() as hub:
+        for name, value in {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
+            monkeypatch.setattr(huggingface_hub.constants, name, value)
+        for name, value in environment(hub, home, HF_TOKEN=TOKEN).items():
+            monkeypatch.setenv(name, value)
+        yield hub
+    huggingface_hub.utils.close_session()
