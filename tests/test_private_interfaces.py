@@ -69,6 +69,9 @@ CALLABLES = {
     "transformers.Trainer._get_output_dir": "trial",
     "transformers.Trainer._get_grad_norm": "model grad_norm",
     "transformers.Trainer._issue_warnings_after_load": "load_result",
+    "transformers.Trainer._load_from_checkpoint": "resume_from_checkpoint model",
+    "transformers.Trainer._load_optimizer_and_scheduler": "checkpoint",
+    "transformers.Trainer._load_rng_state": "checkpoint",
     "transformers.Trainer._maybe_log_save_evaluate": "tr_loss grad_norm model trial",
     "transformers.Trainer._push_from_checkpoint": "checkpoint_folder",
     "transformers.Trainer._remove_unused_columns": "dataset description",
@@ -189,8 +192,8 @@ KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
 }
 # Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
 DOCUMENTED_MODULES = (
-    "transformers.cache_utils transformers.exporters transformers.modeling_outputs transformers.pipelines "
-    "transformers.trainer_utils transformers.training_args transformers.utils "
+    "accelerate.utils transformers.cache_utils transformers.exporters transformers.modeling_outputs "
+    "transformers.pipelines transformers.trainer_utils transformers.training_args transformers.utils "
     "transformers.utils.logging torch.autograd torch.nn torch.distributed.fsdp torch.nn.utils.rnn torch.utils.data"
 ).split()
 # Attributes that metaclasses give to every class; methods of named tuples; `os._exit`.

@@ -1,11 +1,9 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from itertools import count, islice
-from pathlib import Path
 from typing import Any, cast
 
 import datasets
@@ -13,26 +11,20 @@ import torch
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, SaveStrategy, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
 from ..errors import DataError
-from ..files import SCRATCH, clear_scratch, disk_errors
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
-from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
-from .divergence import SYNCHRONOUS_DEVICES, FiniteTrainer
-from .signals import DeferredSignals
+from .divergence import FiniteTrainer
+from .saving import SavingTrainer
 
 logger = logging.get_logger(__name__)
-
-# On other devices, steps between two looks at whether another process received a signal.
-STEPS_BETWEEN_SIGNALS = 8
 
 
 class EndlessStream(IterableDataset):
@@ -56,7 +48,7 @@ class EndlessStream(IterableDataset):
                 raise DataError("the filters keep no pair of the stream; check the data and the length limits")
 
 
-class VanillaTransformerTrainer(FiniteTrainer):
+class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
@@ -64,11 +56,9 @@ class VanillaTransformerTrainer(FiniteTrainer):
     the plain cross-entropy, averaged over all labels. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
 
     A NaN or infinite loss or gradient stops training or skips the step, as `args.on_nonfinite` says; see
-    `FiniteTrainer`. Such weights are never saved.
+    `FiniteTrainer`. Such weights are never saved. Checkpoints are whole or absent, and signals wait for one; see
+    `SavingTrainer`.
     """
-
-    # Whether a checkpoint is being written, and whether at a step of the schedule.
-    _is_saving, _is_scheduled = False, True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
@@ -96,9 +86,6 @@ class VanillaTransformerTrainer(FiniteTrainer):
             self.add_callback(callback)
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[torch.Tensor] = []
-        self._signals = DeferredSignals()
-        # Step of the last call of `_maybe_log_save_evaluate`.
-        self._last_call_step: int | None = None
 
     @property
     def run_record(self) -> RunRecord:
@@ -106,24 +93,6 @@ class VanillaTransformerTrainer(FiniteTrainer):
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     # Training and resuming
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
-
-        Ctrl-C and SIGTERM take effect after the step, once a checkpoint is saved, in all processes; a second Ctrl-C at
-        once. Without checkpoints (`save_strategy="no"`), so does the first.
-
-        Raises:
-            ValueError: There is no such checkpoint, or training diverged.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = newest_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
-        self._clear_scratch(self.args.output_dir)
-        self._last_call_step = None
-        with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
-            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Train for an epoch, unless the run is finished: resuming one, `Trainer` would take another step."""
@@ -162,39 +131,6 @@ class VanillaTransformerTrainer(FiniteTrainer):
 
     # Saving and loading
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Log, evaluate and save; if a signal asks to stop, save in any case and stop.
-
-        `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the
-        second call, which evaluates first: a resumed run starts the next epoch, without that evaluation.
-        """
-        state, control = self.state, self.control
-        is_first_call, self._last_call_step = self._last_call_step != state.global_step, state.global_step
-        is_last_step = (
-            float(state.epoch or 0).is_integer() or control.should_training_stop or control.should_epoch_stop
-        )
-        if is_first_call and is_last_step:
-            postponed, control.should_save = control.should_save, False
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-            self.control.should_save = postponed
-            return
-        number = self._received_signal(is_last_step)
-        self._is_scheduled = control.should_save or not number
-        if not self._is_scheduled:
-            control.should_save = control.should_log = True
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        if number:
-            self._signals.deliver(number)
-
-    def _received_signal(self, is_last_step: bool) -> int:
-        """Number of a signal that asks this or another process to stop; 0: none."""
-        if self.args.world_size == 1:
-            return self._signals.pending
-        waits = self.args.device.type not in SYNCHRONOUS_DEVICES
-        if waits and not is_last_step and self.state.global_step % STEPS_BETWEEN_SIGNALS:
-            return 0
-        return int(self.accelerator.gather(torch.tensor([self._signals.pending], device=self.args.device)).max())
-
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, unless a weight is NaN or infinite.
 
@@ -203,51 +139,6 @@ class VanillaTransformerTrainer(FiniteTrainer):
         """
         self._check_finite()
         super().save_model(output_dir, _internal_call)
-
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save a checkpoint, whole or not at all: under a temporary name, which changes once all processes are done.
-
-        Raises:
-            ValueError: The disk is full, or training diverged.
-        """
-        run_dir = Path(self._get_output_dir(trial))
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        partial, checkpoint = run_dir / SCRATCH / name, run_dir / name
-        earlier = any(run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
-        remedy = "continue with `resume_from_checkpoint=last`" if earlier else "start again"
-        self._clear_scratch(run_dir)
-        self.accelerator.wait_for_everyone()
-        self._is_saving = True
-        try:
-            with disk_errors(checkpoint, f"make room, and {remedy}"):
-                super()._save_checkpoint(model, trial)
-                if self.state.best_global_step == self.state.global_step:
-                    self.state.best_model_checkpoint = str(checkpoint)
-                self.accelerator.wait_for_everyone()
-                if self.args.should_save:
-                    self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
-                    publish_checkpoint(partial, checkpoint, self._is_scheduled)
-                    rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
-        finally:
-            self._is_saving = False
-            self._clear_scratch(run_dir)
-        self.accelerator.wait_for_everyone()
-        if self.args.push_to_hub:
-            self._push_from_checkpoint(str(checkpoint))
-
-    def _clear_scratch(self, run_dir: str | Path) -> None:
-        if self.args.should_save:
-            clear_scratch(run_dir)
-
-    def _get_output_dir(self, trial: Any) -> str:
-        """Return the folder of checkpoints; of the one being saved, the temporary one."""
-        run_dir = super()._get_output_dir(trial)
-        return str(Path(run_dir, SCRATCH)) if self._is_saving else run_dir
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint once it is complete."""
-        if not self._is_saving:
-            super()._push_from_checkpoint(checkpoint_folder)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
