@@ -16,7 +16,7 @@ from .model.tokenization_vanilla_transformer import (
     VanillaTransformerTokenizer,
     source_vocabulary_file,
 )
-from .weight_files import check_safetensors, read_shard_index
+from .weight_files import check_finite_file, check_safetensors, read_shard_index
 
 WEIGHTS = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json
@@ -181,11 +181,12 @@ def _check_no_token(path: Path, file: Path | bytes) -> None:
 
 
 def _check_weights(folder: Path) -> None:
-    """Raise for weights that cannot be loaded: a damaged file or a missing shard."""
+    """Raise for weights that cannot be used: a damaged file, a missing shard, a number that is NaN or infinite."""
     for index in folder.glob(WEIGHT_INDEX):
         read_shard_index(index, SAVE_AGAIN)
     for file in sorted(folder.glob(WEIGHTS)):
         check_safetensors(file, SAVE_AGAIN)
+        check_finite_file(file, "publish another checkpoint")
 
 
 def _check_vocabularies(folder: Path) -> None:

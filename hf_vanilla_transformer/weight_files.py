@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from .errors import one_line
 from .files import read_json_object
@@ -14,6 +16,22 @@ def check_safetensors(file: Path, remedy: str) -> None:
         safe_open(file, framework="pt")
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged ({one_line(error)}); {remedy}") from error
+
+
+def is_finite(weight: Tensor) -> bool:
+    """Whether no number of a weight is NaN or infinite.
+
+    Taken for granted on the meta device, where there are no numbers, and for 8-bit types, which are quantized.
+    """
+    return weight.is_meta or weight.element_size() == 1 or bool(torch.isfinite(weight).all())
+
+
+def check_finite_file(file: Path, remedy: str) -> None:
+    """Raise a ValueError that ends in `remedy` if a weight in an intact safetensors file is NaN or infinite."""
+    with safe_open(file, framework="pt") as content:
+        for name in content.keys():
+            if not is_finite(content.get_tensor(name)):
+                raise ValueError(f"{file}: {name} has numbers that are NaN or infinite; {remedy}")
 
 
 def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
@@ -38,4 +56,4 @@ def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
     return weight_map
 
 
-__all__ = ["check_safetensors", "read_shard_index"]
+__all__ = ["check_finite_file", "check_safetensors", "is_finite", "read_shard_index"]

@@ -102,6 +102,8 @@ class Translator:
             logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **given})
             given["past_keys"], given["past_values"] = past
             scores = logits[:, -1].copy()
+            if np.isnan(scores).any():
+                raise ValueError("the graphs compute NaN; export another checkpoint")
             scores[:, self.barred] = -np.inf
             if tokens.shape[1] <= self.shortest:
                 scores[:, self.ends] = -np.inf

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer.hub import files_to_share, publish
@@ -233,6 +234,13 @@ class TestRefusals:
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:-8])
         self.refuse(folder, "model.safetensors is damaged")
+
+    @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+    def test_weights_that_are_not_finite(self, folder, value):
+        weights = load_file(folder / "model.safetensors")
+        weights["model.encoder.layers.1.fc1.bias"][3] = value
+        save_file(weights, folder / "model.safetensors")
+        self.refuse(folder, "model.safetensors: model.encoder.layers.1.fc1.bias has numbers that are NaN or infinite")
 
     def test_a_missing_shard(self, folder):
         build("pair")[0].save_pretrained(folder, max_shard_size="20KB")

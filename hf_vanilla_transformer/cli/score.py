@@ -11,7 +11,6 @@ The totals of the corpus follow on standard error.
 """
 
 import json
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -60,7 +59,7 @@ def run(arguments: Namespace) -> None:
     with importing():
         import torch
 
-        from ..inference.scoring import score
+        from ..inference.scoring import perplexity, score
         from ..inference.translation import load
     quiet_unless_terminal()
     dtype = torch.bfloat16 if arguments.bf16 else None
@@ -94,8 +93,8 @@ def run(arguments: Namespace) -> None:
             num_pairs += len(chunk)
         if not num_pairs:
             raise ValueError(f"{arguments.source} and {arguments.target} hold no lines; name files with text")
-    perplexity = math.exp(-log_prob / num_tokens)
-    totals = f"{num_pairs} pairs, {num_tokens} tokens: log-probability {log_prob:.4f}, perplexity {perplexity:.4f}"
+    total = perplexity(log_prob, num_tokens)
+    totals = f"{num_pairs} pairs, {num_tokens} tokens: log-probability {log_prob:.4f}, perplexity {total:.4f}"
     print(totals, file=sys.stderr)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..files import atomic_folder, check_output_folder
+from ..inference.loading import check_finite
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderModel,
@@ -80,11 +81,16 @@ class Conversion:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def model(self) -> VanillaTransformerForConditionalGeneration | VanillaTransformerEncoderModel:
-        """Return the model with these weights, in evaluation mode."""
+        """Return the model with these weights, in evaluation mode.
+
+        Raises:
+            ValueError: A weight is not finite, as where a factor of the layout overflows its dtype.
+        """
         kind = VanillaTransformerEncoderModel if self.encoder_only else VanillaTransformerForConditionalGeneration
         model: Any = kind(self.config)
         model.to(dtype=next(iter(self.weights.values())).dtype).eval()
         model.load_state_dict(self.weights)
+        check_finite(model, "the converted model")
         if isinstance(model, VanillaTransformerForConditionalGeneration):
             model.generation_config = GenerationConfig.from_model_config(self.config)
             model.generation_config.update(**self.generation)

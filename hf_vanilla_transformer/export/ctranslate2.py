@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
-from ..inference.ctranslate2 import POSITIONS_KEY, ctranslate2_missing
+from ..inference.ctranslate2 import POSITIONS_KEY, check_finite_export, ctranslate2_missing
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import sinusoids
 
@@ -79,7 +79,7 @@ def write_ctranslate2(
 
     Raises:
         ValueError: CTranslate2 is not installed or cannot express a property of the model, the quantization is
-            unknown, learned positions are too few, or the tokenizer has more tokens than the model.
+            unknown or overflows, learned positions are too few, or the tokenizer has more tokens than the model.
     """
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
@@ -94,8 +94,11 @@ def write_ctranslate2(
     spec.register_target_vocabulary(target)
     _fill_config(spec.config, model.config, target, len(spec.encoder.position_encodings.encodings))
     spec.validate()
-    spec.optimize(quantization)
+    # What overflows is infinite in the file, where it is found by its name.
+    with np.errstate(over="ignore", invalid="ignore"):
+        spec.optimize(quantization)
     spec.save(str(folder))
+    check_finite_export(folder, f"`quantization` {quantization}", "they overflow; use float32")
 
 
 def vocabularies(

@@ -4,12 +4,13 @@ Shape legend: B batch, n hypotheses a sentence, S source length, T target length
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -22,6 +23,10 @@ from .translation import LENGTH_BOUNDS
 
 # Key of the number of positions in CTranslate2's config.json, which CTranslate2 itself ignores.
 POSITIONS_KEY = "max_position_embeddings"
+
+# Version of the format of model.bin, and the numbers of its floating-point types; bfloat16 is never exported.
+BINARY_VERSION = 6
+FLOATING_TYPES = {0: "<f4", 4: "<f2"}
 
 # Settings of `generate()` and their names in CTranslate2. It can also bar tokens or the end of a sentence, but then
 # renormalizes the other tokens, so that a beam search finds other translations.
@@ -241,7 +246,7 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
 
     kind, _, index = device.partition(":")
     try:
-        return ctranslate2.Translator(
+        translator = ctranslate2.Translator(
             str(folder),
             device=kind,
             device_index=int(index or 0),
@@ -250,6 +255,48 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {one_line(error)}") from error
+    check_finite_export(folder, str(folder), "export another checkpoint")
+    return translator
+
+
+def check_finite_export(folder: Path, where: str, remedy: str) -> None:
+    """Raise a ValueError, from `where` to `remedy`, if a weight in the intact model.bin of a folder is not finite."""
+    for name, values in _read_variables(folder / "model.bin"):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{where}: {name} has numbers that are NaN or infinite; {remedy}")
+
+
+def _read_variables(file: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the weights of floating-point types by their names; none if the format is of another version.
+
+    The format is a version; name and revision of the specification; the number of weights; and for each its name, its
+    shape, its type, the number of its bytes, and those. A string is its length, its characters and a zero.
+    """
+    content = np.memmap(file, mode="r")
+    offset = 0
+
+    def read(kind: str) -> int:
+        nonlocal offset
+        offset += np.dtype(kind).itemsize
+        return int(content[offset - np.dtype(kind).itemsize : offset].view(kind)[0])
+
+    def read_string() -> str:
+        nonlocal offset
+        length = read("<u2")
+        offset += length
+        return content[offset - length : offset - 1].tobytes().decode()
+
+    if read("<u4") != BINARY_VERSION:
+        return
+    read_string(), read("<u4")
+    for _ in range(read("<u4")):
+        name = read_string()
+        for _ in range(read("u1")):
+            read("<u4")
+        kind, size = read("u1"), read("<u4")
+        if kind in FLOATING_TYPES:
+            yield name, content[offset : offset + size].view(FLOATING_TYPES[kind])
+        offset += size
 
 
 def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
@@ -261,4 +308,4 @@ def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
     return source, target
 
 
-__all__ = ["CTranslate2Model", "check_settings", "ctranslate2_missing", "load_ctranslate2"]
+__all__ = ["CTranslate2Model", "check_finite_export", "check_settings", "ctranslate2_missing", "load_ctranslate2"]

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from logging import Filter, LogRecord
 from pathlib import Path
 from pickle import UnpicklingError
@@ -26,6 +27,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from ..errors import one_line
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..weight_files import is_finite
 
 logger = logging.get_logger(__name__)
 
@@ -139,13 +141,15 @@ def load_tokenizer(
 
 
 def check_finite(model: nn.Module, where: str) -> None:
-    """Raise a ValueError that begins with `where` if a weight of the model is NaN or infinite."""
-    for name, weight in model.named_parameters():
-        if not torch.isfinite(weight).all():
-            count = int((~torch.isfinite(weight)).sum())
-            raise ValueError(
-                f"{where}: {count} of {weight.numel()} numbers in {name} are NaN or infinite; use another checkpoint"
-            )
+    """Raise a ValueError that begins with `where` if a weight or buffer of the model is NaN or infinite."""
+    for name, weight in chain(model.named_parameters(), model.named_buffers()):
+        if is_finite(weight):
+            continue
+        count = int((~torch.isfinite(weight)).sum())
+        # Where float16 ends, at 65504, a finite number of another type becomes infinite.
+        numbers = f"{count} of {weight.numel()} numbers in {name}"
+        remedy = " or, if they overflow, another dtype than float16" if weight.dtype == torch.float16 else ""
+        raise ValueError(f"{where}: {numbers} are NaN or infinite; use another checkpoint{remedy}")
 
 
 def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Pipeline, pipe
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
+from .loading import check_finite
 from .scoring import Score, Target, score
 from .translation import (
     LENGTH_BOUNDS,
@@ -76,7 +77,8 @@ class TranslationPipeline(Base):
         tgt_lang: Target language, for the same; by default the tokenizer's current languages.
 
     Raises:
-        ValueError: An input is not text, the model is not an encoder-decoder, or an option is out of range.
+        ValueError: An input is not text, the model is not an encoder-decoder, a weight is not finite, or an option is
+            out of range.
     """
 
     _load_processor = False
@@ -92,6 +94,8 @@ class TranslationPipeline(Base):
             raise ValueError(f"{type(self.model).__name__} is not an encoder-decoder that generates; use one")
         if self.tokenizer is None:
             raise ValueError("there is no tokenizer; name one, or a folder that holds it with the model")
+        # `transformers.pipeline` loads models by itself.
+        check_finite(self.model, f"model {self.model.name_or_path}".rstrip())
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, str):

@@ -41,7 +41,15 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Inverse of the geometric mean of the tokens' probabilities."""
-        return math.exp(-self.log_prob / len(self.token_ids))
+        return perplexity(self.log_prob, len(self.token_ids))
+
+
+def perplexity(log_prob: float, tokens: int) -> float:
+    """Inverse of the geometric mean of the probabilities of so many tokens; infinite where it is no finite number."""
+    try:
+        return math.exp(-log_prob / tokens)
+    except OverflowError:
+        return math.inf
 
 
 def score(
@@ -168,4 +176,4 @@ def _token_log_probs(
     return log_probs.tolist()
 
 
-__all__ = ["Score", "Target", "score"]
+__all__ = ["Score", "Target", "perplexity", "score"]

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..errors import one_line
 from ..files import SCRATCH, flush_to_disk
-from ..inference.loading import load_model
+from ..inference.loading import check_finite, load_model
 
 logger = logging.get_logger(__name__)
 
@@ -258,6 +258,8 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
                 )
             value += weights[name]
     model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()}, strict=False)
+    # Those of another dtype may overflow that of the last.
+    check_finite(model, f"the average in the dtype of {checkpoints[-1]}")
     return model
 
 

@@ -46,6 +46,13 @@ class TestTypes:
         with pytest.raises(ValueError, match="NaN or infinite values in generator.proj.weight; use another"):
             convert(state, **HEADS)
 
+    def test_a_result_that_is_not_finite_is_not_saved(self, state, tmp_path):
+        found = convert(state, **HEADS)
+        found.weights["lm_head.weight"] = found.weights["lm_head.weight"].index_fill(0, torch.tensor(1), torch.inf)
+        with pytest.raises(ValueError, match="^the converted model: 8 of .* numbers in lm_head.weight are NaN"):
+            found.save(tmp_path / "converted")
+        assert list(tmp_path.iterdir()) == []
+
 
 class TestCompleteness:
     def test_one_message_lists_all(self, state):

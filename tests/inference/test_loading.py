@@ -84,6 +84,24 @@ def test_a_damaged_model_is_refused_wherever_it_is_loaded(change, message, tmp_p
     assert not (tmp_path / "exported").exists()
 
 
+def test_a_buffer_that_is_not_finite(tmp_path):
+    """Marian adds one to its logits."""
+    model = save(tmp_path, "marian")
+    model.final_logits_bias[0, 3] = float("nan")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="1 of 34 numbers in final_logits_bias are NaN or infinite"):
+        load_model(tmp_path)
+
+
+def test_weights_that_overflow_the_type_asked_for(tmp_path):
+    save(tmp_path)
+    damage(tmp_path, with_value(7e4))
+    load_model(tmp_path)
+    load_model(tmp_path, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="NaN or infinite; use another checkpoint or, .* another dtype than float16"):
+        load_model(tmp_path, dtype=torch.float16)
+
+
 def test_nothing_is_translated_by_a_damaged_model(tmp_path, capsys, monkeypatch, load_script):
     save(tmp_path / "model")
     damage(tmp_path / "model", with_value(float("nan")))

@@ -34,6 +34,17 @@ def pipe():
     return pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
 
 
+def test_weights_that_are_not_finite(tmp_path):
+    model, tokenizer = build("shared")
+    model.lm_head.bias.data[3] = float("inf")
+    with pytest.raises(ValueError, match="^model: 1 of 34 numbers in lm_head.bias are NaN or infinite"):
+        pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"^model {tmp_path}: 1 of 34 numbers in lm_head.bias"):
+        pipeline("translation", model=str(tmp_path), device="cpu")
+
+
 def expected_texts(model, tokenizer, sentences, **options):
     """Decode sentence by sentence, with nothing of this package."""
     found = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from hf_vanilla_transformer.inference.scoring import score
+from hf_vanilla_transformer.inference.scoring import Score, score
 from translators import ENGLISH, SPANISH, build
 
 KINDS = ("shared", "pair", "learned", "marian", "bart", "m2m100")
@@ -121,6 +121,10 @@ def test_settings_of_generate_are_those_of_the_model():
     model.generation_config.bos_token_id = None
     with pytest.raises(ValueError, match="no decoder_start_token_id"):
         score(model, tokenizer, ENGLISH, SPANISH)
+
+
+def test_a_perplexity_beyond_all_numbers_is_infinite():
+    assert Score([5, 2], ["a", "</s>"], [-2000.0, 0.0]).perplexity == math.inf
 
 
 def test_a_score_that_overflows_is_refused():

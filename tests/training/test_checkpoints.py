@@ -134,6 +134,14 @@ class TestAveraging:
         with pytest.raises(ValueError, match="checkpoint-3: .* are NaN or infinite"):
             average_checkpoints(last_checkpoints(tmp_path, 2))
         shutil.rmtree(tmp_path / "checkpoint-3")
+        large = trainable_model()
+        large.lm_head.weight.data[0, 0] = 2e5
+        large.save_pretrained(tmp_path / "checkpoint-3")
+        trainable_model().half().save_pretrained(tmp_path / "checkpoint-4")
+        with pytest.raises(ValueError, match="the average in the dtype of .*checkpoint-4: 1 of .* NaN or infinite"):
+            average_checkpoints(last_checkpoints(tmp_path, 2))
+        for name in ("checkpoint-3", "checkpoint-4"):
+            shutil.rmtree(tmp_path / name)
         self.save(tmp_path, 1, d_model=32)
         self.save(tmp_path, 2)
         with pytest.raises(ValueError, match=r"checkpoint-1 has no weight .* of shape .*belongs to another model"):

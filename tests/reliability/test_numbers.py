@@ -1,0 +1,222 @@
+"""Numbers that are not finite, wherever they may come from: nothing steps with them, saves them or serves them."""
+
+import random
+import shutil
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import pipeline
+
+from faults import NUMBERS, spoil_gradients, spoil_losses
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.inference import ctranslate2 as runtime
+from parallel_text import write
+from reliability import cases
+from trainers import SAVING, At, id_pairs, trainable_model, trainer_of
+from translators import ENGLISH, SPANISH, save_translator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DATA = id_pairs()
+
+
+def snapshot(trainer):
+    """Weights and state of the optimizer."""
+    states = trainer.optimizer.state_dict()["state"].values()
+    tensors = [*trainer.model.state_dict().values(), *(each for state in states for each in state.values())]
+    return [tensor.clone() for tensor in tensors]
+
+
+def equal(one, other):
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+class Injection:
+    """A drawn run of six steps with a number that is not finite in one of them."""
+
+    def __init__(self, seed):
+        draw = random.Random(seed)
+        self.seed, self.kind, self.value = seed, draw.choice(["loss", "gradient", "weight"]), draw.choice(NUMBERS)
+        self.step, self.accumulation = draw.randint(2, 6), draw.randint(1, 3)
+        self.micro_batch, self.policy = draw.randrange(self.accumulation), draw.choice(["stop", "skip"])
+        self.max_grad_norm, self.bf16, self.place = draw.choice([0.0, 1.0]), draw.random() < 0.3, draw.random()
+
+    def __str__(self):
+        return str(vars(self))
+
+    def trainer(self, folder, monkeypatch):
+        """Return a trainer that meets the number."""
+        options = {"max_grad_norm": self.max_grad_norm, "bf16": self.bf16, "on_nonfinite": self.policy}
+        trainer = trainer_of(
+            folder, trainable_model(), DATA, **{**SAVING, "save_steps": 1}, save_total_limit=9,
+            gradient_accumulation_steps=self.accumulation, **options,
+        )  # fmt: skip  # one option a line would fill the screen
+        # Of a finished step, while the next one is yet to come.
+        passes = [(self.step - 1) * self.accumulation + self.micro_batch]
+        parameters = list(trainer.model.parameters())
+        parameter = parameters[int(self.place * len(parameters))]
+        element = int(self.place * parameter.numel())
+        if self.kind == "loss":
+            spoil_losses(monkeypatch, passes, self.value)
+        elif self.kind == "gradient":
+            spoil_gradients(parameter, passes, self.value, element)
+        else:
+            spoil = At(self.step, lambda **kwargs: parameter.data.view(-1)[element : element + 1].fill_(self.value))
+            trainer.add_callback(spoil)
+        return trainer
+
+
+def check(injection, folder, monkeypatch):
+    trainer, states = injection.trainer(folder, monkeypatch), {}
+    for step in (injection.step - 1, injection.step):
+        trainer.add_callback(At(step, lambda step=step, **kwargs: states.update({step: snapshot(trainer)})))
+    before, at, stopped = injection.step - 1, injection.step, None
+    try:
+        trainer.train()
+    except ValueError as error:
+        stopped = str(error)
+    saved = sorted(int(path.name.removeprefix("checkpoint-")) for path in folder.glob("checkpoint-*"))
+    if injection.kind == "weight":
+        assert stopped and stopped.startswith(f"step {at}: 1 of ") and saved == list(range(1, at))
+    elif injection.policy == "stop":
+        assert stopped and stopped.startswith(f"step {at}: {injection.kind}") and " pair" in stopped
+        assert f"the last checkpoint is {folder / f'checkpoint-{before}'}" in stopped and "\n" not in stopped
+        # Not one step with it, and nothing saved.
+        assert equal(states[before], snapshot(trainer)) and saved == list(range(1, at))
+    else:
+        assert stopped is None and trainer.skipped_steps.total == 1 and trainer.state.global_step == 6
+        assert equal(states[before], states[at]) and not equal(states[at], snapshot(trainer)) or at == 6
+        assert saved == list(range(1, 7))
+    for step in saved:
+        weights = load_file(folder / f"checkpoint-{step}/model.safetensors")
+        assert all(weight.isfinite().all() for weight in weights.values())
+
+
+def test_training(tmp_path, monkeypatch, tried):
+    count = cases(8, 120)
+    for seed in range(count):
+        injection, folder = Injection(seed), tmp_path / str(seed)
+        with monkeypatch.context() as patch:
+            try:
+                check(injection, folder, patch)
+            except Exception as error:
+                raise AssertionError(f"{injection}: {error}") from error
+        shutil.rmtree(folder)
+    tried(
+        "a loss, gradient or weight becomes NaN or infinite in training: a step with it, or a checkpoint of it", count
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A saved model with weights of its own everywhere, a card, and text."""
+    folder = tmp_path_factory.mktemp("numbers")
+    save_translator("shared", folder / "model", num_beams=2)
+    (folder / "model/README.md").write_text("A model.\n")
+    write(folder / "source.en", "".join(f"{line}\n" for line in ENGLISH))
+    write(folder / "target.es", "".join(f"{line}\n" for line in SPANISH))
+    pairs = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, SPANISH, strict=True))
+    write(folder / "pairs.tsv", "source\ttarget\n" + pairs)
+    return folder
+
+
+def commands(files, out):
+    """Commands that load a model, without the option that names it."""
+    text = ["--input", str(files / "source.en"), "--output", str(out)]
+    return {
+        "translate": ["translate", *text],
+        "translate in bfloat16": ["translate", *text, "--bf16", "--format", "json"],
+        "score": [
+            "score", "--source", str(files / "source.en"), "--target", str(files / "target.es"), "--output", str(out),
+        ],
+        "export to CTranslate2": ["export", "--to", "ctranslate2", "--output_dir", str(out)],
+        "export to ONNX": ["export", "--to", "onnx", "--output_dir", str(out)],
+        "export to Marian": ["export", "--to", "marian", "--output_dir", str(out)],
+        "publish": ["publish", "--repo_id", "me/model", "--dry_run"],
+        "average": ["average", "--output_dir", str(out), "--checkpoints"],
+        "train": [
+            "train", "--train_file", str(files / "pairs.tsv"), "--output_dir", str(out), "--use_cpu", "--max_steps=1",
+            "--model_name_or_path",
+        ],
+    }  # fmt: skip  # one option a line would fill the screen
+
+
+def refused(words, capsys):
+    """Run a command; whether it ends with status 2, one line about NaN and no output."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    printed = capsys.readouterr()
+    errors = [line for line in printed.err.splitlines() if "error:" in line]
+    return stop.value.code == 2 and printed.out == "" and len(errors) == 1 and "NaN or infinite" in errors[0]
+
+
+def test_every_command_refuses_every_weight(files, tmp_path, capsys, tried):
+    whole, draw = load_file(files / "model/model.safetensors"), random.Random(0)
+    names = [*commands(files, tmp_path), "pipeline"]
+    every = [(weight, name) for weight in whole for name in names]
+    chosen = draw.sample(every, cases(2 * len(names), len(every)))
+    folder, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(files / "model", folder)
+    for weight, name in chosen:
+        value, element = draw.choice(NUMBERS), draw.randrange(whole[weight].numel())
+        spoiled = whole[weight].clone()
+        spoiled.view(-1)[element] = value
+        save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
+        case = f"{name}: {weight}[{element}] = {value}"
+        if name == "pipeline":
+            with pytest.raises(ValueError, match="NaN or infinite"):
+                pipeline("translation", model=str(folder), device="cpu")
+        else:
+            words = commands(files, out)[name]
+            option = [] if words[-1].startswith("--") and words[-1] != "--dry_run" else ["--model"]
+            assert refused([*words, *option, str(folder)], capsys), case
+            # A new run makes its folder before it loads.
+            assert not out.exists() or (out.is_dir() and not any(out.rglob("*.safetensors"))), case
+            shutil.rmtree(out, ignore_errors=True)
+    tried("a weight in a model's folder is NaN or infinite: served, saved, exported or published", len(chosen))
+
+
+def test_every_weight_of_an_export(files, tmp_path, capsys, tried):
+    pytest.importorskip("ctranslate2", reason="exports run in CTranslate2, of the extra `export`")
+    export_model(files / "model", "ctranslate2", tmp_path / "export", quantization="int8_float16")
+    draw, file = random.Random(1), tmp_path / "export/model.bin"
+    content = file.read_bytes()
+    # Copies: the file is mapped into memory.
+    variables = [(name, values.copy()) for name, values in runtime._read_variables(file)]
+    chosen = draw.sample(variables, cases(4, len(variables)))
+    command = commands(files, tmp_path / "out")["translate"]
+    for name, values in chosen:
+        value = draw.choice(NUMBERS)
+        kind = {4: "<f", 2: "<e"}[values.itemsize]
+        # After the name come the shape, the type and the number of bytes.
+        prefix = struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+        shape = content.index(prefix) + len(prefix)
+        start = shape + 1 + 4 * content[shape] + 1 + 4
+        assert content[start : start + values.nbytes] == values.tobytes()
+        spoiled = bytearray(content)
+        struct.pack_into(kind, spoiled, start + values.itemsize * draw.randrange(values.size), value)
+        file.write_bytes(spoiled)
+        words = [*command, "--backend", "ctranslate2", "--model", str(tmp_path / "export")]
+        assert refused(words, capsys) and not (tmp_path / "out").exists(), f"{name} = {value}"
+    tried("a weight or scale of a CTranslate2 export is NaN or infinite: served", len(chosen))
+
+
+@pytest.mark.parametrize("size", [7e4, 3e38])
+def test_finite_weights_that_overflow_another_type(files, tmp_path, capsys, tried, size):
+    whole, draw = load_file(files / "model/model.safetensors"), random.Random(2)
+    chosen = draw.sample(sorted(whole), cases(2, len(whole)))
+    folder, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(files / "model", folder)
+    for weight in chosen:
+        spoiled = whole[weight].clone()
+        spoiled.view(-1)[draw.randrange(spoiled.numel())] = size
+        save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
+        words = ["export", "--to", "ctranslate2", "--quantization", "float16"]
+        assert refused([*words, "--output_dir", str(out), "--model", str(folder)], capsys), weight
+        assert not out.exists()
+        with pytest.raises(ValueError, match="NaN or infinite.* another dtype than float16"):
+            pipeline("translation", model=str(folder), device="cpu", dtype=torch.float16)
+    tried("a finite weight overflows the float16 that is asked for: served or exported", 2 * len(chosen))
