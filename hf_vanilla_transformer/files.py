@@ -277,7 +277,7 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_update(path: StrPath, last: str) -> Iterator[Path]:
+def atomic_update(path: StrPath, last: str, remedy: str = "make room") -> Iterator[Path]:
     """Yield a temporary folder whose files replace those of the folder `path` once all are written.
 
     A program killed in between leaves no mixture that loads: `last`, without which none does, is deleted first and
@@ -287,7 +287,7 @@ def atomic_update(path: StrPath, last: str) -> Iterator[Path]:
     partial = folder / SCRATCH / last
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        with disk_errors(path, "make room"):
+        with disk_errors(path, remedy):
             partial.mkdir(parents=True)
             yield partial
             if (partial / last).exists():

@@ -4,10 +4,12 @@ import atexit
 import gc
 import importlib.util
 import os
+import resource
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -59,6 +61,22 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def small_files() -> Callable[[int], AbstractContextManager[None]]:
+    """Limit the bytes of every file that is written meanwhile, which fails as a full disk does."""
+
+    @contextmanager
+    def limit(size: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
 
 
 @pytest.fixture

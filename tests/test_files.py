@@ -4,13 +4,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import (
+    SCRATCH,
     atomic_folder,
+    atomic_update,
     atomic_write,
     check_output_file,
     check_output_folder,
+    disk_errors,
     read_json_object,
     read_json_records,
     read_lines,
@@ -140,6 +147,79 @@ def test_a_folder_appears_only_once_it_is_complete(tmp_path):
     assert [file.name for file in path.iterdir()] == ["file"] and list(path.parent.iterdir()) == [path]
     with pytest.raises(DataError, match=f"`output_dir` {path} exists and is not an empty folder"), atomic_folder(path):
         pytest.fail("there is something in it")
+
+
+class TestUpdate:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        for name in ("config", "weights"):
+            (tmp_path / name).write_text("old")
+        return tmp_path
+
+    def update(self, folder):
+        with atomic_update(folder, last="config") as partial:
+            for name in ("config", "weights"):
+                (partial / name).write_text("new")
+            (partial / "templates").mkdir()
+            (partial / "templates" / "one").write_text("new")
+
+    def test_replaces_the_files(self, folder):
+        for _ in range(2):
+            self.update(folder)
+        files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        assert files == {"config": "new", "weights": "new", "templates/one": "new"}
+        assert not (folder / SCRATCH).exists()
+
+    def test_killed_in_between(self, folder, monkeypatch):
+        """At every moment there are the old files, the new ones, or no configuration."""
+        replace, seen = Path.replace, []
+
+        def look(source, target):
+            old = {name: (folder / name) for name in ("config", "weights")}
+            seen.append({name: path.exists() and path.read_text() for name, path in old.items()})
+            return replace(source, target)
+
+        monkeypatch.setattr(Path, "replace", look)
+        self.update(folder)
+        assert len(seen) == 3 and not any(state["config"] for state in seen) and seen[-1]["weights"] == "new"
+
+    def test_what_fails_changes_nothing(self, folder):
+        with pytest.raises(KeyError), atomic_update(folder, last="config") as partial:
+            (partial / "config").write_text("new")
+            raise KeyError
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {"config": "old", "weights": "old"}
+
+
+class TestDiskErrors:
+    def save(self, library, folder):
+        if library == "safetensors":
+            save_file({"weight": torch.zeros(50_000)}, folder / "x")
+        elif library == "torch":
+            torch.save(torch.zeros(50_000), folder / "x")
+        elif library == "tokenizers":
+            Tokenizer(BPE({f"t{i}": i for i in range(5_000)}, [])).save(str(folder / "x"))
+        else:
+            (folder / "x").write_text("x" * 100_000)
+
+    @pytest.mark.parametrize("library", ["safetensors", "torch", "tokenizers", "python"])
+    def test_one_line_whoever_writes(self, tmp_path, library, small_files):
+        with small_files(1000), pytest.raises(DataError) as stop, disk_errors(tmp_path, "make room"):
+            self.save(library, tmp_path)
+        reason = "the disk takes no more" if library == "torch" else "File too large"
+        assert str(stop.value) == f"{tmp_path}: cannot be written ({reason}); make room"
+
+    def test_other_errors_stay(self, tmp_path):
+        with pytest.raises(FileNotFoundError), disk_errors(tmp_path, "make room"):
+            (tmp_path / "none").read_text()
+
+    def test_outputs_name_themselves(self, tmp_path, small_files):
+        with small_files(1000), pytest.raises(DataError, match="out: cannot be written .* or name another file"):
+            with atomic_write(tmp_path / "out") as file:
+                file.write(b"x" * 100_000)
+        with small_files(1000), pytest.raises(DataError, match="folder: cannot be written .* another `output_dir`"):
+            with atomic_folder(tmp_path / "folder") as folder:
+                (folder / "out").write_bytes(b"x" * 100_000)
+        assert not list(tmp_path.iterdir())
 
 
 def test_an_output_folder_may_be_new_or_empty(tmp_path):

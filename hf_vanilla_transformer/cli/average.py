@@ -11,7 +11,7 @@ The folder then holds model and tokenizer, with the configuration and generation
 from argparse import Namespace
 from pathlib import Path
 
-from ..files import check_output_folder
+from ..files import atomic_folder, check_output_folder
 from .options import OneLineParser, add_trust_option, importing, quiet_unless_terminal
 
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -39,8 +39,10 @@ def run(arguments: Namespace) -> None:
     checkpoints = _checkpoints(arguments)
     output = check_output_folder(arguments.output_dir)
     tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]), arguments.trust_remote_code)
-    average_checkpoints(checkpoints, arguments.trust_remote_code).save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    model = average_checkpoints(checkpoints, arguments.trust_remote_code)
+    with atomic_folder(output) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from ..files import read_lines
+from ..files import atomic_update, read_lines
 from .options import SWITCH, OneLineParser, importing
 
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
@@ -77,10 +77,11 @@ def run(arguments: Namespace) -> None:
         tokenizer = VanillaTransformerTokenizer.from_pair(tokenizer, target)
         sizes += f" for the source, {tokenizer.target_vocab_size} for the target"
     folder = Path(arguments.output_dir)
-    # A vocabulary per side left from before would pass for part of the new tokenizer.
-    for name in files_of_pair:
-        (folder / name).unlink(missing_ok=True)
-    tokenizer.save_pretrained(folder)
+    with atomic_update(folder, last="tokenizer_config.json") as partial:
+        tokenizer.save_pretrained(partial)
+        # A vocabulary per side left from before would pass for part of the new tokenizer.
+        for name in files_of_pair:
+            (folder / name).unlink(missing_ok=True)
     print(f"{folder}: {sizes}")
     example = next(filter(str.strip, _lines(arguments.source_files)), "")
     print("For example:", *tokenizer.tokenize(example, verbose=False))

@@ -149,6 +149,8 @@ def run(arguments: Namespace) -> None:
         advice = "there is no checkpoint yet, so the same command starts again"
         if newest_checkpoint(arguments.output_dir):
             advice = "--resume_from_checkpoint last continues from the last checkpoint"
+        elif Path(arguments.output_dir, "config.json").exists():
+            advice = f"{arguments.output_dir} holds the trained model, not evaluated yet"
         raise type(interrupt)(advice) from None
 
 

@@ -6,12 +6,13 @@ from typing import Any, cast
 from transformers import PreTrainedModel, set_seed
 
 from ..data.arguments import DataArguments
+from ..files import disk_errors
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .evaluation import choose_model, score_test, training_results, translate_samples
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
 from .results import Results
-from .run_folder import find_checkpoint, run_lock, save_final_model, save_tokenizer
+from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final_model, save_tokenizer
 from .setup import check_arguments, set_up, use_preset_smoothing
 
 
@@ -79,7 +80,8 @@ def _train(
     test = score_test(choice.model, tokenizer, text, args)
     split, samples = translate_samples(choice.model, tokenizer, text, args)
     results = Results(training, choice, test, split, samples)
-    save_results(results, trainer)
+    with disk_errors(args.output_dir, ROOM_AND_RESUME):
+        save_results(results, trainer)
     save_pictures(results, experiment)
     if card_template:
         save_card(results, data_args, args, card_template)

@@ -21,6 +21,9 @@ LOCK_FILE = "_run.lock"
 # program.
 LOCK_TIMEOUT = 10.0
 
+# What to do about a full disk.
+ROOM_AND_RESUME = "make room, and continue with `resume_from_checkpoint=last`"
+
 
 def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
     """Return the checkpoint to resume from; None for a new run.
@@ -100,13 +103,13 @@ def make_folder(folder: Path) -> None:
 
 def save_final_model(model: PreTrainedModel, folder: str | Path) -> None:
     """Save the model of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
-    with atomic_update(folder, last=CONFIG_NAME) as partial:
+    with atomic_update(folder, last=CONFIG_NAME, remedy=ROOM_AND_RESUME) as partial:
         model.save_pretrained(partial)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
     """Save the tokenizer of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
-    with atomic_update(folder, last="tokenizer_config.json") as partial:
+    with atomic_update(folder, last="tokenizer_config.json", remedy=ROOM_AND_RESUME) as partial:
         tokenizer.save_pretrained(partial)
 
 
@@ -134,4 +137,12 @@ def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
         raise ValueError(f"{folder} holds a run with other arguments ({changes}); use those, or choose another folder")
 
 
-__all__ = ["check_same_run", "find_checkpoint", "make_folder", "run_lock", "save_final_model", "save_tokenizer"]
+__all__ = [
+    "ROOM_AND_RESUME",
+    "check_same_run",
+    "find_checkpoint",
+    "make_folder",
+    "run_lock",
+    "save_final_model",
+    "save_tokenizer",
+]

@@ -1,13 +1,23 @@
 """The folder of a run: the checkpoint to resume from, and what would mix two runs up."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from hf_vanilla_transformer.training import run_folder
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import complete_checkpoints
-from hf_vanilla_transformer.training.run_folder import check_same_run, find_checkpoint, make_folder
+from hf_vanilla_transformer.training.run_folder import (
+    LOCK_FILE,
+    check_same_run,
+    find_checkpoint,
+    make_folder,
+    run_lock,
+    save_final_model,
+)
 from parallel_text import write
+from trainers import Killed, kill, trainable_model
 
 
 def find(folder, checkpoint=None):
@@ -45,6 +55,46 @@ class TestFindCheckpoint:
         with pytest.raises(ValueError, match=f"already holds {newer.name}; resume from last, or choose another"):
             find(finished, str(older))
         assert find(tmp_path, str(older)) == str(older)
+
+
+class TestRunLock:
+    @pytest.fixture
+    def args(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(run_folder, "LOCK_TIMEOUT", 0.1)
+        return VanillaTransformerTrainingArguments(str(tmp_path / "run"), use_cpu=True)
+
+    def test_one_run_at_a_time(self, args):
+        message = "another program is training in `output_dir` .*run; wait until it ends, or choose another folder"
+        with run_lock(args):
+            with pytest.raises(ValueError, match=message), run_lock(args):
+                pytest.fail("two runs in one folder")
+        with run_lock(args):
+            pass
+        assert not list(Path(args.output_dir).iterdir())
+
+    def test_the_other_processes_of_a_run(self, args, monkeypatch):
+        with run_lock(args):
+            monkeypatch.setattr(type(args), "process_index", property(lambda self: 1))
+            with run_lock(args):
+                pass
+
+    def test_a_lock_that_is_left_is_no_run(self, args):
+        """A program that was killed leaves the file, and the operating system drops the lock."""
+        with run_lock(args):
+            Path(args.output_dir, "copy").write_bytes(Path(args.output_dir, LOCK_FILE).read_bytes())
+        Path(args.output_dir, "copy").rename(Path(args.output_dir, LOCK_FILE))
+        assert find_checkpoint(args) is None
+        with run_lock(args):
+            pass
+
+
+class TestSave:
+    def test_a_mixture_of_two_models_never_loads(self, tmp_path, monkeypatch):
+        save_final_model(trainable_model(seed=1), tmp_path)
+        monkeypatch.setattr(Path, "replace", kill)
+        with pytest.raises(Killed):
+            save_final_model(trainable_model(seed=2), tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["generation_config.json", "model.safetensors"]
 
 
 class TestMakeFolder:

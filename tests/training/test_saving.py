@@ -1,0 +1,107 @@
+"""Saving checkpoints whole or not at all, and resuming from what others saved."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Seq2SeqTrainer
+
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.training.checkpoints import MANIFEST, checkpoint_fault, newest_checkpoint
+from trainers import SAVING, At, assert_same_weights, id_pairs, trainable_model, trainer_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TestSaving:
+    def test_a_full_disk(self, tmp_path, small_files):
+        trainer = trainer_of(tmp_path, **SAVING)
+        trainer.add_callback(At(3, lambda **kwargs: limit.__enter__()))
+        limit = small_files(5000)
+        message = "checkpoint-4: cannot be written .*; make room, and continue with `resume_from_checkpoint=last`"
+        with pytest.raises(DataError, match=message):
+            try:
+                trainer.train()
+            finally:
+                limit.__exit__(None, None, None)
+        assert names(tmp_path) == ["checkpoint-2"]
+        with small_files(5000), pytest.raises(DataError, match="make room, and start again"):
+            trainer_of(tmp_path / "new", **SAVING).train()
+        assert names(tmp_path / "new") == []
+
+    def test_the_best_one_is_where_it_will_stay(self, tmp_path):
+        options = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+        for only_model in (False, True):
+            folder = tmp_path / str(only_model)
+            trainer = trainer_of(folder, **options, eval_dataset=id_pairs(8), save_only_model=only_model)
+            trainer.train()
+            state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
+            best = folder / f"checkpoint-{state['best_global_step']}"
+            assert state["best_model_checkpoint"] == trainer.state.best_model_checkpoint == str(best)
+
+    def test_the_best_and_the_last_ones_stay(self, tmp_path):
+        options = {
+            **SAVING,
+            "save_steps": 1,
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+            "metric_for_best_model": "loss",
+        }
+        trainer = trainer_of(tmp_path, **options, eval_dataset=id_pairs(8), save_total_limit=2, learning_rate=0.0)
+        trainer.train()
+        assert names(tmp_path) == ["checkpoint-1", "checkpoint-6"]
+
+    def test_later_steps_of_an_abandoned_continuation_go_first(self, tmp_path):
+        trainer_of(tmp_path, **SAVING).train()
+        seen, trainer = [], trainer_of(tmp_path, **SAVING, save_total_limit=2)
+        trainer.add_callback(At(5, lambda **kwargs: seen.append(names(tmp_path))))
+        trainer.train(str(tmp_path / "checkpoint-2"))
+        assert seen == [["checkpoint-2", "checkpoint-4"]]
+
+    def test_pushes_what_is_complete(self, tmp_path, monkeypatch):
+        pushed = []
+
+        def push(trainer, checkpoint):
+            pushed.append((Path(checkpoint).name, checkpoint_fault(checkpoint)))
+
+        monkeypatch.setattr(Seq2SeqTrainer, "_push_from_checkpoint", push)
+        trainer = trainer_of(tmp_path, **SAVING)
+        # Set late, since `Trainer` would make the repository.
+        trainer.args.push_to_hub = True
+        trainer.train()
+        assert pushed == [(f"checkpoint-{step}", None) for step in (2, 4, 6)]
+
+
+class TestResuming:
+    def test_from_a_checkpoint_without_a_manifest(self, tmp_path):
+        """As `Trainer` and earlier releases leave them."""
+        whole = trainer_of(tmp_path, **SAVING)
+        whole.train()
+        (tmp_path / "checkpoint-4" / MANIFEST).unlink()
+        resumed = trainer_of(tmp_path, trainable_model(seed=7), **SAVING)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        assert_same_weights(resumed.model, whole.model)
+
+    @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+    def test_what_is_not_of_this_run(self, tmp_path, file):
+        trainer_of(tmp_path, **SAVING).train()
+        checkpoint = tmp_path / "checkpoint-6"
+        (checkpoint / MANIFEST).unlink()
+        for content in ({}, [1], At):
+            torch.save(content, checkpoint / file)
+            with pytest.raises(ValueError, match="`resume_from_checkpoint` .*checkpoint-6 cannot be loaded") as stop:
+                trainer_of(tmp_path, **{**SAVING, "max_steps": 8}).train(resume_from_checkpoint=True)
+            assert "\n" not in str(stop.value) and len(str(stop.value)) < 500
+
+    @pytest.mark.parametrize("state", ["{}", "[]", "null", '{"epoch": 1}'])
+    def test_a_state_of_no_step(self, tmp_path, state):
+        trainer_of(tmp_path, **SAVING).train()
+        (tmp_path / "checkpoint-6" / MANIFEST).unlink()
+        (tmp_path / "checkpoint-6" / "trainer_state.json").write_text(state)
+        assert checkpoint_fault(tmp_path / "checkpoint-6") == "its trainer_state.json holds no global_step"
+        assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
