@@ -183,6 +183,11 @@ def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
     return None
 
 
+def replaceable(path: StrPath) -> bool:
+    """Return whether an output is, or will be, a regular file."""
+    return str(path) not in STANDARD_OUTPUT and (os.path.isfile(path) or not os.path.exists(path))
+
+
 @contextmanager
 def disk_errors(path: StrPath, remedy: str) -> Iterator[None]:
     """Turn the errors of a full disk, whichever library writes, into a DataError that names `path`.
@@ -215,15 +220,11 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
 
     Standard output ("-"), a pipe or a device is written to directly: only a regular file can be replaced.
     """
-    if str(path) in STANDARD_OUTPUT:
-        yield sys.stdout.buffer
+    if not replaceable(path):
+        with nullcontext(sys.stdout.buffer) if str(path) in STANDARD_OUTPUT else open(path, "wb") as stream:
+            yield stream
         return
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            yield file
-        return
-    target = Path(os.path.realpath(target))
+    target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         file = partial.open("xb")
@@ -331,4 +332,5 @@ __all__ = [
     "read_json_object",
     "read_json_records",
     "read_lines",
+    "replaceable",
 ]

@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from itertools import islice, zip_longest
 
 from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
+from .model_options import add_model_options, load_model_and_tokenizer
+from .options import OneLineParser, importing, out_of_memory, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
+    add_model_options(parser)
     files = parser.add_argument_group("input and output")
-    files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
     files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
     files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
@@ -33,8 +34,6 @@ def add_arguments(parser: OneLineParser) -> None:
         help="text (default): log-probability and perplexity; json: tokens and their log-probabilities too.",
     )
     compute = parser.add_argument_group("computation")
-    compute.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any.")
-    compute.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
     compute.add_argument(
         "--max_tokens",
         type=int,
@@ -47,7 +46,6 @@ def add_arguments(parser: OneLineParser) -> None:
         default=8192,
         help=parser.advanced("Pairs to read and sort at a time; 1 answers each pair at once."),
     )
-    add_trust_option(parser, compute)
 
 
 def run(arguments: Namespace) -> None:
@@ -57,13 +55,9 @@ def run(arguments: Namespace) -> None:
         raise ValueError(f"--chunk_size {arguments.chunk_size} leaves nothing to read; set at least 1")
     check_output_file(arguments.output, [arguments.source, arguments.target], "output")
     with importing():
-        import torch
-
         from ..inference.scoring import perplexity, score
-        from ..inference.translation import load
     quiet_unless_terminal()
-    dtype = torch.bfloat16 if arguments.bf16 else None
-    model, tokenizer = load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
+    model, tokenizer = load_model_and_tokenizer(arguments)
     num_pairs, num_tokens, log_prob = 0, 0, 0.0
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"), atomic_write(arguments.output) as file:
         pairs = _pairs(arguments.source, arguments.target)

@@ -6,10 +6,12 @@ Input is UTF-8, plain or .gz; each line of it gives one line of output. For exam
     echo "A dog runs ." | vanilla-transformer translate --model my-model
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
+    accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
---backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote.
+--backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
+once it is complete; the same command with --resume takes up an interrupted run.
 """
 
 import json
@@ -19,19 +21,25 @@ from dataclasses import asdict
 from itertools import tee
 from typing import Any
 
-from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
+from ..files import check_output_file, read_lines, replaceable
+from .line_output import Share, line_output
+from .model_options import add_model_options, load_model_and_tokenizer
+from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
 
 # A program that reads the output would take these for line ends.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
 # Passed on where they are given.
-SEARCH_OPTIONS = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "max_tokens", "chunk_size")
+SEARCH_OPTIONS = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size")
+
+# What a resumed run must share with the interrupted one, besides the model and the input. The batch size, which may
+# have been too large for the memory, and the device change no translation.
+SETTINGS = (*SEARCH_OPTIONS, "format", "backend", "bf16")
 
 
 def add_arguments(parser: OneLineParser) -> None:
+    add_model_options(parser)
     files = parser.add_argument_group("input and output")
-    files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
     files.add_argument(
         "--input",
         nargs="+",
@@ -45,6 +53,9 @@ def add_arguments(parser: OneLineParser) -> None:
         choices=("text", "json"),
         default="text",
         help="text (default): the best translation; json: all hypotheses with scores.",
+    )
+    files.add_argument(
+        "--resume", **SWITCH, help="Continue after the lines that an interrupted run left in OUTPUT.partial, if any."
     )
     search = parser.add_argument_group("search")
     search.add_argument("--num_beams", type=int, help="Number of beams; 1: greedy. Default: the model's setting.")
@@ -64,10 +75,8 @@ def add_arguments(parser: OneLineParser) -> None:
         "--backend",
         choices=("transformers", "ctranslate2"),
         default="transformers",
-        help="transformers (default), or ctranslate2 for an exported model.",
+        help="transformers (default), or ctranslate2 for an exported model, by default on the CPU.",
     )
-    compute.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any; ctranslate2: cpu.")
-    compute.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
     compute.add_argument(
         "--max_tokens",
         type=int,
@@ -79,7 +88,6 @@ def add_arguments(parser: OneLineParser) -> None:
         type=int,
         help=parser.advanced("Lines to read and sort at a time; 1 answers each line at once."),
     )
-    add_trust_option(parser, compute)
 
 
 def run(arguments: Namespace) -> None:
@@ -87,35 +95,59 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
     check_output_file(arguments.output, arguments.input, "output")
     with importing():
-        from ..inference.translation import translate_lines
+        from ..inference.fingerprint import model_fingerprint
+        from ..inference.translation import CHUNK_SIZE, translate_lines
+    share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
+    to_a_file = replaceable(arguments.output)
+    _check_files(arguments, share, to_a_file)
     quiet_unless_terminal()
+    if arguments.device or arguments.backend == "transformers":
+        arguments.device = share.device(arguments.device)
     model, tokenizer = _load(arguments)
-    with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"), atomic_write(arguments.output) as file:
-        lines, sources = tee(line for path in arguments.input for line in read_lines(path))
+    lines = (line for path in arguments.input for line in read_lines(path))
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    if to_a_file:
+        settings["model"] = model_fingerprint(model, tokenizer)
+    with (
+        line_output(arguments.output, lines, settings, share, arguments.resume) as output,
+        out_of_memory(f"lower --max_tokens {arguments.max_tokens}"),
+    ):
+        sources, pending = tee(output.sources)
         options = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
         as_json = arguments.format == "json"
         translations = translate_lines(
-            model, tokenizer, lines, with_scores=as_json, show_progress=sys.stderr.isatty(), **options
+            model,
+            tokenizer,
+            sources,
+            max_tokens=arguments.max_tokens,
+            with_scores=as_json,
+            show_progress=sys.stderr.isatty() and share.rank == 0,
+            **options,
         )
-        for hypotheses, source in zip(translations, sources, strict=True):
+        for hypotheses, source in zip(translations, pending, strict=True):
             line = hypotheses[0].text.translate(LINE_ENDS_TO_SPACES)
             if as_json:
                 row = {"source": source, "hypotheses": [asdict(hypothesis) for hypothesis in hypotheses]}
                 line = json.dumps(row, ensure_ascii=False)
-            file.write(f"{line}\n".encode())
-            file.flush()
+            output.write(source, line)
+
+
+def _check_files(arguments: Namespace, share: Share, to_a_file: bool) -> None:
+    """Refuse an input that only one process can read, and an output that cannot be taken up again."""
+    if arguments.resume and not to_a_file:
+        raise ValueError("--resume needs --output FILE: only there finished lines are kept")
+    if share.size > 1 and not to_a_file:
+        raise ValueError(f"{share.size} processes need --output FILE to put their lines together")
+    if share.size > 1 and "-" in arguments.input:
+        raise ValueError(f"standard input cannot be dealt out to {share.size} processes; name files with --input")
 
 
 def _load(arguments: Namespace) -> tuple[Any, Any]:
     """Return the model of the backend and its tokenizer."""
-    with importing():
-        import torch
-
-        from ..inference.ctranslate2 import load_ctranslate2
-        from ..inference.translation import load
     if arguments.backend == "transformers":
-        dtype = torch.bfloat16 if arguments.bf16 else None
-        return load(arguments.model, dtype, arguments.device, arguments.trust_remote_code)
+        return load_model_and_tokenizer(arguments)
+    with importing():
+        from ..inference.ctranslate2 import load_ctranslate2
     if arguments.bf16:
         raise ValueError("--bf16 is for --backend transformers; leave it out")
     return load_ctranslate2(arguments.model, arguments.device, trust_remote_code=arguments.trust_remote_code)

@@ -136,6 +136,7 @@ class CTranslate2Model(nn.Module):
     at `PATIENCE` times as many finished hypotheses as beams.
 
     Attributes:
+        folder: What it was loaded from.
         config: Has `max_position_embeddings`, the most tokens of a source and of an output.
         generation_config: The settings saved with the model.
         device: Where ids are expected and returned: always the CPU.
@@ -146,7 +147,7 @@ class CTranslate2Model(nn.Module):
 
     def __init__(self, folder: str | Path, device: str = "cpu", compute_type: str = "default"):
         super().__init__()
-        folder = Path(folder)
+        self.folder = folder = Path(folder)
         self.training = False
         self.device = torch.device("cpu")
         self._translator = _load_translator(folder, device, compute_type)

@@ -125,7 +125,7 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, fo
     source, output = tmp_path / "source.txt", tmp_path / "out.txt"
     source.write_bytes(b"a cat\na dog\n\xff\n")
     output.write_text("from before")
-    message = fail("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
+    message = fail("--model", folder, "--input", str(source), "--output", str(output))
     assert f"{source}, line 3" in message and "UTF-8" in message
     assert output.read_text() == "from before"
     assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "out.txt"}

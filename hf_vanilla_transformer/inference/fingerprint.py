@@ -1,0 +1,40 @@
+"""Fingerprint of a model and its tokenizer, to tell whether two of them translate alike."""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from .ctranslate2 import CTranslate2Model
+
+
+def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash weights, configuration, generation settings and tokenizer, wherever they were loaded from.
+
+    Args:
+        model: An encoder-decoder of transformers, or a `CTranslate2Model`.
+        tokenizer: Its tokenizer.
+    """
+    digest = hashlib.sha256()
+    sides = (getattr(tokenizer, name, None) for name in ("source_tokenizer", "target_tokenizer"))
+    for each in (tokenizer, *filter(None, sides)):
+        backend = getattr(each, "backend_tokenizer", None)
+        content = (sorted(each.get_vocab().items()), each.special_tokens_map, backend and backend.to_str())
+        digest.update(json.dumps(content, default=str).encode())
+    digest.update(model.generation_config.to_json_string().encode())
+    if isinstance(model, CTranslate2Model):
+        # Its memory cannot be read; the folder holds nothing but the export.
+        for path in sorted(path for path in model.folder.iterdir() if path.is_file()):
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
+    digest.update(model.config.to_json_string().encode())
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+__all__ = ["model_fingerprint"]
