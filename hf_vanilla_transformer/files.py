@@ -151,6 +151,24 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
     return content
 
 
+def check_links(folder: StrPath) -> None:
+    """Refuse links in a folder to files outside of it, which whoever reads or shares the folder would follow.
+
+    In the Hub's cache, a snapshot of a repository may link to the repository's blobs.
+
+    Raises:
+        DataError: There is such a link.
+    """
+    root = Path(folder).resolve()
+    allowed = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    for file in sorted(root.iterdir()):
+        target = file.resolve()
+        if file.is_symlink() and target.is_file() and not any(map(target.is_relative_to, allowed)):
+            raise DataError(
+                f"{Path(folder, file.name)} is a link to {target}, outside of its folder; put a copy of the file there"
+            )
+
+
 def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -> None:
     """Check, before any work, that a file can be written and is not an input.
 
@@ -323,6 +341,7 @@ __all__ = [
     "atomic_folder",
     "atomic_update",
     "atomic_write",
+    "check_links",
     "check_output_file",
     "check_output_folder",
     "clear_scratch",

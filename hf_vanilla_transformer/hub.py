@@ -9,7 +9,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
 from .errors import HUB_TOKEN, one_line, redacted
-from .files import read_json_object
+from .files import check_links, read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
 from .model.tokenization_vanilla_transformer import (
     PLACEHOLDER_TOKENIZER_JSON,
@@ -72,6 +72,7 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
     """
     folder = Path(folder)
     _check_folder(folder)
+    check_links(folder)
     files: dict[str, Path | bytes] = {
         path.name: path for pattern in PUBLISHED_FILES for path in sorted(folder.glob(pattern)) if path.is_file()
     }

@@ -51,6 +51,8 @@ def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f"{index} names no file for each weight (weight_map); {remedy}")
     for name in sorted(set(weight_map.values())):
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{index} names {name}, which is outside of its folder; {remedy}")
         if not (index.parent / name).is_file():
             raise ValueError(f"{index.parent} holds no {name}, which {index.name} names; {remedy}")
     return weight_map

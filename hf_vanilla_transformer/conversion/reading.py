@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import one_line
-from ..files import read_json_object
+from ..files import check_links, read_json_object
 from ..weight_files import check_safetensors, read_shard_index
 
 # Where a file that holds more than weights keeps them; the last is fairseq's and many a training loop's.
@@ -86,6 +86,8 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
     if not path.exists():
         path = _download(str(source))
     folder = path if path.is_dir() else _folder_of(path)
+    if path.is_dir():
+        check_links(path)
     files, indexed = _weight_files(path) if path.is_dir() else ([path], set[str]())
     config = folder / "config.json"
     settings = read_json_object(config, FETCH_AGAIN) if config.is_file() else {}

@@ -322,7 +322,8 @@ def load_named(arguments: DataArguments) -> dict[str, Any]:
         loaded = datasets.load_dataset(
             name, arguments.dataset_config_name, streaming=arguments.streaming, cache_dir=arguments.cache_dir
         )
-    except (OSError, ValueError, DatasetsError) as error:
+    # A RuntimeError refuses a data set with a loading script.
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise DataError(
             f"{name}: cannot be loaded ({one_line(error)}); check `dataset_name` and `dataset_config_name`"
         ) from error

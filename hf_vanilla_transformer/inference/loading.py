@@ -26,8 +26,9 @@ from transformers import (
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
 from ..errors import one_line
+from ..files import check_links
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
-from ..weight_files import is_finite
+from ..weight_files import is_finite, read_shard_index
 
 logger = logging.get_logger(__name__)
 
@@ -36,6 +37,8 @@ MAX_NAMED_WEIGHTS = 3
 
 # A repository on the Hub; "gpt2" has no owner.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+SAVE_AGAIN = "save or fetch it again"
 
 NEEDS_TRUST = "it comes with Python code; read the code and, if you trust it, pass `trust_remote_code=True` to run it"
 
@@ -72,6 +75,9 @@ def load_model(
     """
     with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
         folder = _resolve(name)
+        for index in Path(folder).glob("*.index*.json"):
+            # `from_pretrained` would follow the names in it anywhere.
+            read_shard_index(index, SAVE_AGAIN)
         _check_not_exported(Path(folder))
         model, info = auto_class.from_pretrained(
             folder,
@@ -104,7 +110,7 @@ def _check_loading_info(
         shapes = [f"{key} {tuple(stored)}, not {tuple(expected)}" for key, stored, expected in mismatched]
         faults.append(f"weights of another shape: {_first(shapes)}")
     if faults:
-        raise ValueError(f"{where} has {' and '.join(faults)}; save or fetch it again")
+        raise ValueError(f"{where} has {' and '.join(faults)}; {SAVE_AGAIN}")
 
 
 def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
@@ -161,6 +167,7 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
         ValueError: There is no such folder, and the Hub cannot be reached.
     """
     if os.path.isdir(name):
+        check_links(name)
         return name
     if os.path.exists(name):
         raise ValueError("it is a file; name the folder that holds it")

@@ -20,7 +20,7 @@ from .signals import DeferredSignals
 STEPS_BETWEEN_SIGNALS = 8
 
 # Of files that torch can read and this run cannot use.
-LOADING_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+LOADING_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
 # Characters of an error of torch in a message.
 SHOWN_ERROR = 200
@@ -160,15 +160,13 @@ def _loading(checkpoint: str | None) -> Iterator[None]:
     """Name the checkpoint whose files are readable, but not those of this model and optimizer."""
     try:
         yield
-    except (
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        pickle.UnpicklingError,
-    ) as error:
+    except pickle.UnpicklingError:
+        # The error's own text advises to unpickle anything.
+        raise ValueError(
+            f"`resume_from_checkpoint` {checkpoint}: a file in it is a pickle that holds more than tensors, which is "
+            "never run; resume from a checkpoint of your own"
+        ) from None
+    except LOADING_ERRORS as error:
         raise ValueError(
             f"`resume_from_checkpoint` {checkpoint} cannot be loaded ({one_line(error)[:SHOWN_ERROR]}); resume from "
             "another checkpoint of this model"

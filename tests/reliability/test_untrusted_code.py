@@ -1,12 +1,17 @@
 """Code of a folder runs only with --trust_remote_code, and nothing that is piped in can allow it."""
 
 import io
+import pickle
+import shutil
 import sys
 
 import pytest
+import torch
 
-from canaries import CANARIES, model_of_another_repository, model_of_code, save_canary, tokenizer_alone
+from canaries import CANARIES, Bomb, model_of_another_repository, model_of_code, save_canary, tokenizer_alone
+from experiments import train, write_splits
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.training.checkpoints import MANIFEST
 from parallel_text import write
 from reliability import FULL
 
@@ -95,3 +100,59 @@ def test_code_runs_once_it_is_trusted(name, attempt, tried):
     canary = tokenizer_alone if "tokenizer" in name else model_of_code
     assert attempt(name, canary, "--trust_remote_code")[1]
     tried("the same with --trust_remote_code: the code runs", 1)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A checkpoint of a short run, and the options to go on with."""
+    folder = tmp_path_factory.mktemp("run")
+    options = write_splits(folder / "data") | {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "no"}
+    options |= {"average_last_checkpoints": 0}
+    train(folder / "run", **options, max_steps=2)
+    (saved,) = (folder / "run").glob("checkpoint-*")
+    return saved, options
+
+
+# Files of a checkpoint, and whether training reads them.
+PICKLES = {"optimizer.pt": True, "scheduler.pt": True, "rng_state.pth": True, "training_args.bin": False}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_resuming_runs_no_pickle(name, checkpoint, tmp_path, tried):
+    saved, options = checkpoint
+    folder = shutil.copytree(saved, tmp_path / "run" / saved.name)
+    # Whoever replaces a file can write a manifest too.
+    (folder / MANIFEST).unlink()
+    torch.save({"state": Bomb(tmp_path / "trace")}, folder / name)
+    resumed = {**options, "max_steps": 3, "resume_from_checkpoint": str(folder)}
+    if PICKLES[name]:
+        with pytest.raises(ValueError, match="is a pickle that holds more than tensors, which is never run"):
+            train(tmp_path / "run", **resumed)
+    else:
+        train(tmp_path / "run", **resumed)
+    assert not (tmp_path / "trace").exists()
+    tried("checkpoints with a pickle that runs code, resumed", 1)
+
+
+def test_a_bomb_goes_off_where_it_is_unpickled(tmp_path, tried):
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "trace")))
+    assert (tmp_path / "trace").read_text() == "unpickled"
+
+
+def test_a_data_set_runs_no_script(tmp_path, tried):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "set.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w').close()")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        train(tmp_path / "run", dataset_name=str(tmp_path / "set"))
+    assert not (tmp_path / "trace").exists()
+    tried("data sets with a loading script", 1)
+
+
+def test_an_argument_file_makes_no_objects(tmp_path, capsys, tried):
+    trace = tmp_path / "trace"
+    for tag in ("!!python/object/apply:os.system", "!!python/object/new:os.system"):
+        write(tmp_path / "run.yaml", f"run_name: {tag} ['touch {trace}']\ntrain_file: {tmp_path / 'none.tsv'}\n")
+        with pytest.raises(SystemExit):
+            main(["train", str(tmp_path / "run.yaml")])
+        assert capsys.readouterr().err.count("\n") == 1 and not trace.exists()
+    tried("argument files with tags that make objects", 2)
