@@ -12,8 +12,13 @@ TEST_ENV := HF_HUB_OFFLINE=1
 # Where pytest reports what the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml
 
+# The tools of `make sbom` and `make audit` have an environment of their own: they are no part of what they list.
+AUDIT_VENV := build/audit-venv
+AUDIT_STAMP := $(AUDIT_VENV)/.installed
+SBOM := build/sbom.cdx.json
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark test test-all test-reliability coverage lint format clean
+.PHONY: help install demo benchmark test test-all test-reliability coverage lint format sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +58,19 @@ lint: $(STAMP) ## ruff, mypy and the layers of imports; changes nothing
 format: $(STAMP) ## Sort imports, apply safe fixes, lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+$(AUDIT_STAMP): constraints.txt
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python -m pip install --quiet --constraint constraints.txt cyclonedx-bom pip-audit
+	@touch $@
+
+sbom: $(STAMP) $(AUDIT_STAMP) ## Software bill of materials of .venv: build/sbom.cdx.json, in CycloneDX
+	$(AUDIT_VENV)/bin/cyclonedx-py environment $(VENV) --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file $(SBOM)
+	@echo $(SBOM)
+
+audit: $(AUDIT_STAMP) ## Look the pinned requirements up in PyPI's list of known vulnerabilities; fails where it cannot
+	$(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement constraints.txt
 
 clean: ## Remove the environment, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
