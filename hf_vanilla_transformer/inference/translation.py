@@ -13,13 +13,15 @@ from typing import Any, cast
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import lone_surrogate, one_line
 from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
+
+NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
 
 # Section 6.1: "we set the maximum output length during inference to input length + 50".
 EXTRA_OUTPUT_TOKENS = 50
@@ -29,6 +31,9 @@ LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 # Sentences of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
+
+# Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
+CHECKED_TOKENS = 64
 
 # Without beams, `generate()` warns of each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
@@ -206,8 +211,18 @@ def checked_sentence(line: Any, number: int) -> str:
 def checked_scores(scores: list[float]) -> list[float]:
     """Return the scores, or raise a ValueError if one is NaN: a search guided by NaN finds no translation."""
     if any(map(math.isnan, scores)):
-        raise ValueError("a score is NaN: activations overflow the model's dtype; compute in float32")
+        raise ValueError(NAN_SCORE)
     return scores
+
+
+class RefuseNaN(LogitsProcessor):
+    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        # Several, as some tokens may be barred.
+        if scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any():
+            raise ValueError(NAN_SCORE)
+        return scores
 
 
 def position_limit(config: Any) -> int | None:
@@ -296,7 +311,10 @@ class BatchTranslator:
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
         lengths = torch.tensor([len(row) for row in ids])
-        search = NO_BEAM_SEARCH if self.num_beams == 1 else {}
+        search: dict[str, Any] = NO_BEAM_SEARCH if self.num_beams == 1 else {}
+        if isinstance(self.model, GenerationMixin):
+            # The last one, after those of the caller.
+            search = {**search, "logits_processor": [*self.options.get("logits_processor", ()), RefuseNaN()]}
         with evaluation_mode(self.model):
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),

@@ -306,12 +306,16 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
         cross_attention(model, tokenizer, " ")
 
 
+@pytest.mark.parametrize("with_scores", [True, False])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_scores_that_overflow_are_refused(num_beams):
-    model, _ = build("shared")
-    model.lm_head.weight.data *= 1e39
+@pytest.mark.parametrize("kind", ["shared", "marian"])
+def test_scores_of_nan_are_refused(kind, num_beams, with_scores):
+    model, tokenizer = build(kind)
+    model.get_decoder().layers[-1].final_layer_norm.weight.data[3] = torch.nan
+    # A barred token has a score all the same.
+    options = {"num_beams": num_beams, "bad_words_ids": [[0], [33]], "max_length": 6, "with_scores": with_scores}
     with pytest.raises(ValueError, match="a score is NaN: .* compute in float32"):
-        translate(model, SHARED, ["a cat"], num_beams=num_beams, max_length=6, with_scores=True)
+        translate(model, tokenizer, ["a cat"], **options)
 
 
 def test_a_device_that_is_not_there(tmp_path):

@@ -1,8 +1,12 @@
 """Numbers that are not finite, wherever they may come from: nothing steps with them, saves them or serves them."""
 
+import json
+import math
 import random
 import shutil
 import struct
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference import ctranslate2 as runtime
 from parallel_text import write
+from processes import leave, run_in_two
 from reliability import cases
 from trainers import SAVING, At, id_pairs, trainable_model, trainer_of
 from translators import ENGLISH, SPANISH, save_translator
@@ -54,8 +59,10 @@ class Injection:
             folder, trainable_model(), DATA, **{**SAVING, "save_steps": 1}, save_total_limit=9,
             gradient_accumulation_steps=self.accumulation, **options,
         )  # fmt: skip  # one option a line would fill the screen
-        # Of a finished step, while the next one is yet to come.
-        passes = [(self.step - 1) * self.accumulation + self.micro_batch]
+        # The last step of an epoch has the batches that are left.
+        batches = len(trainer.get_train_dataloader())
+        epoch, step = divmod(self.step - 1, -(-batches // self.accumulation))
+        passes = [epoch * batches + min(step * self.accumulation + self.micro_batch, batches - 1)]
         parameters = list(trainer.model.parameters())
         parameter = parameters[int(self.place * len(parameters))]
         element = int(self.place * parameter.numel())
@@ -220,3 +227,37 @@ def test_finite_weights_that_overflow_another_type(files, tmp_path, capsys, trie
         with pytest.raises(ValueError, match="NaN or infinite.* another dtype than float16"):
             pipeline("translation", model=str(folder), device="cpu", dtype=torch.float16)
     tried("a finite weight overflows the float16 that is asked for: served or exported", 2 * len(chosen))
+
+
+def run_as_process(folder, policy):
+    """Train in one of the processes that `run_in_two` starts; the loss of the second is bad once."""
+    trainer = trainer_of(folder, trainable_model(dropout=0.0), DATA, max_tokens=64, max_steps=6, on_nonfinite=policy)
+    rank = trainer.args.process_index
+    with pytest.MonkeyPatch.context() as patch:
+        spoil_losses(patch, [2] if rank == 1 else [], math.inf)
+        try:
+            trainer.train()
+            stopped = None
+        except ValueError as error:
+            stopped = str(error)
+    weights = torch.cat([weight.flatten() for weight in trainer.model.state_dict().values()])
+    found = {"stopped": stopped, "step": trainer.state.global_step, "skipped": trainer.skipped_steps.total}
+    Path(folder, f"{policy}-{rank}.json").write_text(json.dumps({**found, "weights": weights.double().sum().item()}))
+    leave()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_two_processes_agree(tmp_path, policy, tried):
+    run_in_two(Path(__file__), tmp_path, policy)
+    first, second = (json.loads((tmp_path / f"{policy}-{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second and math.isfinite(first["weights"])
+    if policy == "stop":
+        assert first["stopped"].startswith("step 3: loss is inf (rank 1, ") and first["step"] == 2
+    else:
+        assert (first["stopped"], first["step"], first["skipped"]) == (None, 6, 1)
+    tried("a loss of one of two processes becomes infinite: a step with it, or processes that disagree", 1)
+
+
+if __name__ == "__main__":
+    run_as_process(sys.argv[1], sys.argv[2])

@@ -2,8 +2,6 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from faults import NUMBERS, spoil_gradients, spoil_losses
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training import divergence
 from hf_vanilla_transformer.training.callbacks import EarlyStopping
-from processes import leave, run_in_two
 from trainers import SAVING, TOKENIZER, At, id_pairs, losses, text_pairs, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -246,37 +243,3 @@ class TestEvaluation:
         assert sum(f"eval_bleu is {value}, so this is not the best model" in text for text in caplog.messages) == 3
         # JSON knows no NaN.
         assert "best_metric" in json.loads((tmp_path / "checkpoint-6/trainer_state.json").read_text())
-
-
-def run_as_process(folder, policy):
-    """Train in one of the processes that `run_in_two` starts; the loss of the second is bad once."""
-    data = id_pairs()
-    trainer = trainer_of(folder, trainable_model(dropout=0.0), data, max_tokens=64, max_steps=6, on_nonfinite=policy)
-    rank = trainer.args.process_index
-    with pytest.MonkeyPatch.context() as patch:
-        spoil_losses(patch, [2] if rank == 1 else [], math.inf)
-        try:
-            trainer.train()
-            stopped = None
-        except ValueError as error:
-            stopped = str(error)
-    weights = torch.cat([weight.flatten() for weight in trainer.model.state_dict().values()])
-    found = {"stopped": stopped, "step": trainer.state.global_step, "skipped": trainer.skipped_steps.total}
-    Path(folder, f"{policy}-{rank}.json").write_text(json.dumps({**found, "weights": weights.double().sum().item()}))
-    leave()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_two_processes_agree(tmp_path, policy):
-    run_in_two(Path(__file__), tmp_path, policy)
-    first, second = (json.loads((tmp_path / f"{policy}-{rank}.json").read_text()) for rank in (0, 1))
-    assert first == second and math.isfinite(first["weights"])
-    if policy == "stop":
-        assert first["stopped"].startswith("step 3: loss is inf (rank 1, ") and first["step"] == 2
-    else:
-        assert (first["stopped"], first["step"], first["skipped"]) == (None, 6, 1)
-
-
-if __name__ == "__main__":
-    run_as_process(sys.argv[1], sys.argv[2])

@@ -9,6 +9,7 @@ import pytest
 from experiments import arguments, sentences
 from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.model_card import TEMPLATE
 from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
 from hf_vanilla_transformer.training.setup import set_up
 from trainers import TOKENIZER, trainable_model
@@ -24,8 +25,9 @@ def summary(folder, **options):
     return report.start_summary(set_up(model_args, data_args, args), data_args)
 
 
-def results_of(speed=120.0, test=True):
-    facts = TrainingResults({"train": 80}, 90.0, 2.0, epoch=2.0, parameters=9000, steps=6, tokens_per_second=speed)
+def results_of(speed=120.0, test=True, skipped=0):
+    sizes = {"epoch": 2.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
+    facts = TrainingResults({"train": 80}, 90.0, 2.0, **sizes, tokens_per_second=speed)
     samples = [Sample("w1 w2", "w2 w1", "w1")]
     scores = FinalScores(["one\u2028line"], SCORES, SCORES) if test else None
     return Results(facts, ModelChoice("averaged", trainable_model()), scores, "test" if test else "train", samples)
@@ -127,6 +129,18 @@ class TestFiles:
         _, data_args, args = arguments(tmp_path / "model", train_file="x.tsv")
         report.save_card(results_of(), data_args, args, tmp_path / "none.md")
         assert len(warnings) == 1 and warnings[0].startswith("the model card could not be made (ValueError: ")
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_skipped_steps_are_reported(tmp_path, skipped):
+    results = results_of(skipped=skipped)
+    _, data_args, args = arguments(tmp_path, train_file="x.tsv")
+    report.save_card(results, data_args, args, TEMPLATE)
+    card = (tmp_path / "README.md").read_text()
+    assert results.as_dict()["skipped_steps"] == skipped
+    assert ("skipped      2 of 6 steps: loss or" in report.end_summary(results, "my-model")) == bool(skipped)
+    assert ("6 steps (2 skipped, because loss or gradient was not finite), 1.5 minutes" in card) == bool(skipped)
+    assert ("6 steps, 1.5 minutes" in card) == (not skipped)
 
 
 def test_results_without_speed_and_scores():
