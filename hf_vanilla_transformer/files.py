@@ -30,6 +30,9 @@ SCRATCH = "_partial"
 # No space, a quota, a limit on the size of files, a disk that failed or became read-only.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
+# What messages of torch say of a write that failed: its file, and that of the standard library of C++.
+TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
+
 
 @contextmanager
 def open_input(path: StrPath) -> Iterator[BinaryIO]:
@@ -228,8 +231,8 @@ def _disk_error(error: Exception) -> str | None:
     number = error.errno if isinstance(error, OSError) else int(quoted[1]) if quoted else None
     if number in DISK_ERRORS:
         return os.strerror(number)
-    # torch, which quotes none, from the file of its writer.
-    return "the disk takes no more" if "inline_container.cc" in str(error) else None
+    # torch quotes none.
+    return "the disk takes no more" if any(text in str(error) for text in TORCH_WRITE_ERRORS) else None
 
 
 @contextmanager

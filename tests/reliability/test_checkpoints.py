@@ -1,0 +1,353 @@
+"""Checkpoints under damage, full disks, signals and second runs: nothing is lost, and nothing else is loaded."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import TINY, write_splits
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.training.checkpoints import (
+    MANIFEST,
+    checkpoint_fault,
+    complete_checkpoints,
+    newest_checkpoint,
+)
+from processes import run_in_two, surroundings
+from reliability import FULL, cases
+from trainers import At, assert_same_weights, id_pairs, trainable_model, trainer_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RUN = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
+DAMAGES = ("cut", "removed", "emptied", "flipped")
+
+
+def run(folder, seed=0, **options):
+    return trainer_of(folder, trainable_model(seed), train=id_pairs(30), **{**RUN, **options})
+
+
+def resumed(folder, **options):
+    """The trainer of a run resumed from `last`, with other initial weights."""
+    trainer = run(folder, seed=7, **options)
+    trainer.train(resume_from_checkpoint=True)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing happened to."""
+    trainer = run(tmp_path_factory.mktemp("whole"))
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A function that copies its folder, by links, to damage it."""
+
+    def copy_to(name):
+        shutil.copytree(whole.args.output_dir, tmp_path / name, copy_function=os.link)
+        return tmp_path / name
+
+    return copy_to
+
+
+def damage(file, kind, generator):
+    """Damage a file, and leave those that it is linked to alone."""
+    content = bytearray(file.read_bytes())
+    file.unlink()
+    if kind == "cut":
+        content = content[: generator.randrange(1, len(content))]
+    elif kind == "flipped":
+        content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
+    if kind != "removed":
+        file.write_bytes(b"" if kind == "emptied" else content)
+
+
+class TestDamage:
+    def test_one_file(self, whole, copy, caplog, tried):
+        """It is skipped with a reason that names the file; without its manifest, the checkpoint is as good."""
+        files = sorted(path.name for path in Path(whole.args.output_dir, "checkpoint-6").iterdir())
+        assert len(files) >= 9
+        tries = [(file, kind, seed) for seed in range(cases(1, 12)) for file in files for kind in DAMAGES]
+        for file, kind, seed in tries:
+            case = f"{file} {kind}, seed {seed}"
+            folder = copy(case)
+            damage(folder / "checkpoint-6" / file, kind, random.Random(case))
+            caplog.clear()
+            found = newest_checkpoint(folder)
+            if (file, kind) == (MANIFEST, "removed"):
+                assert found == str(folder / "checkpoint-6"), case
+            else:
+                assert found == str(folder / "checkpoint-4"), case
+                assert re.search(rf"skipping .*checkpoint-6: .*{re.escape(file)}", caplog.text) or file == MANIFEST, (
+                    case
+                )
+            # Damage changes nothing that is left, so a few runs stand for all.
+            if not seed and (FULL or kind == "cut") and file in ("model.safetensors", "optimizer.pt", MANIFEST):
+                assert_same_weights(resumed(folder).model, whole.model)
+            shutil.rmtree(folder)
+        tried("one file of the last checkpoint cut, removed, emptied or with a flipped bit", len(tries))
+
+    def test_several_checkpoints(self, whole, copy, tried):
+        number = cases(6, 60)
+        for seed in range(number):
+            generator, folder = random.Random(seed), copy(f"seed {seed}")
+            for checkpoint in generator.sample(sorted(folder.iterdir()), 2):
+                file = generator.choice([path for path in sorted(checkpoint.iterdir()) if path.name != MANIFEST])
+                damage(file, generator.choice(DAMAGES), generator)
+            assert len(complete_checkpoints(folder)) == 1, f"seed {seed}"
+            if seed < cases(2, 20):
+                assert_same_weights(resumed(folder).model, whole.model)
+            shutil.rmtree(folder)
+        tried("two of three checkpoints damaged, and the run resumed", number)
+
+    def test_without_a_manifest(self, whole, copy, tried):
+        """Checkpoints of `Trainer`: what is cut, removed or emptied is found; a flipped bit in torch's files, too."""
+        files = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+        tries = [
+            (file, kind, seed)
+            for seed in range(cases(2, 40))
+            for file in files
+            for kind in DAMAGES
+            # Neither has a checksum of its own.
+            if kind != "flipped" or file.endswith(("pt", "pth"))
+        ]
+        silent = 0
+        for file, kind, seed in tries:
+            case = f"{file} {kind}, seed {seed}, no manifest"
+            folder = copy(case)
+            checkpoint = folder / "checkpoint-6"
+            (checkpoint / MANIFEST).unlink()
+            damage(checkpoint / file, kind, random.Random(case))
+            fault = checkpoint_fault(checkpoint)
+            if fault is None:
+                # A flipped bit in the padding or in the names of the archive.
+                assert kind == "flipped", case
+                silent += 1
+                try:
+                    assert_same_weights(resumed(folder, max_steps=7).model, self.one_step_more(whole))
+                except ValueError as error:
+                    assert str(checkpoint) in str(error) and "\n" not in str(error), case
+            else:
+                assert file.split(".")[0] in fault or "no weights" in fault, case
+            shutil.rmtree(folder)
+        assert silent < len(tries) / 4
+        tried("one file of a checkpoint without a manifest damaged", len(tries))
+
+    def one_step_more(self, whole):
+        if not hasattr(self, "_longer"):
+            folder = Path(whole.args.output_dir).with_name("longer")
+            shutil.copytree(whole.args.output_dir, folder, dirs_exist_ok=True)
+            type(self)._longer = resumed(folder, max_steps=7).model
+        return self._longer
+
+
+class TestFullDisk:
+    def test_while_a_checkpoint_is_saved(self, whole, tmp_path, small_files, tried):
+        """Every file has a limit at which it is the one that fails."""
+        sizes = sorted(path.stat().st_size for path in Path(whole.args.output_dir, "checkpoint-4").iterdir())
+        generator, number = random.Random(0), cases(3, 30)
+        limits = [size - 1 for size in sizes if size > 300]
+        limits = generator.sample(limits, 2) if not FULL else limits
+        limits += [generator.randrange(100, sizes[-1]) for _ in range(number - len(limits))]
+        for limit in limits:
+            folder, blocker = tmp_path / str(limit), small_files(limit)
+            trainer = run(folder)
+            trainer.add_callback(At(3, lambda blocker=blocker, **kwargs: blocker.__enter__()))
+            try:
+                with pytest.raises(DataError) as stop:
+                    trainer.train()
+            finally:
+                blocker.__exit__(None, None, None)
+            message = str(stop.value)
+            assert message.startswith(f"{folder / 'checkpoint-4'}: cannot be written (") and "\n" not in message, limit
+            assert message.endswith("continue with `resume_from_checkpoint=last`"), limit
+            assert [path.name for path in folder.iterdir()] == ["checkpoint-2"], limit
+            assert_same_weights(resumed(folder).model, whole.model)
+            shutil.rmtree(folder)
+        tried("a checkpoint that the disk has no room for", len(limits))
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
+    def test_a_small_disk(self, whole, tmp_path, tried):
+        size = sum(path.stat().st_size for path in Path(whole.args.output_dir, "checkpoint-2").iterdir())
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o"]
+        if subprocess.run([*mount, "size=1m", "tmpfs", disk], capture_output=True).returncode:
+            pytest.skip("this machine lets nobody mount a disk")
+        generator, number = random.Random(0), cases(2, 20)
+        try:
+            for _ in range(number):
+                room = int(size * generator.uniform(1.3, 2.9)) >> 10
+                subprocess.run([*mount, f"remount,size={room}k", "tmpfs", disk], check=True)
+                with pytest.raises(DataError, match="cannot be written .*; make room, and continue with"):
+                    run(disk / "run").train()
+                assert complete_checkpoints(disk / "run"), f"{room} kB"
+                assert all(path.name.startswith("checkpoint-") for path in (disk / "run").iterdir()), f"{room} kB"
+                subprocess.run([*mount, "remount,size=100m", "tmpfs", disk], check=True)
+                assert_same_weights(resumed(disk / "run").model, whole.model)
+                shutil.rmtree(disk / "run")
+        finally:
+            subprocess.run(["umount", disk], check=True)
+        tried("a disk that fills up while training, and the run resumed with more room", number)
+
+
+def history(trainer):
+    """The losses of a run, in training and in evaluation."""
+    losses = ("loss", "eval_loss")
+    return [
+        (name, entry["step"], entry[name]) for entry in trainer.state.log_history for name in losses if name in entry
+    ]
+
+
+def names(trainer):
+    return [path.name for path in complete_checkpoints(trainer.args.output_dir)]
+
+
+class TestSignals:
+    OPTIONS = (
+        {},
+        {"gradient_accumulation_steps": 2},
+        {"dataloader_num_workers": 1},
+        {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "max_steps": 9},
+        {"eval_strategy": "epoch", "max_steps": 9, "save_total_limit": 1},
+        {"eval_strategy": "steps", "eval_steps": 3, "save_total_limit": 2},
+    )
+
+    def test_at_every_step(self, tmp_path, tried):
+        """The resumed run has the weights, losses and checkpoints of one that was not interrupted."""
+        count = 0
+        for number, options in enumerate(self.OPTIONS):
+            defaults = {"metric_for_best_model": "loss", "load_best_model_at_end": False}
+            options = {**RUN, **defaults, "eval_dataset": id_pairs(8, seed=1), **options}
+            expected = run(tmp_path / f"{number}", **options)
+            expected.train()
+            steps = range(1, options["max_steps"] + 1)
+            for step in steps if FULL else [3 + number % 3]:
+                folder = tmp_path / f"{number}-{step}"
+                trainer = run(folder, **options)
+                trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+                with pytest.raises(KeyboardInterrupt):
+                    trainer.train()
+                assert newest_checkpoint(folder) == str(folder / f"checkpoint-{step}"), (options, step)
+                again = resumed(folder, **options)
+                assert_same_weights(again.model, expected.model)
+                for name in ("loss", "eval_loss"):
+                    logs = [
+                        [entry[name] for entry in each.state.log_history if name in entry]
+                        for each in (again, expected)
+                    ]
+                    assert logs[0] == logs[1], (options, step)
+                kept = [
+                    [path.name for path in complete_checkpoints(each.args.output_dir)] for each in (again, expected)
+                ]
+                assert kept[0] == kept[1], (options, step)
+                count += 1
+        tried("Ctrl-C at a step of training, and the run resumed", count)
+
+
+@pytest.mark.slow  # starts programs that import PyTorch
+class TestProgram:
+    """The command itself, ended at moments that it does not choose."""
+
+    def start(self, folder, *words):
+        """Train for longer than any test takes, unless `words` say otherwise."""
+        files = [word for name, path in write_splits(folder).items() for word in (f"--{name}", path)]
+        schedule = ["--max_tokens", "400", "--num_train_epochs", "100000", "--warmup_steps", "10", "--use_cpu"]
+        command = [sys.executable, "-m", "hf_vanilla_transformer", "train", *files, *schedule, "--output_dir", "model"]
+        model = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(
+            [*command, *(words or model)], cwd=folder, env=surroundings(), start_new_session=True, **pipes
+        )
+
+    def await_checkpoint(self, folder):
+        while not list((folder / "model").glob("checkpoint-*")):
+            time.sleep(0.01)
+
+    def finish(self, folder):
+        """Resume for some steps, to the end."""
+        steps = int(str(newest_checkpoint(folder / "model")).rpartition("-")[2]) + 4
+        program = self.start(folder, "--resume_from_checkpoint", "last", "--max_steps", str(steps))
+        _, err = program.communicate(timeout=600)
+        assert program.returncode == 0, err
+        assert (folder / "model" / "all_results.json").exists()
+
+    def test_ended_and_resumed(self, tmp_path, tried):
+        generator, number = random.Random(0), cases(1, 4)
+        for case in range(number):
+            folder = tmp_path / str(case)
+            end = signal.SIGTERM if case % 2 else signal.SIGINT
+            program = self.start(folder)
+            self.await_checkpoint(folder)
+            time.sleep(generator.uniform(0, 1))
+            program.send_signal(end)
+            _, err = program.communicate(timeout=600)
+            word = "terminated" if end == signal.SIGTERM else "interrupted"
+            advice = "--resume_from_checkpoint last continues from the last checkpoint"
+            assert (program.returncode, err.splitlines()[-1]) == (128 + end, f"{word}; {advice}"), (case, err)
+            assert all(path.suffix or path.name.startswith("checkpoint-") for path in (folder / "model").iterdir())
+            self.finish(folder)
+        tried("the train command ended by SIGTERM or Ctrl-C, and resumed", number)
+
+    def test_two_runs_in_one_folder(self, tmp_path, tried):
+        """The second is refused; once the first is killed, the same command goes on."""
+        number = cases(1, 2)
+        for case in range(number):
+            folder = tmp_path / str(case)
+            first = self.start(folder)
+            self.await_checkpoint(folder)
+            second = self.start(folder, "--resume_from_checkpoint", "last")
+            _, err = second.communicate(timeout=600)
+            assert first.poll() is None and second.returncode == 2 and err.count("\n") == 1, err
+            assert "another program is training in --output_dir model" in err
+            os.killpg(first.pid, signal.SIGKILL)
+            first.communicate()
+            self.finish(folder)
+        tried("a second run in the folder of a running one; the first killed, and the run resumed", number)
+
+
+def train_in_two(folder, at):
+    """In one of two processes: train; a signal reaches the second process only."""
+    resumes, step = at == "resume", 0 if at == "resume" else int(at)
+    trainer = run(Path(folder), seed=7 if resumes else 0, max_tokens=64)
+    if step and trainer.args.process_index == 1:
+        trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+    try:
+        trainer.train(resume_from_checkpoint=resumes or None)
+    except KeyboardInterrupt:
+        assert step
+    if trainer.is_world_process_zero():
+        trainer.model.save_pretrained(Path(folder, "end" if resumes else f"end-{step}"))
+    from processes import leave
+
+    leave()
+
+
+@pytest.mark.slow  # pairs of processes that import PyTorch
+def test_two_processes_stop_at_the_same_step(tmp_path, tried):
+    from transformers import AutoModelForSeq2SeqLM
+
+    run_in_two(Path(__file__), tmp_path / "whole", 0)
+    whole = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "whole" / "end-0")
+    steps = (3,) if not FULL else (1, 3, 4, 6)
+    for step in steps:
+        folder = tmp_path / str(step)
+        run_in_two(Path(__file__), folder, step)
+        assert newest_checkpoint(folder) == str(folder / f"checkpoint-{step}")
+        run_in_two(Path(__file__), folder, "resume")
+        assert_same_weights(AutoModelForSeq2SeqLM.from_pretrained(folder / "end"), whole)
+    tried("a signal to one of two processes, and the run resumed", len(steps))
+
+
+if __name__ == "__main__":
+    train_in_two(*sys.argv[1:])
