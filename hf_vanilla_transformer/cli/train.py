@@ -49,7 +49,7 @@ MAIN_OPTIONS = {
         "warmup_steps N": "Steps of linear warm-up (default, as in the paper: 4000).",
         "max_tokens N": "Tokens in a batch, source, target and padding counted (default: 8192).",
         "bf16_if_fast": "Compute in bfloat16 where the hardware has instructions for it.",
-        "resume_from_checkpoint FOLDER": "Continue from a checkpoint; `last`: the newest one in --output_dir.",
+        "resume_from_checkpoint FOLDER": "Continue from a checkpoint; `last`: the newest one in --output_dir, if any.",
     },
 }
 

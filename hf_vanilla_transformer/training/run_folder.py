@@ -8,11 +8,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import CONFIG_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import CONFIG_NAME, logging
 
 from ..files import atomic_update
 from .arguments import VanillaTransformerTrainingArguments
 from .checkpoints import checkpoint_fault, newest_checkpoint
+
+logger = logging.get_logger(__name__)
 
 # Uploads to the Hub leave out names with this first character.
 LOCK_FILE = "_run.lock"
@@ -28,12 +31,19 @@ ROOM_AND_RESUME = "make room, and continue with `resume_from_checkpoint=last`"
 def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
     """Return the checkpoint to resume from; None for a new run.
 
+    "last" in a folder without checkpoints is a new run: a scheduler restarts a job by the command that began it.
+
     Raises:
         ValueError: `output_dir` holds another run or model, or the checkpoint is missing or incomplete.
     """
     folder, requested = Path(args.output_dir), args.resume_from_checkpoint
     newest = newest_checkpoint(folder)
-    if requested is None:
+    resumes_last = str(requested) in ("last", "true", "True")
+    if resumes_last and newest:
+        return newest
+    if resumes_last and any(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")):
+        raise ValueError(f"`output_dir` {folder} holds no complete checkpoint; leave `resume_from_checkpoint` out")
+    if resumes_last or requested is None:
         if newest:
             raise ValueError(
                 f"`output_dir` {folder} already holds a run; continue it with `resume_from_checkpoint=last`, or "
@@ -41,11 +51,9 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
             )
         if (folder / "config.json").exists():
             raise ValueError(f"`output_dir` {folder} already holds a model; choose another folder")
+        if resumes_last and args.process_index == 0:
+            logger.warning(f"{folder} holds no checkpoint to resume from yet: training starts from the beginning")
         return None
-    if str(requested) in ("last", "true", "True"):
-        if newest is None:
-            raise ValueError(f"`output_dir` {folder} holds no complete checkpoint; leave `resume_from_checkpoint` out")
-        return newest
     checkpoint = str(requested)
     if fault := checkpoint_fault(checkpoint):
         raise ValueError(f"`resume_from_checkpoint` {checkpoint}: {fault}; name a complete checkpoint-<step> folder")

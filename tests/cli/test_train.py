@@ -177,7 +177,6 @@ class TestRun:
             (["--streaming"], "with --max_steps"),
             (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown"),
             (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
-            (["--resume_from_checkpoint", "last"], "holds no complete checkpoint; leave --resume_from_checkpoint out"),
         ],
     )
     def test_faults(self, words, refusal, given, message):

@@ -32,6 +32,14 @@ class TestFindCheckpoint:
 
     def test_a_new_folder(self, tmp_path):
         assert find(tmp_path) is None
+
+    def test_the_command_that_a_scheduler_repeats(self, tmp_path, caplog):
+        assert find(tmp_path, "last") is None
+        assert "holds no checkpoint to resume from yet: training starts from the beginning" in caplog.text
+
+    def test_a_folder_with_damaged_checkpoints(self, tmp_path):
+        """A new run would delete them."""
+        (tmp_path / "checkpoint-2").mkdir()
         with pytest.raises(ValueError, match="holds no complete checkpoint; leave `resume_from_checkpoint` out"):
             find(tmp_path, "last")
 
@@ -41,8 +49,9 @@ class TestFindCheckpoint:
 
     def test_a_folder_with_a_model(self, tmp_path):
         write(tmp_path / "config.json", "{}")
-        with pytest.raises(ValueError, match="already holds a model; choose another folder"):
-            find(tmp_path)
+        for checkpoint in (None, "last"):
+            with pytest.raises(ValueError, match="already holds a model; choose another folder"):
+                find(tmp_path, checkpoint)
 
     def test_what_is_no_checkpoint(self, tmp_path):
         message = "it holds no trainer_state.json; name a complete checkpoint-<step> folder"

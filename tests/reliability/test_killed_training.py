@@ -1,0 +1,126 @@
+"""Training that is killed at some moment and started again by the same command: the same bits as if it never was."""
+
+import random
+
+import pytest
+
+from experiments import MODEL, write_splits
+from killed_runs import Moment, Runs, differences
+from reliability import cases
+
+# 15 steps in 5 epochs; checkpoints within epochs too, which are rotated, averaged and compared.
+OPTIONS = {**MODEL, "max_tokens": 400, "warmup_steps": 10, "num_train_epochs": 5, "logging_steps": 3}
+OPTIONS |= {"eval_strategy": "steps", "eval_steps": 2, "average_last_checkpoints": 2}
+
+VARIANTS = {
+    "checkpoints after epochs": {"eval_strategy": "epoch"},
+    "a stream": {"streaming": True, "max_steps": 15},
+    "two workers": {"dataloader_num_workers": 2},
+    "a stream and two workers": {"streaming": True, "max_steps": 15, "dataloader_num_workers": 2},
+    "accumulated batches": {"gradient_accumulation_steps": 2, "num_train_epochs": 8},
+    "early stopping": {"early_stopping_patience": 2, "num_train_epochs": 20},
+    "two checkpoints kept, none averaged": {"average_last_checkpoints": 0, "save_total_limit": 2},
+    "two BPE vocabularies": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "separate_vocabularies": True},
+}
+
+# What a run is doing when it is killed.
+MOMENTS = {
+    "saving the tokenizer": Moment(1, "open */tokenizer_config.json"),
+    "before the first checkpoint": Moment(1, "step"),
+    "between checkpoints": Moment(5, "step"),
+    "evaluating": Moment(3, "call prediction_step"),
+    "writing a checkpoint's configuration": Moment(1, "open /_partial/checkpoint-4/config.json"),
+    "writing a checkpoint's weights": Moment(3, "call safe_save_file", size=5_000),
+    "writing a checkpoint's optimizer": Moment(3, "call safe_save_file", size=30_000),
+    "writing a checkpoint's manifest": Moment(1, "open /_partial/checkpoint-6/manifest.json"),
+    "before a checkpoint gets its name": Moment(1, "os.rename /_partial/checkpoint-8"),
+    "before an old checkpoint loses its name": Moment(1, "os.rename /checkpoint-*"),
+    "deleting files of an old checkpoint": Moment(3, "os.remove *.bin"),
+    "after deleting an old checkpoint": Moment(1, "os.rmdir *checkpoint-2"),
+    "loading the best checkpoint": Moment(1, "call _load_best_model"),
+    "putting the trained model in its place": Moment(1, "os.rename */config.json"),
+    "averaging checkpoints": Moment(2, "call load_model"),
+    "translating the test pairs": Moment(3, "call best_translations"),
+    "putting the average in its place": Moment(2, "os.rename */config.json"),
+    "writing the results": Moment(1, "open */all_results.json"),
+    "writing a picture": Moment(1, "open */training_curve.png", size=2_000),
+    "writing the model card": Moment(1, "open */README.md"),
+}
+FEW_MOMENTS = ("writing a checkpoint's optimizer", "putting the average in its place")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return write_splits(tmp_path_factory.mktemp("pairs"))
+
+
+class Uninterrupted:
+    """A run to the end, and what others of its command must lead to."""
+
+    def __init__(self, folder, pairs, **options):
+        self.runs = Runs(folder, **{**OPTIONS, **pairs, **options})
+        assert not self.runs.run()
+        self.content, self.events = self.runs.content(), len(self.runs.events)
+
+    def check_killed(self, *moments):
+        """Kill a new run and those that continue it, let the last one end, and compare."""
+        self.runs.start_over()
+        assert self.runs.run(moments[0]), f"{moments[0]} never came"
+        for moment in moments[1:]:
+            self.runs.run(moment)
+        assert not self.runs.run()
+        self.check_content(f"killed at {moments}")
+
+    def check_content(self, what):
+        differing = differences(self.content, self.runs.content())
+        assert not differing, "\n".join([what, *differing, self.runs.log.read_text()[-2000:]])
+
+    def check_killed_at_random(self, seed):
+        """Kill a run at any of its events, and every second one again."""
+        generator = random.Random(seed)
+        self.check_killed(*(Moment(generator.randint(1, self.events)) for _ in range(1 + seed % 2)))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pairs, tmp_path_factory):
+    return Uninterrupted(tmp_path_factory.mktemp("run") / "runs", pairs)
+
+
+def test_random_moments(uninterrupted, tried):
+    number = cases(2, 30)
+    for seed in range(number):
+        uninterrupted.check_killed_at_random(seed)
+    tried("kill -9 at a random moment, then the same command again: every file is the same", number)
+
+
+def test_chosen_moments(uninterrupted, tried):
+    moments = {name: MOMENTS[name] for name in FEW_MOMENTS} if cases(True, False) else MOMENTS
+    for moment in moments.values():
+        uninterrupted.check_killed(moment)
+    tried("kill -9 at a chosen moment, then the same command again: every file is the same", len(moments))
+
+
+def test_after_the_end(uninterrupted, tried):
+    """The folder holds a finished run, whichever test came before."""
+    assert not uninterrupted.runs.run()
+    assert "step" not in uninterrupted.runs.events
+    uninterrupted.check_content("run again")
+    tried("the command of a finished run again: no further step, every file is the same", 1)
+
+
+# Short of a full run, any of them serves.
+@pytest.mark.parametrize("kind", cases(["two workers"], list(VARIANTS)))
+def test_variants(kind, pairs, tmp_path, tried):
+    run = Uninterrupted(tmp_path / "runs", pairs, **VARIANTS[kind])
+    number = cases(1, 6)
+    for seed in range(number):
+        run.check_killed_at_random(seed)
+    tried(f"the same with {kind}", number)
+
+
+def test_two_processes(pairs, tmp_path, tried):
+    run = Uninterrupted(tmp_path / "runs", pairs, processes=2)
+    number = cases(1, 6)
+    for seed in range(number):
+        run.check_killed_at_random(seed)
+    tried("the same with two processes", number)
