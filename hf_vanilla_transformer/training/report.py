@@ -15,6 +15,7 @@ from ..data.arguments import DataArguments
 from ..data.encoding import PairCounts
 from ..data.reading import headerless_tsv_files
 from ..errors import one_line
+from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .model_card import write_model_card
@@ -115,12 +116,14 @@ def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     """Write model, test translations, results and training log into the run's folder."""
     folder = Path(trainer.args.output_dir)
     save_final_model(results.choice.model, folder)
-    if results.test:
-        lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.test.translations)
-        (folder / "test_translations.txt").write_text(lines, encoding="utf-8")
-    content = json.dumps(results.as_dict(), indent=2, ensure_ascii=False)
-    (folder / "all_results.json").write_text(content + "\n", encoding="utf-8")
-    trainer.state.save_to_json(str(folder / "trainer_state.json"))
+    # Together, so that scores and translations are always of the same model; killed meanwhile, there are no results.
+    with atomic_update(folder, last="all_results.json") as partial:
+        if results.test:
+            lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.test.translations)
+            (partial / "test_translations.txt").write_text(lines, encoding="utf-8")
+        trainer.state.save_to_json(str(partial / "trainer_state.json"))
+        content = json.dumps(results.as_dict(), indent=2, ensure_ascii=False)
+        (partial / "all_results.json").write_text(content + "\n", encoding="utf-8")
 
 
 def save_pictures(results: Results, experiment: Experiment) -> None:
