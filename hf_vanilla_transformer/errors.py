@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 _SECRET_NAME = r"(?:[\w-]*[_-])?(?:token|key|password|secret)"
@@ -18,14 +19,48 @@ _SECRET_FORMS = re.compile(
     rf"{HUB_TOKEN.pattern}|(?:(?<=://)|(?<=:/))[^/\s]+(?=@)|(?<=[?&]){_SECRET_NAME}=[^&\s]+", re.IGNORECASE
 )
 
+# Characters of a message: room for the path of a file, a value and a remedy.
+MAX_MESSAGE = 1000
+
 
 class DataError(ValueError):
     """The data, or the arguments that name it, cannot be used; the message is one line and names a remedy."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line, or the name of its type if it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return the message of an error on one line, cut if it is very long, or the name of its type if it has none."""
+    return shorten(" ".join(str(error).split())) or type(error).__name__
+
+
+def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return the text with its middle left out if it is longer than `limit` characters: its end may be a remedy."""
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    return f"{text[: limit - end]} [...] {text[-end:]}"
+
+
+@contextmanager
+def as_value_errors(what: str) -> Iterator[None]:
+    """Turn any error into a ValueError of one line after `what`: damaged files raise errors of many kinds."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # A panic of the tokenizers library is no Exception.
+    except BaseException as error:
+        raise ValueError(f"{what}{one_line(error)}") from error
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """Cut the message of a ValueError that quotes long values, or text of several lines."""
+    try:
+        yield
+    except ValueError as error:
+        if (message := one_line(error)) == str(error):
+            raise
+        raise ValueError(message) from error
 
 
 def lone_surrogate(text: str) -> str | None:
@@ -81,9 +116,12 @@ __all__ = [
     "HUB_TOKEN",
     "SECRET_OPTION",
     "DataError",
+    "as_value_errors",
     "did_you_mean",
     "lone_surrogate",
     "one_line",
     "redacted",
+    "short_errors",
+    "shorten",
     "without_secrets",
 ]

@@ -21,6 +21,9 @@ from .errors import DataError, one_line
 
 StrPath = str | os.PathLike[str]
 
+# Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
+MAX_JSON_BYTES = 2**28
+
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 # Subfolder of what is being written or deleted; nothing reads it. Uploads to the Hub leave out names with this first
@@ -140,9 +143,11 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
         remedy: The advice that ends every message, such as "save it again".
 
     Raises:
-        DataError: The file does not exist, cannot be read, is not JSON or holds no object.
+        DataError: The file does not exist, is too large, cannot be read, is not JSON or holds no object.
     """
     path = Path(path)
+    if path.is_file():
+        check_json_size(path, remedy)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -170,6 +175,12 @@ def check_links(folder: StrPath) -> None:
             raise DataError(
                 f"{Path(folder, file.name)} is a link to {target}, outside of its folder; put a copy of the file there"
             )
+
+
+def check_json_size(path: Path, remedy: str) -> None:
+    """Raise a DataError that ends in `remedy` if a JSON file is too large to be settings or a vocabulary."""
+    if (size := path.stat().st_size) > MAX_JSON_BYTES:
+        raise DataError(f"{path} has {size:,} bytes, more than any settings or vocabulary; {remedy}")
 
 
 def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -> None:
@@ -345,6 +356,7 @@ __all__ = [
     "atomic_update",
     "atomic_write",
     "check_links",
+    "check_json_size",
     "check_output_file",
     "check_output_folder",
     "clear_scratch",

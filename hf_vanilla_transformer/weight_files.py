@@ -1,19 +1,43 @@
-"""Integrity of weight files: safetensors and shard indices."""
+"""Integrity of weight files: safetensors, shard indices and files of `torch.save`."""
 
+import pickle
+import re
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from .errors import one_line
+from .errors import one_line, shorten
 from .files import read_json_object
+
+# Where a folder keeps its weights: a single file, or shards with an index.
+WEIGHTS = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.bin": "pytorch_model.bin.index.json"}
+
+# Times that a file may hold the same numbers under several names, such as tied weights.
+MAX_REPETITION = 8
+FETCH_OR_SAVE = "fetch or save it again"
 
 
 def check_safetensors(file: Path, remedy: str) -> None:
     """Raise a ValueError that ends in `remedy` for a damaged safetensors file."""
+    safetensors_shapes(file, remedy)
+
+
+def safetensors_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights in a safetensors file by their names, from its header alone.
+
+    Raises:
+        ValueError: The file is damaged; ends in `remedy`.
+    """
     try:
-        safe_open(file, framework="pt")
+        with safe_open(file, framework="pt") as content:
+            return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged ({one_line(error)}); {remedy}") from error
 
@@ -58,4 +82,120 @@ def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
     return weight_map
 
 
-__all__ = ["check_finite_file", "check_safetensors", "is_finite", "read_shard_index"]
+def stored_shapes(folder: Path, remedy: str) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes of a folder's weights by their names, without loading any.
+
+    Returns:
+        The shapes, or None if the folder has weights under no name in `WEIGHTS`.
+
+    Raises:
+        ValueError: A file is damaged or missing, or the index is wrong; ends in `remedy`.
+    """
+    for name, index_name in WEIGHTS.items():
+        files, index = [folder / name], folder / index_name
+        indexed: set[str] = set()
+        if not files[0].is_file():
+            if not index.is_file():
+                continue
+            shards = read_shard_index(index, remedy)
+            if "metadata" not in read_json_object(index, remedy):
+                raise ValueError(f"{index} has no metadata, without which transformers reads no shards; {remedy}")
+            files, indexed = [folder / shard for shard in sorted(set(shards.values()))], set(shards)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for file in files:
+            shapes |= (
+                safetensors_shapes(file, remedy) if file.suffix == ".safetensors" else _pickled_shapes(file, remedy)
+            )
+        if lost := sorted(indexed - shapes.keys()):
+            raise ValueError(f"no file in {folder} holds {lost[0]}, which {index.name} names; {remedy}")
+        return shapes
+    return None
+
+
+def _pickled_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
+    content = load_pickle(file, remedy, shapes_only=True)
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds {type(content).__name__}, not a dict of weights by their names; {remedy}")
+    return {name: tuple(tensor.shape) for name, tensor in content.items() if isinstance(tensor, Tensor)}
+
+
+def load_pickle(file: Path, remedy: str, safe_globals: Iterable[Any] = (), *, shapes_only: bool = False) -> Any:
+    """Return the content of a `torch.save` file of tensors, numbers and plain containers; code in it is never run.
+
+    Args:
+        file: The file.
+        remedy: What to do about one that holds more than weights, for messages.
+        safe_globals: Functions and types that may occur in the file.
+        shapes_only: Whether to return tensors without their numbers.
+
+    Raises:
+        ValueError: The file cannot be read, is damaged, holds code, or would fill more memory than its size allows.
+    """
+    try:
+        _check_members(file)
+        with warnings.catch_warnings():
+            # About the protocol of a pickle that is refused, or read all the same.
+            warnings.simplefilter("ignore", UserWarning)
+            with torch.serialization.safe_globals([*safe_globals]):
+                content = torch.load(file, map_location="meta", weights_only=True)
+                _check_total_size(content, file)
+                return content if shapes_only else torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
+    except _OversizeError as error:
+        raise ValueError(f"{file} is damaged or hostile: {error}; {FETCH_OR_SAVE}") from None
+    except pickle.UnpicklingError as error:
+        if code := re.search(r"GLOBAL (\S+)", str(error)):
+            found = f"the code or object {shorten(code[1], 100)}, which is not run"
+            raise ValueError(f"{file} holds more than weights: {found}; {remedy}") from None
+        raise ValueError(f"{file} is damaged, or no checkpoint that can be read safely; {remedy}") from None
+    # For a truncated file, or no checkpoint at all, torch.load has no error of its own.
+    except (
+        RuntimeError, EOFError, MemoryError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+        struct.error, zipfile.BadZipFile,
+    ):  # fmt: skip  # one error a line would say no more
+        raise ValueError(f"{file} is truncated, damaged or no checkpoint; {FETCH_OR_SAVE}") from None
+
+
+class _OversizeError(Exception):
+    """A file would fill far more memory than its size; the message is a clause."""
+
+
+def _check_members(file: Path) -> None:
+    """Refuse compressed members, which `torch.save` does not write: they may expand a thousandfold."""
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size > member.compress_size:
+                raise _OversizeError(f"its member {shorten(member.filename, 100)} is compressed")
+
+
+def _check_total_size(content: Any, file: Path) -> None:
+    """Refuse tensors that repeat a few stored numbers, by strides of 0, up to any size."""
+    total, bound = sum(tensor.nbytes for tensor in _tensors(content)), MAX_REPETITION * file.stat().st_size
+    if total > bound:
+        raise _OversizeError(f"its tensors would fill {total:,} bytes, and it has {file.stat().st_size:,}")
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    """Yield all tensors in nested containers, each container once: a few bytes can nest them a billion times."""
+    stack, seen = [content], set[int]()
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, (Mapping, list, tuple)) and id(each) not in seen:
+            seen.add(id(each))
+            stack += each.values() if isinstance(each, Mapping) else each
+
+
+__all__ = [
+    "check_finite_file",
+    "check_safetensors",
+    "is_finite",
+    "load_pickle",
+    "read_shard_index",
+    "safetensors_shapes",
+    "stored_shapes",
+]

@@ -1,11 +1,50 @@
 import pytest
 
-from hf_vanilla_transformer.errors import did_you_mean, one_line, redacted, without_secrets
+from hf_vanilla_transformer.errors import (
+    MAX_MESSAGE,
+    as_value_errors,
+    did_you_mean,
+    one_line,
+    redacted,
+    short_errors,
+    shorten,
+    without_secrets,
+)
 
 
 def test_one_line():
     assert one_line(ValueError("first\n  second ")) == "first second"
     assert one_line(MemoryError()) == "MemoryError"
+    long = one_line(ValueError(f"first {'x' * 100_000}; remedy"))
+    assert long.startswith("first xxx") and " [...] xxx" in long and long.endswith("; remedy")
+    assert len(long) < MAX_MESSAGE + 10
+
+
+def test_shorten():
+    assert shorten("x" * 30, 30) == "x" * 30
+    assert shorten("a" * 20 + "b" * 11, 30) == "a" * 20 + " [...] " + "b" * 10
+
+
+def test_errors_of_any_kind_become_value_errors():
+    class Panic(BaseException):
+        pass
+
+    for error in (TypeError("two\nlines"), Panic("two\nlines")):
+        with pytest.raises(ValueError, match="^file: two lines$") as caught, as_value_errors("file: "):
+            raise error
+        assert caught.value.__cause__ is error
+    for error in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(error), as_value_errors("file: "):
+            raise error
+
+
+def test_short_errors():
+    with pytest.raises(ValueError, match=r"^x+ \[...\] x+$"), short_errors():
+        raise ValueError("x" * 100_000)
+    error = ValueError("short")
+    with pytest.raises(ValueError) as caught, short_errors():
+        raise error
+    assert caught.value is error
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from ..errors import short_errors
 from ..files import atomic_folder, check_output_folder
 from ..inference.loading import check_finite
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -109,6 +110,7 @@ class Conversion:
         return Path(output_dir)
 
 
+@short_errors()
 def convert_checkpoint(
     source: str | os.PathLike[str] | Mapping[str, Tensor],
     output_dir: str | os.PathLike[str] | None,

@@ -114,6 +114,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
             _check_embedding(stack, embedding)
             inferred[vocabulary], inferred["d_model"] = embedding.shape
         if layers:
+            _check_layers(stack, {*map(int, layers)}, matched)
             inferred[f"{stack}_layers"] = max(map(int, layers)) + 1
             inferred |= _feed_forward_width(stack, by_name, matched.layout)
     inferred["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
@@ -122,6 +123,16 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
     if "decoder_vocab_size" not in inferred and head is not None and head.dim() == 2:
         inferred["decoder_vocab_size"] = len(head)
     return inferred
+
+
+def _check_layers(stack: str, found: set[int], matched: MatchedCheckpoint) -> None:
+    """Check that most layers are there: as many as the highest number says may fill all memory."""
+    if max(found) >= 2 * len(found):
+        gap = next(number for number in range(len(found) + 1) if number not in found)
+        raise ValueError(
+            f"{matched.checkpoint.path} holds layer {max(found)} of the {stack}, but nothing of layer {gap}; save all "
+            "layers, numbered from 0"
+        )
 
 
 def _check_embedding(stack: str, embedding: Tensor) -> None:

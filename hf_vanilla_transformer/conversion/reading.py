@@ -1,10 +1,7 @@
 """Reading of source checkpoints: tensors and plain values, never code."""
 
 import os
-import pickle
 import re
-import struct
-import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +16,8 @@ from torch import Tensor
 
 from ..errors import one_line
 from ..files import check_links, read_json_object
-from ..weight_files import check_safetensors, read_shard_index
+from ..inference.sizes import check_num_labels
+from ..weight_files import check_safetensors, load_pickle, read_shard_index
 
 # Where a file that holds more than weights keeps them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
@@ -28,6 +26,8 @@ SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
+# Of the settings in a file; Hydra's have a few dozen.
+MAX_NESTED_SETTINGS = 1000
 FETCH_AGAIN = "fetch the files again"
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
 
@@ -91,6 +91,7 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
     files, indexed = _weight_files(path) if path.is_dir() else ([path], set[str]())
     config = folder / "config.json"
     settings = read_json_object(config, FETCH_AGAIN) if config.is_file() else {}
+    check_num_labels(settings, config)
     weights: dict[str, Tensor] = {}
     for file in files:
         tensors, beside = _read_weights(file)
@@ -145,7 +146,7 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if file.suffix == ".safetensors":
         check_safetensors(file, remedy="fetch or save it again")
         return load_file(file), {}
-    return _split_settings(_unpickle(file), str(file))
+    return _split_settings(load_pickle(file, RESAVE, SAFE_GLOBALS), str(file))
 
 
 def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -154,7 +155,7 @@ def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[s
     for key in SETTINGS_KEYS:
         settings = _merge_settings(settings, _flatten(content.get(key)), f"{where}, {key!r},")
     # Of plain values beside them, some are settings too. Others, such as the number of an epoch, only share a name.
-    plain = {key: value for key, value in content.items() if isinstance(value, (str, int, float, np.generic))}
+    plain = {key: value for key, value in content.items() if _is_plain(value)}
     return weights, {**_flatten(plain), **settings}
 
 
@@ -162,20 +163,29 @@ def _flatten(found: Any) -> dict[str, Any]:
     """Return settings by their names; those of the model alone if they stand beside others, as in fairseq's "cfg".
 
     Nested settings get the names of command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None
-    stands for an option that was not used, and is left out.
+    stands for an option that was not used, and is left out, as are arrays and nested lists.
     """
-    found = vars(found) if isinstance(found, Namespace) else found
-    if not isinstance(found, Mapping):
-        return {}
-    if isinstance(found.get("model"), (Mapping, Namespace)):
-        return _flatten(found["model"])
     flat: dict[str, Any] = {}
-    for name, value in found.items():
-        if isinstance(value, (Mapping, Namespace)):
-            flat |= {f"{name}_{inner}": nested for inner, nested in _flatten(value).items()}
-        elif value is not None and not isinstance(value, (Tensor, np.ndarray)):
-            flat[str(name)] = value.item() if isinstance(value, np.generic) else value
+    nested, visited = [("", found)], 0
+    while nested:
+        prefix, found = nested.pop()
+        found = vars(found) if isinstance(found, Namespace) else found
+        # A few bytes of a pickle can nest containers a billion times, or in themselves.
+        if not isinstance(found, Mapping) or (visited := visited + 1) > MAX_NESTED_SETTINGS:
+            continue
+        if isinstance(found.get("model"), (Mapping, Namespace)):
+            nested.append((prefix, found["model"]))
+            continue
+        for name, value in found.items():
+            if isinstance(value, (Mapping, Namespace)):
+                nested.append((f"{prefix}{name}_", value))
+            elif _is_plain(value) or (isinstance(value, (list, tuple)) and all(map(_is_plain, value))):
+                flat[f"{prefix}{name}"] = value.item() if isinstance(value, np.generic) else value
     return flat
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, np.generic))
 
 
 def _merge_settings(settings: dict[str, Any], others: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -186,30 +196,6 @@ def _merge_settings(settings: dict[str, Any], others: Mapping[str, Any], where: 
                 f"{where} says {name}={others[name]!r}, but another place {settings[name]!r}; remove the wrong one"
             )
     return {**settings, **others}
-
-
-def _unpickle(file: Path) -> Any:
-    """Return the content of a `torch.save` file of tensors, numbers and plain containers."""
-    try:
-        with warnings.catch_warnings():
-            # About the protocol of a pickle that is refused, or read all the same.
-            warnings.simplefilter("ignore", UserWarning)
-            with torch.serialization.safe_globals(SAFE_GLOBALS):
-                return torch.load(file, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror or error}); check the path") from None
-    except pickle.UnpicklingError as error:
-        if code := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(
-                f"{file} holds more than weights: the code or object {code[1]}, which is not run; {RESAVE}"
-            ) from None
-        raise ValueError(f"{file} is damaged, or no checkpoint that can be read safely; {RESAVE}") from None
-    # For a truncated file, or no checkpoint at all, torch.load has no error of its own.
-    except (
-        RuntimeError, EOFError, MemoryError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
-        struct.error,
-    ):  # fmt: skip  # one error a line would say no more
-        raise ValueError(f"{file} is truncated, damaged or no checkpoint; fetch or save it again") from None
 
 
 def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
@@ -226,7 +212,21 @@ def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
             raise ValueError(
                 f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may stand under {keys}); {RESAVE}"
             )
+        if (kind := _unusable_kind(value)) is not None:
+            raise ValueError(f"{where}: {key} is a {kind} tensor; save it as a dense one on the CPU")
     return {key: value.detach() for key, value in content.items()}
+
+
+def _unusable_kind(tensor: Tensor) -> str | None:
+    """Return why the numbers of a tensor cannot be used as they are, or None."""
+    kinds = {
+        "meta": tensor.is_meta,
+        "sparse": tensor.layout is not torch.strided,
+        "quantized": tensor.is_quantized,
+        "nested": tensor.is_nested,
+        str(tensor.dtype): tensor.is_floating_point() and tensor.dtype.itemsize < 2,
+    }
+    return next((kind for kind, applies in kinds.items() if applies), None)
 
 
 __all__ = ["SourceCheckpoint", "read_checkpoint"]

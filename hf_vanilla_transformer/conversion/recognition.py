@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ..errors import did_you_mean
+from ..errors import did_you_mean, shorten
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
 from .rules import (
@@ -25,6 +25,8 @@ from .rules import (
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Names that a message lists before it counts the rest.
 MAX_LISTED = 8
+# Characters of each.
+MAX_NAME = 100
 RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
 # Sizes of an axis: one, the width of the model, or any other.
@@ -178,7 +180,7 @@ def abbreviate(names: Iterable[str]) -> str:
     """Return the first names and the number of the others, for a message."""
     names = list(names)
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(names[:MAX_LISTED]) + more
+    return ", ".join(shorten(name, MAX_NAME) for name in names[:MAX_LISTED]) + more
 
 
 __all__ = ["RENAME_HINT", "abbreviate", "has_shapes", "recognize_layout", "rename_keys"]

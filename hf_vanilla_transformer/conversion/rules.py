@@ -201,7 +201,8 @@ class Layout:
 def key_pattern(key: str) -> re.Pattern[str]:
     """Return the regular expression for a key with `{i}`, which is one index wherever it stands."""
     first, *rest = (re.escape(part) for part in key.split("{i}"))
-    return re.compile(first + "".join((r"(?P<i>\d+)" if n == 0 else r"(?P=i)") + part for n, part in enumerate(rest)))
+    index = ["(?P<i>[0-9]{1,6})", *["(?P=i)"] * (len(rest) - 1)]
+    return re.compile(first + "".join(map("".join, zip(index, rest, strict=False))))
 
 
 def linear_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..errors import one_line
+from ..errors import as_value_errors, one_line
 from ..files import read_json_object
+from ..inference.generation_settings import check_generation_settings
 from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
 from .rules import FolderContents, Settings, Weights
@@ -29,7 +30,8 @@ def fields_of(config_class: type[PreTrainedConfig]) -> Callable[[Weights, Settin
                 f"weights of {kind} do not determine how they are used; give the folder with their config.json"
             )
         arguments = {name: value for name, value in settings.items() if name not in ("model_type", "dtype")}
-        config = config_class(**arguments)
+        with as_value_errors("config.json beside the weights: "):
+            config = config_class(**arguments)
         return {name: getattr(config, name) for name in BEHAVIOR_FIELDS}
 
     return infer
@@ -54,8 +56,10 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             f"the tokenizer in {folder} needs a library that is not installed ({one_line(error)}); install it: "
             'pip install "hf-vanilla-transformer[convert]"'
         ) from None
-    # Each kind of tokenizer file has errors of its own.
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # Each kind of tokenizer file has errors of its own, and a panic of the tokenizers library is no Exception.
+    except BaseException as error:
         if needs_trust(error):
             raise ValueError(
                 f"the tokenizer in {folder} is Python code, which is never run; give its vocabulary as "
@@ -75,10 +79,9 @@ def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]
         return {}, ()
     file = folder / names[0]
     stored = read_json_object(file, "fetch it again")
-    try:
+    with as_value_errors(f"{file} has an unusable setting; fetch it again: "):
         found = GenerationConfig.from_model_config(stored)
-    except (AttributeError, ValueError, TypeError) as error:
-        raise ValueError(f"{file} has an unusable setting ({one_line(error)}); fetch it again") from error
+    check_generation_settings(found, file)
     settings = {name: value for name, value in found.to_diff_dict().items() if name not in _ORIGIN}
     without_effect = [
         *(() if settings.get("do_sample") else _SAMPLING_ONLY),

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from ..errors import one_line
+from ..errors import as_value_errors
 from ..files import read_lines
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, Layout
@@ -151,11 +151,8 @@ def _read(path: Path, name: str) -> Mapping[str, int] | Sequence[str] | Tokenize
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: not JSON ({error}); write {{token: id}}") from None
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
-        try:
+        with as_value_errors(f"{name} is not a readable tokenizer file: "):
             return Tokenizer.from_file(str(path))
-        # The bindings raise plain exceptions.
-        except Exception as error:
-            raise ValueError(f"{name} is not a readable tokenizer file: {one_line(error)}") from None
     if not isinstance(content, (dict, list)):
         raise ValueError(f"{name} holds {type(content).__name__}; write {{token: id}} or a list of tokens")
     return content

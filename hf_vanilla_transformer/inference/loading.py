@@ -1,5 +1,6 @@
 """Loading models strictly: every weight comes from the folder, has the right shape and is finite."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from tokenizers import Tokenizer
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -25,20 +27,23 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, logging
 
-from ..errors import one_line
-from ..files import check_links
+from ..errors import as_value_errors, one_line, shorten
+from ..files import check_json_size, check_links, read_json_object
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
 from ..weight_files import is_finite, read_shard_index
+from .generation_settings import check_generation_settings
+from .sizes import SAVE_AGAIN, check_sizes, read_config
 
 logger = logging.get_logger(__name__)
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # Weights that a message names before it counts the rest.
 MAX_NAMED_WEIGHTS = 3
 
 # A repository on the Hub; "gpt2" has no owner.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-
-SAVE_AGAIN = "save or fetch it again"
 
 NEEDS_TRUST = "it comes with Python code; read the code and, if you trust it, pass `trust_remote_code=True` to run it"
 
@@ -79,6 +84,14 @@ def load_model(
             # `from_pretrained` would follow the names in it anywhere.
             read_shard_index(index, SAVE_AGAIN)
         _check_not_exported(Path(folder))
+        if Path(folder).is_dir():
+            check_sizes(Path(folder), auto_class, new_weights, trust_remote_code, options)
+        settings_file = Path(folder, GENERATION_CONFIG_NAME)
+        if settings_file.is_file():
+            # `from_pretrained` silently ignores generation settings that it cannot read.
+            read_json_object(settings_file, SAVE_AGAIN)
+            with as_value_errors(f"{settings_file}: "):
+                GenerationConfig.from_pretrained(folder)
         model, info = auto_class.from_pretrained(
             folder,
             output_loading_info=True,
@@ -86,11 +99,12 @@ def load_model(
             trust_remote_code=trust_remote_code,
             **options,
         )
-        # `from_pretrained` silently ignores generation settings that it cannot read.
-        if Path(folder, GENERATION_CONFIG_NAME).is_file():
-            GenerationConfig.from_pretrained(folder)
     _check_loading_info(f"model {name}", model, info, new_weights)
     check_finite(model, f"model {name}")
+    if model.can_generate():
+        own_size = model.config.decoder_vocab_size if model.config.model_type == MODEL_TYPE else None
+        where = settings_file if settings_file.is_file() else Path(folder, CONFIG_NAME)
+        check_generation_settings(model.generation_config, where, own_size)
     return model
 
 
@@ -119,7 +133,10 @@ def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
     Code that comes with it is never run.
     """
     with _one_line_errors(f"configuration of {name} cannot be loaded", on_code="it is Python code, which is not run"):
-        return AutoConfig.from_pretrained(_resolve(name), trust_remote_code=False)
+        folder = _resolve(name)
+        if Path(folder).is_dir():
+            read_config(Path(folder))
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_tokenizer(
@@ -136,7 +153,20 @@ def load_tokenizer(
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
     with _one_line_errors(f"tokenizer {name} cannot be loaded"):
-        tokenizer = AutoTokenizer.from_pretrained(_resolve(name), trust_remote_code=trust_remote_code, **options)
+        folder = _resolve(name)
+        for file in Path(folder).glob("*.json"):
+            check_json_size(file, SAVE_AGAIN)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **options)
+            _check_usable(tokenizer)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        # A panic of the tokenizers library is no Exception.
+        except BaseException as error:
+            _check_tokenizer_files(Path(folder))
+            if not needs_trust(error) and (settings := Path(folder, TOKENIZER_CONFIG)).is_file():
+                raise ValueError(f"{settings} does not fit the files beside it: {one_line(error)}") from error
+            raise
         # Some families get an empty vocabulary if their files are missing.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")
@@ -144,6 +174,27 @@ def load_tokenizer(
     for name in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(name, None)
     return tokenizer
+
+
+def _check_usable(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Use a tokenizer once: some faults of its files show only then."""
+    if type(tokenizer.model_max_length) not in (int, float):
+        raise ValueError(
+            f"`model_max_length` is {shorten(repr(tokenizer.model_max_length), 100)}; it must be a number"
+        )
+    ids = tokenizer("a")["input_ids"]
+    tokenizer.batch_decode([ids], skip_special_tokens=True)
+
+
+def _check_tokenizer_files(folder: Path) -> None:
+    """Raise a ValueError that names the first file of a tokenizer that is damaged, if one is by itself."""
+    for file in sorted(folder.glob("*.json")):
+        if file.name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
+            continue
+        content = read_json_object(file, SAVE_AGAIN)
+        if file.name.endswith("tokenizer.json") and content != json.loads(PLACEHOLDER_TOKENIZER_JSON):
+            with as_value_errors(f"{file} is no readable tokenizer file; {SAVE_AGAIN}: "):
+                Tokenizer.from_file(str(file)).encode("a")
 
 
 def check_finite(model: nn.Module, where: str) -> None:
@@ -201,16 +252,20 @@ def _one_line_errors(what: str, on_code: str = NEEDS_TRUST) -> Iterator[None]:
     """Turn any error into a ValueError of one line: damaged files raise errors of many kinds."""
     try:
         yield
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # A panic of the tokenizers library is no Exception.
+    except BaseException as error:
         if isinstance(error, UnpicklingError):
             # Its own text advises to unpickle anything.
             raise ValueError(f"{what}: {PICKLE}") from None
         raise ValueError(f"{what}: {on_code if needs_trust(error) else one_line(error)}") from error
 
 
-def needs_trust(error: Exception) -> bool:
+def needs_trust(error: BaseException) -> bool:
     """Whether transformers refused to run code that comes with a model or tokenizer."""
-    return "trust_remote_code=True" in str(error)
+    # The placeholder of a tokenizer pair names the argument too, without backticks.
+    return "`trust_remote_code=True`" in str(error)
 
 
 class _DropLoadReport(Filter):
@@ -234,7 +289,7 @@ def _without_load_report() -> Iterator[None]:
 def _first(names: list[str]) -> str:
     """List the first names and count the rest."""
     more = f" and {len(names) - MAX_NAMED_WEIGHTS} more" if len(names) > MAX_NAMED_WEIGHTS else ""
-    return ", ".join(names[:MAX_NAMED_WEIGHTS]) + more
+    return ", ".join(shorten(name, 200) for name in names[:MAX_NAMED_WEIGHTS]) + more
 
 
 __all__ = ["check_finite", "load_config", "load_model", "load_tokenizer", "needs_trust"]

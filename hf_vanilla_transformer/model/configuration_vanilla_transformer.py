@@ -16,6 +16,9 @@ NORM_POSITIONS = ("post", "pre", "none")
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
 
+# Names are made for all labels when a configuration is built.
+MAX_LABELS = 1_000_000
+
 # Similarity (0 to 1) above which an unknown keyword counts as a misspelt field.
 MISSPELLING_SIMILARITY = 0.85
 
@@ -187,6 +190,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         if self._auto_class is None:
             # The installed class saves no code that `auto_map` could name.
             kwargs.pop("auto_map", None)
+        _check_num_labels(kwargs.get("num_labels"))
         super().__post_init__(**kwargs)
         # Earlier releases stored the size of a shared vocabulary twice.
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size == self.vocab_size:
@@ -201,6 +205,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             ValueError: As the constructor, also for the keyword arguments.
         """
         return_unused = kwargs.pop("return_unused_kwargs", False)
+        _check_num_labels(kwargs.get("num_labels"))
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         config._reject_misspelt(unused.keys() - TOKENIZER_KEYWORDS)
         config.validate()
@@ -346,6 +351,12 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                     raise ValueError(
                         f"`{name}` is {token_id!r}; use an id of both vocabularies, 0 to {vocabulary - 1}."
                     )
+
+
+def _check_num_labels(value: Any) -> None:
+    """Raise a ValueError for a number of labels that is none, or takes all memory."""
+    if value is not None and not (type(value) is int and 0 <= value <= MAX_LABELS):
+        raise ValueError(f"`num_labels` is {value!r}; it must be an integer from 0 to {MAX_LABELS}.")
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -11,6 +11,9 @@ from torch.nn import functional as F
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 
+# Longer sequences are rare; a configuration may say any number.
+MAX_CACHED = 2**17
+
 
 def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
     """Return the sinusoidal encodings (..., d) of integer `positions` (...). Section 3.5.
@@ -28,14 +31,14 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
 
 
 class VanillaTransformerSinusoidalPositions(nn.Module):
-    """Sinusoidal encodings, cached up to `max_position_embeddings` and computed beyond. Section 3.5."""
+    """Sinusoidal encodings, computed beyond `max_position_embeddings` or `MAX_CACHED`, cached before. Section 3.5."""
 
     weight: Tensor
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
         self.d_model, self.layout = config.d_model, config.sinusoidal_layout
-        self.num_cached = config.max_position_embeddings
+        self.num_cached = min(config.max_position_embeddings, MAX_CACHED)
         self.register_buffer("weight", self.compute_weight(), persistent=False)
 
     def compute_weight(self) -> Tensor:

@@ -96,6 +96,6 @@ class TestFolder:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", full_disk)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(ValueError, match="No space"):
             convert_checkpoint(state, tmp_path / "out", **HEADS)
         assert os.listdir(tmp_path) == []

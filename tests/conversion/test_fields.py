@@ -208,3 +208,21 @@ class TestRenamedLearnedPositions:
     def test_the_search_is_not_that_of_the_layout(self, model, stated):
         conversion = convert(model.state_dict(), **stated)
         assert conversion.layout.name == "fairseq" and conversion.generation == {"max_length": 20}
+
+
+@pytest.mark.parametrize("number", [9, 9999, 999_999])
+def test_most_layers_are_missing(number):
+    """As many layers as the highest number says could fill all memory."""
+    state = source_models.Annotated().state_dict()
+    state = {key.replace("decoder.layers.1.", f"decoder.layers.{number}."): state[key] for key in state}
+    with pytest.raises(ValueError, match=f"state dict holds layer {number} of the decoder, but nothing of layer 1;"):
+        convert(state, **HEADS)
+
+
+def test_a_layer_whose_number_is_none():
+    state = source_models.Annotated().state_dict()
+    for number in ("9" * 5000, "\u0663"):
+        damaged = {key.replace("decoder.layers.1.", f"decoder.layers.{number}."): state[key] for key in state}
+        with pytest.raises(ValueError, match=f"unexpected: decoder.layers.{number[:5]}") as caught:
+            convert(damaged, **HEADS)
+        assert len(str(caught.value)) < 1100

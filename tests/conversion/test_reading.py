@@ -299,3 +299,30 @@ class TestHub:
         monkeypatch.setattr("hf_vanilla_transformer.conversion.reading.snapshot_download", download)
         assert read_checkpoint("somebody/model").weights.keys() == state.keys()
         assert wanted == ["*.safetensors*", "pytorch_model*.bin*"][: 1 if kind == "weights.safetensors" else 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    {
+        "meta": lambda tensor: tensor.to("meta"),
+        "sparse": lambda tensor: tensor.to_sparse(),
+        "torch.float8_e4m3fn": lambda tensor: tensor.to(torch.float8_e4m3fn),
+    }.items(),
+)
+def test_tensors_without_usable_numbers(kind, change):
+    with pytest.raises(ValueError, match=f"the state dict: b is a {kind} tensor; save it as a dense one on the CPU"):
+        read_checkpoint({"a": torch.zeros(2), "b": change(torch.ones(2))})
+
+
+def test_settings_that_nest_without_end(tmp_path):
+    """A few bytes of a pickle can say so; only plain values are settings."""
+    nested = {"layers": 6, "names": ["a", "b"], "tables": [[1], [2]]}
+    endless = {"heads": 8, "again": nested}
+    nested["more"] = endless
+    for _ in range(40):
+        nested = {"left": nested, "right": nested}
+    file = tmp_path / "weights.pt"
+    torch.save({"state_dict": {"a": torch.zeros(2)}, "hparams": {"top": 1, "nested": nested, "own": endless}}, file)
+    settings = read_checkpoint(file).settings
+    assert settings["top"] == 1 and settings["own_heads"] == 8 and settings["own_again_layers"] == 6
+    assert settings["own_again_names"] == ["a", "b"] and not any("tables" in name for name in settings)

@@ -29,6 +29,8 @@ from ..rules import (
 )
 
 PADDING_ID = 1
+# Positions to compute a table of.
+MAX_POSITIONS = 2**17
 # Options of fairseq's transformer that our model lacks.
 _UNSUPPORTED = (
     "cross_self_attention", "no_cross_attention", "layernorm_embedding", "character_embeddings", "adaptive_input",
@@ -57,8 +59,13 @@ def compute_positions(
         ValueError: Positions were learned, or there is no padding id.
     """
     padding = settings.get("pad_token_id", PADDING_ID)
-    if not isinstance(padding, int):
+    if type(padding) is not int or not 0 <= padding <= MAX_POSITIONS:
         raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id: positions are counted from it")
+    for stack, length in lengths.items():
+        if type(length) is not int or not 0 < length <= MAX_POSITIONS:
+            raise ValueError(
+                f"the settings beside the weights say {length!r} positions of the {stack}; use 1 to {MAX_POSITIONS:,}"
+            )
     tables = {}
     for stack, length in lengths.items():
         key = f"{prefix}{stack}.embed_positions.weight"

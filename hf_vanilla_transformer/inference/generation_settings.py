@@ -1,0 +1,97 @@
+"""Types and ranges of saved settings of `generate()`, which transformers itself checks only in part, or when used."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from transformers import GenerationConfig
+
+from ..errors import shorten
+
+# Beams, samples and lengths beyond are no search, but a loop without end or memory.
+MAX_BEAMS = 10_000
+MAX_COUNT = 2**31 - 1
+
+_BEAMS = ("num_beams", "num_return_sequences", "num_beam_groups")
+_COUNTS = (
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "top_k", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "max_matching_ngram_size", "num_assistant_tokens", "prompt_lookup_num_tokens",
+    "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "prefill_chunk_size", "max_cache_len",
+)  # fmt: skip  # a table, not an expression
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
+    "encoder_repetition_penalty", "length_penalty", "diversity_penalty", "penalty_alpha", "max_time", "guidance_scale",
+    "assistant_confidence_threshold",
+)  # fmt: skip  # as above
+_SWITCHES = (
+    "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "token_healing", "output_attentions",
+    "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "disable_compile",
+    "low_memory", "is_assistant",
+)  # fmt: skip  # as above
+_ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
+_IDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+_WORDS = ("bad_words_ids", "force_words_ids")
+
+
+def _is_count(value: Any, largest: int = MAX_COUNT) -> bool:
+    return type(value) is int and 0 <= value <= largest
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= MAX_COUNT
+
+
+def _is_id(value: Any) -> bool:
+    # Several families have -1 for "none".
+    return type(value) is int and -1 <= value <= MAX_COUNT
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_id(value) or (isinstance(value, list) and all(map(_is_id, value)))
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, list) and word and _is_ids(word) for word in value)
+
+
+# Names of settings, the test that their values pass, and what the test asks for.
+RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+    (_BEAMS, lambda value: _is_count(value, MAX_BEAMS) and value > 0, f"an integer from 1 to {MAX_BEAMS:,}"),
+    (_COUNTS, _is_count, f"an integer from 0 to {MAX_COUNT:,}"),
+    (_NUMBERS, _is_number, f"a number of at most {MAX_COUNT:,}"),
+    (_SWITCHES, lambda value: type(value) is bool, "true or false"),
+    (_ID, _is_id, "the id of a token"),
+    (_IDS, _is_ids, "the id of a token, or a list of ids"),
+    (_WORDS, _is_words, "a list of lists of ids"),
+    (("early_stopping",), lambda value: value in (True, False, "never"), 'true, false or "never"'),
+)
+
+
+def check_generation_settings(settings: GenerationConfig, where: object, vocab_size: int | None = None) -> None:
+    """Raise a ValueError for a setting of `generate()` whose value no search can use.
+
+    Args:
+        settings: The settings.
+        where: The file that they come from.
+        vocab_size: Number of target tokens, where every id must be one of them.
+    """
+    for names, is_usable, wanted in RULES:
+        for name in names:
+            value = getattr(settings, name, None)
+            if value is not None and not is_usable(value):
+                raise ValueError(f"{where}: `{name}` is {shorten(repr(value), 100)}; it must be {wanted}")
+    for name in (*_ID, *_IDS, *_WORDS):
+        ids = _flat_ids(getattr(settings, name, None))
+        if vocab_size is not None and not all(0 <= token_id < vocab_size for token_id in ids):
+            raise ValueError(
+                f"{where}: `{name}` is {shorten(repr(getattr(settings, name)), 100)}, but ids go from 0 to "
+                f"{vocab_size - 1}; save it again"
+            )
+
+
+def _flat_ids(value: Any) -> list[int]:
+    if isinstance(value, list):
+        return [token_id for each in value for token_id in _flat_ids(each)]
+    return [] if value is None else [value]
+
+
+__all__ = ["check_generation_settings"]

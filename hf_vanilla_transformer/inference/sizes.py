@@ -1,0 +1,118 @@
+"""Sizes of a saved model, compared with its weight files before anything is allocated."""
+
+import re
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+from transformers.utils import CONFIG_NAME
+
+from ..errors import as_value_errors
+from ..files import read_json_object
+from ..model.configuration_vanilla_transformer import MAX_LABELS
+from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..weight_files import stored_shapes
+
+SAVE_AGAIN = "save or fetch it again"
+
+# Fields that count layers, in the configurations of all families: encoder_layers, num_hidden_layers, n_layer.
+LAYER_FIELD = re.compile(r"(\w+_)?layers?")
+# Weights that a configuration may describe for each stored number: tied ones, or packed by quantization.
+MAX_RATIO = 16
+# Numbers in tables that a model computes, such as sinusoids.
+MAX_COMPUTED = 2**27
+
+
+def check_sizes(
+    folder: Path,
+    auto_class: Any,
+    new_weights: tuple[str, ...],
+    trust_remote_code: bool,
+    options: Mapping[str, Any],
+) -> None:
+    """Check that a configuration describes no more than its weight files hold.
+
+    Args:
+        folder: Of the model.
+        auto_class: The Auto class to load it with.
+        new_weights: Prefixes of weights that no file need hold.
+        trust_remote_code: Whether to run Python code that comes with the model.
+        options: Others of `from_pretrained`.
+
+    Raises:
+        ValueError: A file is damaged, or the configuration describes another model; names file and field or weight.
+    """
+    settings = read_config(folder)
+    shapes = stored_shapes(folder, SAVE_AGAIN)
+    if shapes is None:
+        # `from_pretrained` knows other names of weight files, and says if there is none.
+        return
+    file = folder / CONFIG_NAME
+    for name, value in _integers(settings):
+        if LAYER_FIELD.fullmatch(name) and value > len(shapes):
+            raise ValueError(f"{file}: `{name}` is {value}, but its weights are {len(shapes)} tensors; {SAVE_AGAIN}")
+    with as_value_errors(f"{file}: "):
+        model = _without_weights(folder, auto_class, trust_remote_code, options)
+    _check_shapes(model, shapes, file)
+    described = sum(
+        weight.numel() for name, weight in model.named_parameters() if not name.startswith(new_weights or ("\n",))
+    )
+    if described > MAX_RATIO * (stored := sum(map(prod, shapes.values()))):
+        raise ValueError(f"{file} describes {described:,} numbers, but its weights are {stored:,}; {SAVE_AGAIN}")
+    if (computed := sum(buffer.numel() for buffer in model.buffers())) > MAX_COMPUTED:
+        raise ValueError(f"{file} describes tables of {computed:,} numbers; lower `max_position_embeddings`")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of a folder's config.json.
+
+    Raises:
+        ValueError: It cannot be read, or describes more labels than any classifier has.
+    """
+    settings = read_json_object(folder / CONFIG_NAME, SAVE_AGAIN)
+    check_num_labels(settings, folder / CONFIG_NAME)
+    return settings
+
+
+def check_num_labels(settings: Mapping[str, Any], file: Path) -> None:
+    """Raise a ValueError for more labels than any classifier has: each configuration names them all."""
+    for name, value in _integers(settings):
+        if name == "num_labels" and value > MAX_LABELS:
+            raise ValueError(f"{file}: `{name}` is {value}; it must be at most {MAX_LABELS:,}")
+
+
+def _integers(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield all integers in a configuration and those that it holds, by name."""
+    for name, value in settings.items():
+        if type(value) is int:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from _integers(value)
+
+
+def _without_weights(folder: Path, auto_class: Any, trust_remote_code: bool, options: Mapping[str, Any]) -> Any:
+    """Return the model that a configuration describes, without storage for its weights."""
+    overrides = {name: value for name, value in options.items() if name != "dtype"}
+    config, _ = AutoConfig.from_pretrained(
+        folder, return_unused_kwargs=True, trust_remote_code=trust_remote_code, **overrides
+    )
+    with torch.device("meta"):
+        return auto_class.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]], file: Path) -> None:
+    """Check the weights of our own models, whose names in files are those of the model."""
+    if model.config.model_type != MODEL_TYPE:
+        return
+    described = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name, shape in shapes.items():
+        if described.get(name, shape) != shape:
+            raise ValueError(
+                f"weights of another shape: {name} {shape}, not {described[name]} as in {file}; {SAVE_AGAIN}"
+            )
+
+
+__all__ = ["SAVE_AGAIN", "check_num_labels", "check_sizes", "read_config"]

@@ -1,0 +1,167 @@
+"""Damaged source checkpoints of every layout, converted."""
+
+import contextlib
+import io
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import conversions
+import transformers_models
+from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, limit_memory
+from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
+
+KINDS = (*conversions.CASES, "fairseq", "marian", "fsmt")
+Shape = Callable[[Random, Tensor], Tensor]
+RESHAPED: tuple[Shape, ...] = (
+    lambda random, tensor: tensor.T if tensor.dim() == 2 else tensor[None],
+    lambda random, tensor: tensor.reshape(-1),
+    lambda random, tensor: tensor[:0],
+    lambda random, tensor: tensor[..., :-1],
+    lambda random, tensor: torch.cat([tensor, tensor]) if tensor.dim() else tensor,
+    lambda random, tensor: tensor[None],
+    lambda random, tensor: torch.zeros(()),
+    # Without the memory for its numbers: all are one.
+    lambda random, tensor: torch.zeros(1).expand(random.choice((2**20, 2**33)), 2**10),
+)
+RETYPED: tuple[Shape, ...] = (
+    lambda random, tensor: tensor.to(random.choice((torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn))),
+    lambda random, tensor: tensor.to_sparse(),
+    lambda random, tensor: tensor.to("meta"),
+    lambda random, tensor: tensor * float(random.choice(("nan", "inf"))),
+)
+INDICES = ("9", "999999999", "9" * 5000, "-1", "01", "٣", "")
+
+
+class DamagedCheckpoint:
+    """A source checkpoint that each case damages in its tensors, its settings or its bytes."""
+
+    def __init__(self, kind: str, folder: Path):
+        self.kind, self.folder = kind, folder
+        torch.manual_seed(0)
+        self.options: dict[str, Any] = {}
+        if kind in conversions.CASES:
+            _, model, self.options = conversions.build(kind)
+            # What most programs save beside the weights.
+            self.content: Any = {"state_dict": model.state_dict(), "epoch": 3, "hyper_parameters": {"dropout": 0.1}}
+            torch.save(self.content, folder / "weights.pt")
+        elif kind == "fairseq":
+            weights = transformers_models.as_fairseq(transformers_models.fsmt())
+            self.content = transformers_models.fairseq_content(weights, "nested")
+            torch.save(self.content, folder / "weights.pt")
+        else:
+            getattr(transformers_models, kind)().save_pretrained(folder)
+        self.source = folder / "weights.pt" if (folder / "weights.pt").is_file() else folder
+        self.whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+        self.expected = self._convert()
+
+    def _convert(self) -> Conversion:
+        return convert_checkpoint(self.source, None, dry_run=True, **self.options)
+
+    def try_case(self, number: int) -> str:
+        """Damage the checkpoint, convert it and mend it; return "right", "refused", or "fault: ..." with the case."""
+        random = Random(f"{self.kind} {number}")
+        name = random.choice(sorted(self.whole))
+        (self.folder / name).write_bytes(self._damaged(random, name))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outcome = self._fault_of_result(self._convert()) or "right"
+        except ValueError as error:
+            outcome = self._fault_of_message(str(error)) or "refused"
+        # Whatever it is, it must not be seen.
+        except BaseException as error:
+            outcome = f"{type(error).__name__}: {str(error)[:300]}"
+        (self.folder / name).write_bytes(self.whole[name])
+        return outcome if outcome in ("right", "refused") else f"fault: {self.kind} {number}, {name}: {outcome}"
+
+    def _damaged(self, random: Random, name: str) -> bytes:
+        data, by_bytes = self.whole[name], random.random() < 0.3
+        if by_bytes:
+            return damaged_bytes(random, data)
+        if name.endswith(".json"):
+            return damaged_json(random, data)
+        if name.endswith(".safetensors"):
+            return damaged_safetensors(random, data)
+        content = torch.load(io.BytesIO(data), weights_only=False)
+        weights = content.get("state_dict", content.get("model"))
+        if random.random() < 0.3:
+            self._damage_settings(random, content)
+        else:
+            for key in random.sample(sorted(weights), random.choice((1, 1, 2, 5))):
+                self._damage_weight(random, weights, key)
+        buffer = io.BytesIO()
+        torch.save(random.choice((content, content, content, weights, [content], None)), buffer)
+        return buffer.getvalue()
+
+    @staticmethod
+    def _damage_weight(random: Random, weights: dict[Any, Any], key: str) -> None:
+        kind, tensor = random.randrange(8), weights[key]
+        if kind == 0:
+            del weights[key]
+        elif kind == 1:
+            weights[random.choice((f"x.{key}", key[:-1], "x" * 100_000, "", 7, f"{key}\n"))] = weights.pop(key)
+        elif kind == 2:
+            weights[key.replace(".0.", f".{random.choice(INDICES)}.").replace(".1.", ".3.")] = weights.pop(key)
+        elif kind == 3:
+            weights[key] = random.choice(HOSTILE)
+        elif kind in (4, 5):
+            # Some have no such type or shape.
+            with contextlib.suppress(RuntimeError, IndexError):
+                weights[key] = random.choice(RESHAPED if kind == 4 else RETYPED)(random, tensor)
+        elif kind == 6:
+            other = random.choice(sorted(map(str, weights)))
+            weights[key] = weights.get(other, tensor)
+        else:
+            weights[f"{key}.more"] = tensor
+
+    @staticmethod
+    def _damage_settings(random: Random, content: dict[str, Any]) -> None:
+        names = ("args", "cfg", "config", "hyper_parameters", "state_dict", "model", "epoch")
+        settings = content.get("hyper_parameters") or content["cfg"]["model"]
+        changed = random.choice((content, settings, settings))
+        options = [*settings, "max_source_positions", "encoder_attention_heads", "nhead", "pad_token_id", "activation"]
+        for name in random.sample(names if changed is content else options, 2):
+            changed[name] = random.choice((*HOSTILE, settings, 10**12))
+
+    def _fault_of_result(self, found: Conversion) -> str | None:
+        """Return what is wrong with a conversion: every parameter is there, and comes from the source."""
+        if found.config.max_position_embeddings < 10**6:
+            # Loads the weights strictly: none is missing, none too many, each of its shape.
+            found.model()
+        changed = [
+            name
+            for name, tensor in found.weights.items()
+            if name in self.expected.weights and not torch.equal(tensor, self.expected.weights[name])
+        ]
+        sources = {row.key for row in found.mapping if row.name in changed}
+        weights = {row.key for row in self.expected.mapping}
+        if not sources <= weights | {row.key for row in found.mapping}:
+            return f"{changed} come from nowhere"
+        return None
+
+    def _fault_of_message(self, message: str) -> str | None:
+        if "\n" in message or len(message) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]}"
+        return None
+
+
+def try_checkpoints(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
+    """Yield the outcome of each damaged checkpoint, so many of each kind."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            damaged = DamagedCheckpoint(kind, Path(folder))
+            limit_memory()
+            for number in numbers:
+                yield damaged.try_case(number)

@@ -1,0 +1,153 @@
+"""Damaged folders of models and their tokenizers, loaded and used for a translation."""
+
+import json
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load
+from transformers import GenerationConfig
+
+from damage import LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, limit_memory
+from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.inference.translation import translate
+from translators import build
+
+KINDS = ("shared", "pair", "learned", "sharded", "marian")
+SENTENCE = "the small cat sleeps"
+SETTINGS = {
+    "num_beams": 2, "max_length": 12, "length_penalty": 0.8, "early_stopping": True, "no_repeat_ngram_size": 3,
+    "bad_words_ids": [[5], [6, 7]], "min_new_tokens": 1, "renormalize_logits": False, "suppress_tokens": [9],
+}  # fmt: skip  # a table, not an expression
+
+
+@cache
+def files_of(kind: str) -> dict[str, bytes]:
+    """Return the files of a whole folder by their names."""
+    model, tokenizer = build("shared" if kind == "sharded" else kind, encoder_layers=1, decoder_layers=1)
+    model.generation_config = GenerationConfig.from_model_config(model.config)
+    model.generation_config.update(**SETTINGS)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder, max_shard_size="8KB" if kind == "sharded" else "1GB")
+        tokenizer.save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+class DamagedFolder:
+    """The folder of a model in which each case damages one or two files."""
+
+    def __init__(self, kind: str, folder: Path):
+        self.kind, self.folder, self.whole = kind, folder, files_of(kind)
+        for name, data in self.whole.items():
+            (folder / name).write_bytes(data)
+        self.model, self.tokenizer = load_model(folder), load_tokenizer(folder)
+        self.translation = self._translate(self.model, self.tokenizer)
+
+    def try_case(self, number: int) -> str:
+        """Damage the folder, use it and mend it; return "right", "refused", or "fault: ..." with the case."""
+        random = Random(f"{self.kind} {number}")
+        names = random.sample(sorted(self.whole), random.choice((1, 1, 1, 2)))
+        damaged = {name: self._damaged(random, name) for name in names}
+        for name, data in damaged.items():
+            if data is None:
+                (self.folder / name).unlink()
+            else:
+                (self.folder / name).write_bytes(data)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fault = self._use(damaged)
+            outcome = fault or "right"
+        except ValueError as error:
+            fault = self._fault_of_message(str(error), names)
+            outcome = fault or "refused"
+        # Whatever it is, a panic of a library included, it must not be seen.
+        except BaseException as error:
+            fault = outcome = f"{type(error).__name__}: {str(error)[:300]}"
+        for name in names:
+            (self.folder / name).write_bytes(self.whole[name])
+        return f"fault: {self.kind} {number}, {names}: {outcome}" if fault else outcome
+
+    def _damaged(self, random: Random, name: str) -> bytes | None:
+        data, kind = self.whole[name], random.randrange(40)
+        if kind == 0:
+            return None
+        if kind == 1:
+            return self.whole[random.choice(sorted(self.whole))]
+        if kind == 2:
+            # The file of another model.
+            return files_of("learned" if self.kind != "learned" else "pair").get(name, b"{}")
+        damages: tuple[Any, ...] = (damaged_bytes, damaged_json, damaged_json, damaged_json)
+        if name.endswith(".safetensors"):
+            damages = (damaged_bytes, damaged_safetensors, damaged_safetensors)
+        return random.choice(damages)(random, data)
+
+    def _use(self, damaged: dict[str, bytes | None]) -> str | None:
+        """Load what is damaged and translate; return a fault of the result, if it has one."""
+        of_tokenizer = {name for name in damaged if "tokenizer" in name}
+        model, tokenizer = self.model, self.tokenizer
+        if of_tokenizer != damaged.keys():
+            model = load_model(self.folder)
+        if of_tokenizer or "config.json" in damaged:
+            tokenizer = load_tokenizer(self.folder)
+        stored = {
+            name: tensor
+            for file in self.folder.glob("*.safetensors")
+            for name, tensor in load(file.read_bytes()).items()
+        }
+        weights = model.state_dict()
+        for name, tensor in stored.items():
+            # A model of another family may have more in its file than it uses.
+            if name in weights and not torch.equal(weights[name], tensor.to(weights[name].dtype)):
+                return f"{name} is not the one in the file"
+        # Marian computes its positions.
+        own = {name for name, _ in model.named_parameters() if "embed_positions" not in name or self.kind == "learned"}
+        if own - stored.keys():
+            return f"{own - stored.keys()} come from nowhere"
+        found = self._translate(model, tokenizer)
+        if self._is_unchanged(damaged) and found != self.translation:
+            return f"{found!r}, not {self.translation!r}"
+        return None
+
+    @staticmethod
+    def _translate(model: Any, tokenizer: Any) -> str:
+        ((hypothesis,),) = translate(model, tokenizer, [SENTENCE], max_new_tokens=4)
+        assert isinstance(hypothesis.text, str)
+        return hypothesis.text
+
+    def _is_unchanged(self, damaged: dict[str, bytes | None]) -> bool:
+        """Whether the files say the same as before, by spelling it otherwise."""
+        try:
+            return all(json.loads(data or b"") == json.loads(self.whole[name]) for name, data in damaged.items())
+        # Weights; or a file that nobody reads, such as the placeholder of two vocabularies.
+        except (ValueError, RecursionError):
+            return False
+
+    def _fault_of_message(self, message: str, names: list[str]) -> str | None:
+        """Return what is wrong with a message: it names a damaged file, a weight or a setting, on one short line."""
+        if "\n" in message or len(message) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]}"
+        if any(name in message for name in names) or re.search(r"`\w+`|\w+\.(weight|bias|json|safetensors)", message):
+            return None
+        return f"a message without a place: {message}"
+
+
+def try_models(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
+    """Yield the outcome of each damaged folder, so many of each kind."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            damaged = DamagedFolder(kind, Path(folder))
+            limit_memory()
+            for number in numbers:
+                yield damaged.try_case(number)

@@ -1,0 +1,18 @@
+"""Folders of models with damaged files: one line that names the place, or a right result.
+
+A result is right if every weight of the model is the one in its file, and, where the files say what they said before,
+so is the translation. Other weights, words or settings that are well-formed make another model, which nothing can tell
+from one that was meant.
+"""
+
+from damage import try_in_child
+from damaged_models import KINDS, try_models
+from reliability import cases
+
+
+def test_damaged_folders(tried):
+    count = cases(30, 5000)
+    outcomes = try_in_child(try_models, range(count))
+    assert [outcome for outcome in outcomes if outcome.startswith("fault")] == []
+    assert len(outcomes) == count * len(KINDS) and {*outcomes} == {"right", "refused"}
+    tried("damaged model folders, loaded and used: a right result, or one line that names the place", len(outcomes))
