@@ -24,7 +24,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import did_you_mean
+from ..errors import did_you_mean, one_line
 from .options import OneLineParser, add_fields, importing, parse_dataclasses
 
 ARGUMENT_FILES = (".yaml", ".yml", ".json")
@@ -103,24 +103,40 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
         import yaml
     try:
         # JSON is YAML too. Values stay strings, because the parser knows their types.
-        arguments = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         # Its own text quotes the line, which may hold a token.
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise ValueError(f"{path} cannot be read: line {line}: {error.problem}") from None
+    except RecursionError:
+        raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(arguments, dict):
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
+    if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path} holds no mapping of argument names to values")
-    words = []
-    for name, value in arguments.items():
-        if name not in known:
-            raise ValueError(f"{path}: unknown argument {name}{did_you_mean(str(name), known)}")
-        if isinstance(value, dict):
-            raise ValueError(f"{path}: {name} is a mapping; write it as a JSON string in quotes")
-        if value not in ("", "null", "~"):
-            words += [f"--{name}", *value] if isinstance(value, list) else [f"--{name}={value}"]
-    return words
+    words: dict[str, list[str]] = {}
+    for key, value in root.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else "that is no name"
+        try:
+            if name not in known:
+                raise ValueError(f"unknown argument {name}{did_you_mean(name, known)}")
+            if name in words:
+                raise ValueError(f"{name} is given twice")
+            words[name] = _option(name, value)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {key.start_mark.line + 1}: {error}") from None
+    return [word for option in words.values() for word in option]
+
+
+def _option(name: str, value: Any) -> list[str]:
+    """Return an entry of an argument file, a YAML node, as words of a command line; none for null."""
+    if value.id == "mapping":
+        raise ValueError(f"{name} is a mapping; write it as a JSON string in quotes")
+    if value.id == "scalar":
+        return [] if value.value in ("", "null", "~") else [f"--{name}={value.value}"]
+    if any(item.id != "scalar" or item.value.startswith("--") for item in value.value):
+        raise ValueError(f"{name} is a list with an item that is no value; write one value an item")
+    return [f"--{name}", *(item.value for item in value.value)]
 
 
 def run(arguments: Namespace) -> None:

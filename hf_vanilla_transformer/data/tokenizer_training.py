@@ -150,6 +150,8 @@ def train_tokenizer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=show_progress, **options
     )
     _train(tokenizer, trainer, texts, vocab_size)
+    if tokenizer.get_vocab_size() == len(SPECIAL_TOKENS):
+        raise ValueError(f"`min_frequency` {min_frequency} leaves no token of the corpus; lower it")
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]

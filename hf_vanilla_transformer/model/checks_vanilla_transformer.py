@@ -17,6 +17,46 @@ USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resiz
 PASS_LABELS = f"{IGNORE_INDEX} marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
 
+def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:
+    """Check that an input is a dense tensor of `dims` dimensions, none of them empty.
+
+    Args:
+        x: The input.
+        dims: Number of dimensions: 2 for ids (B, L), 3 for states (B, L, d).
+        name: Name of the input in the error.
+        weight: A weight that it meets; only one on the meta device takes an input there.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    check_dense(x, name, weight)
+    # Tracing and compilation would take sizes for constants.
+    traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
+    if x.dim() != dims or (not traced and 0 in x.shape):
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}; use ({', '.join('BLd'[:dims])}) with at least one of each."
+        )
+
+
+def check_dense(x: Any, name: str, like: Any = None) -> None:
+    """Check that an input is a dense tensor, with values unless `like` is on the meta device."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} is of type {type(x).__name__}; pass a tensor.")
+    if x.layout is not torch.strided:
+        raise ValueError(f"{name} has the layout {x.layout}; pass a dense tensor, as `.to_dense()` returns.")
+    if x.is_meta and not getattr(like, "is_meta", True):
+        raise ValueError(f"{name} is on the meta device, which keeps no values; pass a tensor on the model's device.")
+
+
+def check_states(states: Any, width: int, name: str, weight: Any = None) -> None:
+    """Check embeddings or encoder states (B, L, d); takes the arguments of `check_tensor` and the width d."""
+    check_tensor(states, 3, name, weight)
+    if states.shape[2] != width or not states.is_floating_point():
+        raise ValueError(
+            f"{name} has shape {tuple(states.shape)} and dtype {states.dtype}; use floats of shape (B, L, {width})."
+        )
+
+
 def to_integer_ids(ids: Tensor, name: str) -> Tensor:
     """Convert ids of any integer dtype to one that embeddings take.
 
@@ -61,21 +101,23 @@ def check_batch_sizes(rows: int, sources: int) -> None:
         )
 
 
-def check_mask(mask: Tensor | None, rows: int, length: int | Tensor, name: str, cache: Any = None) -> None:
+def check_mask(mask: Tensor | None, states: Tensor, past: int | Tensor, name: str, cache: Any = None) -> None:
     """Check that a mask covers the tokens.
 
     Args:
         mask: Padding mask (B, L), score mask (B, 1, T, S) of any size, or None.
-        rows: Batch size B.
-        length: Tokens per row L, cached ones included.
+        states: States (B, L, d) of the tokens.
+        past: Number of cached tokens before them.
         name: Name of the mask in the error.
         cache: Cache of earlier tokens; a mask may be as long as a static one.
 
     Raises:
-        ValueError: A padding mask has another shape; a score mask is neither boolean nor additive.
+        ValueError: It is not dense; a padding mask has another shape; a score mask is neither boolean nor additive.
     """
     if mask is None or torch.compiler.is_compiling():
         return
+    check_dense(mask, name, states)
+    rows, length = states.shape[0], past + states.shape[1]
     if mask.dim() == 4:
         if mask.dtype != torch.bool and not mask.is_floating_point():
             raise ValueError(

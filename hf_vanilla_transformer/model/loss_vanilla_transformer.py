@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, to_integer_ids
+from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, to_integer_ids
 from .cpu_ops_vanilla_transformer import (
     accumulation_dtype,
     autocast_enabled,
@@ -55,6 +55,7 @@ def move_padding_right(input_ids: Tensor, attention_mask: Tensor | None) -> tupl
         The input with -100s replaced by an arbitrary token, and the indices (B, T) for `restore_padding`; None if
         nothing moved because no row starts with -100 or `attention_mask` hides the padding.
     """
+    check_tensor(input_ids, 2, "`decoder_input_ids`")
     padding = first_true_index(input_ids.ne(IGNORE_INDEX))
     if is_plain_cpu(input_ids) and not padding.any():
         return input_ids, None

@@ -29,7 +29,14 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams, lowest_to_inf, match_rows
-from .checks_vanilla_transformer import check_batch_sizes, check_id_range, check_mask, to_integer_ids
+from .checks_vanilla_transformer import (
+    check_batch_sizes,
+    check_id_range,
+    check_mask,
+    check_states,
+    check_tensor,
+    to_integer_ids,
+)
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout, apply_linear
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
@@ -155,12 +162,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         past = 0 if cache is None else cache.get_seq_length()
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass exactly one of `input_ids` and `inputs_embeds`.")
+        # None if a wrapper such as LoRA's hides it.
+        weight = getattr(self.embed_tokens, "weight", None)
         if input_ids is not None:
             name = f"`{self.input_prefix}input_ids`"
+            check_tensor(input_ids, 2, name, weight)
             input_ids = to_integer_ids(input_ids, name)
             check_id_range(input_ids, self.num_embeddings, name)
-        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        check_mask(mask, embeds.shape[0], past + embeds.shape[1], f"`{self.input_prefix}attention_mask`", cache)
+            embeds = self.embed_tokens(input_ids)
+        else:
+            check_states(inputs_embeds, self.config.d_model, f"`{self.input_prefix}inputs_embeds`", weight)
+            embeds = inputs_embeds
+        check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
         positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
         return apply_dropout(embeds + positions.to(embeds), self.config.dropout, self.training)
@@ -262,8 +275,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     ) -> tuple[Tensor | None, Any]:
         """Match the encoder's rows with those of the target; return its states and the mask of its keys."""
         if encoder_states is not None:
-            given, length = encoder_states.shape[:2]
-            check_mask(mask, given, length, "`attention_mask`")
+            check_states(encoder_states, self.config.d_model, "the encoder's output", hidden_states)
+            check_mask(mask, encoder_states, 0, "`attention_mask`")
+            given = encoder_states.shape[0]
             sources = self._count_sources(hidden_states.shape[0], given, cache)
             encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
             if hidden_states.shape[0] != sources:
@@ -341,6 +355,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         elif not isinstance(encoded, BaseModelOutput):
             encoded = BaseModelOutput(*encoded)
+        if encoded.last_hidden_state is None:
+            raise ValueError("`encoder_outputs` is empty; pass the encoder's output, or `input_ids` instead.")
         decoded = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
@@ -433,6 +449,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         """
         use_cache, indices = self.config.use_cache if use_cache is None else use_cache, None
         if labels is not None:
+            check_tensor(labels, 2, "`labels`", getattr(self.lm_head, "weight", None))
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

@@ -163,7 +163,7 @@ def test_labels_outside_the_vocabulary_raise(skip_logits, beside, wrong):
 
 @pytest.mark.parametrize("shape", [(3, 0), (3,), (3, 2, 2)], ids=str)
 def test_label_shapes_that_raise(shape):
-    with pytest.raises(ValueError, match=rf"`labels` have shape {re.escape(str(shape))}; use \(B, T\)"):
+    with pytest.raises(ValueError, match=rf"`labels` has shape {re.escape(str(shape))}; use \(B, L\)"):
         one_layer_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=torch.ones(shape, dtype=torch.long))
 
 

@@ -1,0 +1,69 @@
+"""Configurations: a field with any value is refused in one line that names it, or the model builds, saves and runs."""
+
+import json
+from dataclasses import fields
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzzing import JSON_VALUES, one_line
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from reliability import cases
+from tiny import TINY
+
+# Of these the file says which class to use, or they are of transformers.
+OWN = sorted(
+    set(VanillaTransformerConfig.__annotations__) & {field.name for field in fields(VanillaTransformerConfig)}
+)
+SIZES = ("vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
+         "decoder_attention_heads", "head_dim", "value_head_dim", "encoder_ffn_dim", "decoder_ffn_dim",
+         "max_position_embeddings")  # fmt: skip  # a size a line would fill the screen
+VALUES = st.one_of(
+    JSON_VALUES,
+    st.integers(0, 40),
+    st.sampled_from([0.0, 0.5, 1.0, -0.1, "pre", "none", "gelu", "linear", "concatenated", [2, 3], [], [None], 1e-30]),
+)
+
+
+def configuration_or_error(path, content):
+    """Load a configuration as a user does, or return None after checking that the error names a field."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"model_type": "vanilla_transformer", **content}))
+    try:
+        return VanillaTransformerConfig.from_pretrained(path)
+    except ValueError as error:
+        message = one_line(error)
+        assert any(f"`{name}`" in message for name in OWN), message
+        return None
+
+
+def test_any_value_of_any_field(tmp_path, tried):
+    built = 0
+
+    @settings(max_examples=cases(60, 5000))
+    @given(st.dictionaries(st.sampled_from(OWN), VALUES, min_size=1, max_size=2), st.integers(0, 9))
+    def check(changes, turn):
+        nonlocal built
+        config = configuration_or_error(tmp_path, {**TINY, **changes})
+        # A tenth of the models: building one takes longest.
+        if config is None or turn or max(getattr(config, name) for name in SIZES) > 64:
+            return
+        built += 1
+        model = VanillaTransformerForConditionalGeneration(config).eval()
+        model.save_pretrained(tmp_path / "model")
+        loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "model").eval()
+        loaded.save_pretrained(tmp_path / "again")
+        contents = [(tmp_path / folder / "config.json").read_text() for folder in ("model", "again")]
+        assert contents[0] == contents[1]
+        saved = json.loads(contents[0])
+        assert all(saved.get(name, getattr(VanillaTransformerConfig(), name)) == vars(config)[name] for name in OWN)
+        ids = torch.zeros(1, 1, dtype=torch.long)
+        with torch.inference_mode():
+            logits, again = (each(ids, decoder_input_ids=ids).logits for each in (model, loaded))
+        assert logits.shape == (1, 1, config.decoder_vocab_size) and logits.isfinite().all()
+        assert torch.equal(logits, again)
+
+    check()
+    assert built > cases(0, 50)
+    tried("configurations with any value in any field", cases(60, 5000))
