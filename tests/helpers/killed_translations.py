@@ -1,0 +1,119 @@
+"""Translations that get a signal at a chosen moment, in processes forked from one that has imported everything."""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from itertools import count
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from unittest import mock
+
+import torch
+
+import hf_vanilla_transformer.inference.fingerprint  # noqa: F401 - imported before a process is forked
+from hf_vanilla_transformer.cli import translate  # noqa: F401 - as above
+from hf_vanilla_transformer.cli.line_output import LineOutput
+from hf_vanilla_transformer.cli.main import main
+from processes import surroundings
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__])
+
+# A translation takes a second; one that hangs is ended.
+LIMIT = 600
+
+# Python's audit events that change a folder.
+FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
+
+
+class Moment(NamedTuple):
+    """The `number`-th event of a run: before a change of a file beside the output, or before or amid a line."""
+
+    number: int
+    sent: signal.Signals = signal.SIGKILL
+
+
+def start(words: list[str], log: Path, moment: Moment | None = None, limit: int = 0, **world: str) -> BaseProcess:
+    """Start `translate`.
+
+    Args:
+        words: Its options.
+        log: Gets what it prints, and "events: n" if it ends by itself.
+        moment: When to send which signal.
+        limit: Most bytes of a file; 0: any number. Stands in for a full disk.
+        **world: Environment of one of several processes.
+    """
+    process = FORKS.Process(target=_translate, args=(words, log, moment, limit, world))
+    # The server of forks, which begins with the first process, finds this module by PYTHONPATH; what counts semaphores
+    # begins with it, and warns of those that killed processes leave.
+    with mock.patch.dict(os.environ, {**surroundings(), "PYTHONWARNINGS": "ignore::UserWarning"}):
+        process.start()
+    return process
+
+
+def end(process: BaseProcess) -> int:
+    """Wait for its end and return its status, negative for a signal."""
+    process.join(LIMIT)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError("a translation hangs")
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _translate(words: list[str], log: Path, moment: Moment | None, limit: int, world: dict[str, str]) -> None:
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.update(world)
+    torch.set_num_threads(1)
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    events = watch(words[words.index("--output") + 1], moment)
+    main(["translate", *words])
+    print(f"events: {next(events) - 1}", flush=True)
+
+
+def watch(output: str, moment: Moment | None) -> Any:
+    """Count the events of this process, and send it the signal at its moment."""
+    numbers = count(1)
+
+    def event() -> None:
+        if next(numbers) == (moment and moment.number):
+            os.kill(os.getpid(), moment.sent)
+
+    def audit(name: str, arguments: tuple[Any, ...]) -> None:
+        if name in FILE_EVENTS and str(arguments[0]).startswith(output):
+            event()
+
+    class Watched:
+        def __init__(self, file: BinaryIO):
+            self.file, self.flush = file, file.flush
+
+        def write(self, data: bytes) -> None:
+            event()
+            self.file.write(data[: len(data) // 2])
+            self.flush()
+            event()
+            self.file.write(data[len(data) // 2 :])
+
+    opened = LineOutput.__init__
+
+    def watched(self: LineOutput, sources: Any, lines: Any, journal: Any = None) -> None:
+        opened(self, sources, Watched(lines), journal and Watched(journal))
+
+    LineOutput.__init__ = watched  # type: ignore[method-assign]
+    sys.addaudithook(audit)
+    return numbers
+
+
+if __name__ == "__main__":
+    # One of the processes of a launcher: KILLED-RANK EVENT OPTIONS...
+    rank, number, *options = sys.argv[1:]
+    torch.set_num_threads(1)
+    if os.environ["RANK"] == rank:
+        watch(options[options.index("--output") + 1], Moment(int(number)))
+    main(["translate", *options])
