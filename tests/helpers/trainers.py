@@ -1,7 +1,7 @@
 """Trainers, models that train within a second, and pairs for them."""
 
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import datasets
 import torch
@@ -88,6 +88,17 @@ def assert_same_weights(one, other, tolerance=0.0):
         torch.testing.assert_close(
             weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
         )
+
+
+def save_inside(trainer, step, context):
+    """Enter a context while the checkpoint of a step is saved."""
+    save = trainer._save_checkpoint
+
+    def save_checkpoint(*arguments):
+        with context if trainer.state.global_step == step else nullcontext():
+            save(*arguments)
+
+    trainer._save_checkpoint = save_checkpoint
 
 
 class Killed(BaseException):

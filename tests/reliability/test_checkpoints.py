@@ -22,7 +22,7 @@ from hf_vanilla_transformer.training.checkpoints import (
 )
 from processes import run_in_two, surroundings
 from reliability import FULL, cases
-from trainers import At, assert_same_weights, id_pairs, trainable_model, trainer_of
+from trainers import At, assert_same_weights, id_pairs, save_inside, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -160,14 +160,11 @@ class TestFullDisk:
         limits = generator.sample(limits, 2) if not FULL else limits
         limits += [generator.randrange(100, sizes[-1]) for _ in range(number - len(limits))]
         for limit in limits:
-            folder, blocker = tmp_path / str(limit), small_files(limit)
+            folder = tmp_path / str(limit)
             trainer = run(folder)
-            trainer.add_callback(At(3, lambda blocker=blocker, **kwargs: blocker.__enter__()))
-            try:
-                with pytest.raises(DataError) as stop:
-                    trainer.train()
-            finally:
-                blocker.__exit__(None, None, None)
+            save_inside(trainer, 4, small_files(limit))
+            with pytest.raises(DataError) as stop:
+                trainer.train()
             message = str(stop.value)
             assert message.startswith(f"{folder / 'checkpoint-4'}: cannot be written (") and "\n" not in message, limit
             assert message.endswith("continue with `resume_from_checkpoint=last`"), limit

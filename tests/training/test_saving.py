@@ -9,7 +9,7 @@ from transformers import Seq2SeqTrainer
 
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.training.checkpoints import MANIFEST, checkpoint_fault, newest_checkpoint
-from trainers import SAVING, At, assert_same_weights, id_pairs, trainable_model, trainer_of
+from trainers import SAVING, At, assert_same_weights, id_pairs, save_inside, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,17 +21,15 @@ def names(folder):
 class TestSaving:
     def test_a_full_disk(self, tmp_path, small_files):
         trainer = trainer_of(tmp_path, **SAVING)
-        trainer.add_callback(At(3, lambda **kwargs: limit.__enter__()))
-        limit = small_files(5000)
+        save_inside(trainer, 4, small_files(5000))
         message = "checkpoint-4: cannot be written .*; make room, and continue with `resume_from_checkpoint=last`"
         with pytest.raises(DataError, match=message):
-            try:
-                trainer.train()
-            finally:
-                limit.__exit__(None, None, None)
+            trainer.train()
         assert names(tmp_path) == ["checkpoint-2"]
-        with small_files(5000), pytest.raises(DataError, match="make room, and start again"):
-            trainer_of(tmp_path / "new", **SAVING).train()
+        trainer = trainer_of(tmp_path / "new", **SAVING)
+        save_inside(trainer, 2, small_files(5000))
+        with pytest.raises(DataError, match="make room, and start again"):
+            trainer.train()
         assert names(tmp_path / "new") == []
 
     def test_the_best_one_is_where_it_will_stay(self, tmp_path):
