@@ -11,6 +11,8 @@ TEST_ENV := HF_HUB_OFFLINE=1
 
 # Where pytest reports what the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml
+# The clone whose files the mutants change.
+MUTATION := build/mutation
 
 # The tools of `make sbom` and `make audit` have an environment of their own: they are no part of what they list.
 AUDIT_VENV := build/audit-venv
@@ -18,7 +20,8 @@ AUDIT_STAMP := $(AUDIT_VENV)/.installed
 SBOM := build/sbom.cdx.json
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark test test-all test-reliability coverage lint format sbom audit clean
+.PHONY: help install demo benchmark test test-all test-reliability test-matrix mutation coverage lint format sbom audit \
+	clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +48,18 @@ test-all: lint ## The same with the slow tests
 test-reliability: $(STAMP) ## Kills, full disks, damaged files, fuzz: all cases, and the table of docs/reliability.md
 	RELIABILITY=full $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --junitxml=$(RELIABILITY_REPORT) tests/reliability
 	$(BIN)/python tests/reliability/table.py $(RELIABILITY_REPORT) docs/reliability.md
+
+test-matrix: $(STAMP) ## The fast tests at the oldest and newest transformers and on other Pythons, and their table
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[matrix]"
+	rm -rf build/matrix
+	$(BIN)/nox
+
+mutation: $(STAMP) ## How many of 200 small changes to the library the fast tests notice (ARGS="--help")
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mutation]"
+	rm -rf $(MUTATION) && git clone --quiet . $(MUTATION)
+	cd $(MUTATION) && PYTHONPATH=$(abspath $(MUTATION)) $(TEST_ENV) $(abspath $(BIN))/python -m pytest -q -n $(JOBS) -m "not slow" \
+		--cov --cov-context=test --cov-report= --junitxml=tests.xml
+	cd $(MUTATION) && PYTHONPATH=$(abspath $(MUTATION)) $(abspath $(BIN))/python tests/reliability/mutation.py $(ARGS)
 
 coverage: $(STAMP) ## Lines and branches of the library that the fast tests reach; below 95 % it fails
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" --cov --cov-report=term:skip-covered

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_vanilla_transformer.model import attention_vanilla_transformer
 from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention
@@ -12,6 +13,7 @@ from tiny import (
     close,
     close_gradients,
     gradients,
+    one_layer_model,
     randomize,
     tiny_config,
     tiny_model,
@@ -106,6 +108,23 @@ class TestImplementations:
             results.append(logits_and_gradients(model, batch))
         close(results[1][0], results[0][0])
         close_gradients(results[1][1], results[0][1])
+
+    @pytest.mark.parametrize("name", ["a registered one", "the registered one"])
+    def test_a_registered_one_does_every_step(self, name, monkeypatch):
+        """Even steps for which another is faster, such as one query of many rows."""
+        calls = []
+
+        def attention(*args, **kwargs):
+            calls.append(1)
+            return attention_vanilla_transformer.eager_attention(*args, **kwargs)
+
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, name, attention)
+        model = one_layer_model()
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            model(tokens(40, 1), decoder_input_ids=tokens(40, 1))
+        # The encoder's, the decoder's own and its cross-attention.
+        assert len(calls) == 3
 
     # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -299,9 +299,11 @@ class TestPacking:
     def test_a_weight_is_packed_after_some_uses(self):
         layer, x = nn.Linear(32, 64).to(torch.bfloat16), torch.randn(3, 2, 32).to(torch.bfloat16)
         with torch.no_grad(), cpu_ops.weight_packing():
-            outputs = [cpu_ops.apply_linear(layer, x) for _ in range(cpu_ops.USES_BEFORE_PACKING + 3)]
-            packed = cpu_ops._packed_weights.get()
-            assert isinstance(packed[layer], Tensor)
+            outputs, packed = [], []
+            for _ in range(cpu_ops.USES_BEFORE_PACKING + 3):
+                outputs.append(cpu_ops.apply_linear(layer, x))
+                packed.append(isinstance(cpu_ops._packed_weights.get()[layer], Tensor))
+            assert packed == [False] * cpu_ops.USES_BEFORE_PACKING + [True] * 3
             # One bfloat16 rounding.
             for output in outputs:
                 torch.testing.assert_close(output, layer(x), rtol=2**-7, atol=1e-2)

@@ -23,6 +23,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
 )
 from hf_vanilla_transformer.model.positions_vanilla_transformer import sinusoids
 from tiny import (
+    TINY,
     VOCABULARIES,
     VOCABULARY,
     batch_with_padding,
@@ -263,11 +264,13 @@ class TestDecoding:
 class TestRowsPerSource:
     """Several target rows per encoded source, such as beams."""
 
-    def test_equal_repeated_sources(self):
-        model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
+    # One of them gives as many rows as the model is wide, which nothing may mistake for its width.
+    @pytest.mark.parametrize("per_source", [3, TINY["d_model"] // 2])
+    def test_equal_repeated_sources(self, per_source):
+        model, source, target = tiny_model(), tokens(2, 5), tokens(2 * per_source, 4)
         encoded = model.model.encoder(source)
         folded = model(encoder_outputs=encoded, decoder_input_ids=target).logits
-        copied = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
+        copied = model(source.repeat_interleave(per_source, 0), decoder_input_ids=target).logits
         close(folded, copied)
 
     @pytest.mark.parametrize("repeated", [False, True], ids=["one copy", "copies"])
