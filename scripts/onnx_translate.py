@@ -113,6 +113,18 @@ class Translator:
         return tokens.tolist()
 
 
+def loaded(folder: Path, threads: int) -> Translator:
+    """Return the translator of a folder; every failure is an OSError or ValueError."""
+    try:
+        return Translator(folder, threads)
+    except (OSError, ValueError):
+        raise
+    # Each library has errors of its own for a damaged file.
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:500]
+        raise ValueError(f"{folder} is no whole export ({text}); export the model again") from error
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Reports a mistake in one line, and names the option that is nearest to an unknown one."""
 
@@ -180,12 +192,12 @@ def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
         check_output(arguments.output, arguments.input)
-        translator = Translator(arguments.model, arguments.threads)
+        translator = loaded(arguments.model, arguments.threads)
         with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):
                 for text in translator.translate(batch):
                     print(" ".join(text.splitlines()), file=output, flush=True)
-    except (KeyError, OSError, ValueError, onnxruntime.capi.onnxruntime_pybind11_state.NoSuchFile) as error:
+    except (OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
     except KeyboardInterrupt:
         parser.exit(130, "interrupted\n")

@@ -16,8 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..errors import one_line
+from ..files import read_json_object
+from .generation_settings import check_generation_settings
 from .loading import load_tokenizer
 from .translation import LENGTH_BOUNDS
 
@@ -152,11 +155,15 @@ class CTranslate2Model(nn.Module):
         self.device = torch.device("cpu")
         self._translator = _load_translator(folder, device, compute_type)
         try:
-            settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            self.config = SimpleNamespace(max_position_embeddings=settings[POSITIONS_KEY])
-            self.generation_config = GenerationConfig.from_pretrained(folder)
+            positions = read_json_object(folder / "config.json", "export the model again")[POSITIONS_KEY]
+            if type(positions) is not int or positions < 1:
+                raise ValueError(f"config.json: {POSITIONS_KEY} is {positions!r}")
+            self.config = SimpleNamespace(max_position_embeddings=positions)
             self._source_tokens, self._target_tokens = _read_vocabularies(folder)
-        except (KeyError, ValueError, OSError) as error:
+            self.generation_config = GenerationConfig.from_pretrained(folder)
+            check_generation_settings(self.generation_config, GENERATION_CONFIG_NAME, len(self._target_tokens))
+        # Damaged files raise errors of many kinds.
+        except Exception as error:
             raise ValueError(
                 f"{folder} is not a complete export of `export_model` ({one_line(error)}); export the model again"
             ) from error
@@ -306,6 +313,9 @@ def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
     separate = [folder / "source_vocabulary.json", folder / "target_vocabulary.json"]
     files = [shared, shared] if shared.is_file() else separate
     source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    for file, tokens in zip(files, (source, target), strict=True):
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise ValueError(f"{file.name} is no list of tokens")
     return source, target
 
 

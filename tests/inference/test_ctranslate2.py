@@ -1,5 +1,7 @@
 """The CTranslate2 runtime: the translations of `generate()`, and refusals."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -85,6 +87,23 @@ class TestGenerate:
             runtime.generate(torch.full((1, 65), 4))
         # As with learned positions, text is cut.
         assert translate(runtime, tokenizer, ["a cat " * 90])[0][0].text is not None
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        {
+            "config.json": '{"max_position_embeddings": "64"}',
+            "generation_config.json": '{"num_beams": 1000000000}',
+            "shared_vocabulary.json": '["a", 1]',
+        }.items(),
+    )
+    def test_damaged_files(self, saved, name, text, tmp_path):
+        folder = tmp_path / "export"
+        shutil.copytree(saved[2] / "exported", folder)
+        (folder / name).write_text(text)
+        with pytest.raises(
+            ValueError, match="cannot be loaded on cpu|is not a complete export of .*export the"
+        ):
+            load_ctranslate2(folder)
 
     def test_folders_that_are_none(self, saved, tmp_path):
         with pytest.raises(ValueError, match="holds no model.bin of CTranslate2; export the model first"):
