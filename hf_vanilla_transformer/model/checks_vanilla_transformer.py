@@ -30,12 +30,15 @@ def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:
         ValueError: It is something else.
     """
     check_dense(x, name, weight)
-    # Tracing and compilation would take sizes for constants.
-    traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
-    if x.dim() != dims or (not traced and 0 in x.shape):
+    if x.dim() != dims or (not _is_traced() and 0 in x.shape):
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; use ({', '.join('BLd'[:dims])}) with at least one of each."
         )
+
+
+def _is_traced() -> bool:
+    """Whether sizes may be symbols, which comparing would make constants."""
+    return torch.jit.is_tracing() or torch.compiler.is_compiling()
 
 
 def check_dense(x: Any, name: str, like: Any = None) -> None:
@@ -51,7 +54,7 @@ def check_dense(x: Any, name: str, like: Any = None) -> None:
 def check_states(states: Any, width: int, name: str, weight: Any = None) -> None:
     """Check embeddings or encoder states (B, L, d); takes the arguments of `check_tensor` and the width d."""
     check_tensor(states, 3, name, weight)
-    if states.shape[2] != width or not states.is_floating_point():
+    if not states.is_floating_point() or (not _is_traced() and states.shape[2] != width):
         raise ValueError(
             f"{name} has shape {tuple(states.shape)} and dtype {states.dtype}; use floats of shape (B, L, {width})."
         )
