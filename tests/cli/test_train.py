@@ -193,6 +193,12 @@ class TestRun:
         message = "interrupted; there is no checkpoint yet, so the same command starts again"
         assert self.interrupted([*words, *self.MODEL], capsys) == message
 
+    def test_interrupted_in_the_evaluation_of_a_run_without_checkpoints(self, words, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))
+        message = self.interrupted([*words, *self.MODEL, "--save_strategy", "no"], capsys)
+        assert message == f"interrupted; {tmp_path / 'model'} holds the trained model, not evaluated yet"
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+
     def test_interrupted_and_resumed(self, words, tmp_path, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))
