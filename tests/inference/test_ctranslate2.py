@@ -100,9 +100,7 @@ class TestGenerate:
         folder = tmp_path / "export"
         shutil.copytree(saved[2] / "exported", folder)
         (folder / name).write_text(text)
-        with pytest.raises(
-            ValueError, match="cannot be loaded on cpu|is not a complete export of .*export the"
-        ):
+        with pytest.raises(ValueError, match="cannot be loaded on cpu|is not a complete export of .*export the"):
             load_ctranslate2(folder)
 
     def test_folders_that_are_none(self, saved, tmp_path):

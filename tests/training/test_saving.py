@@ -90,9 +90,13 @@ class TestResuming:
         trainer_of(tmp_path, **SAVING).train()
         checkpoint = tmp_path / "checkpoint-6"
         (checkpoint / MANIFEST).unlink()
-        for content in ({}, [1], At):
+        for content, reason in (
+            ({}, " cannot be loaded"),
+            ([1], " cannot be loaded"),
+            (At, ": a file in it is a pickle"),
+        ):
             torch.save(content, checkpoint / file)
-            with pytest.raises(ValueError, match="`resume_from_checkpoint` .*checkpoint-6 cannot be loaded") as stop:
+            with pytest.raises(ValueError, match=f"`resume_from_checkpoint` .*checkpoint-6{reason}") as stop:
                 trainer_of(tmp_path, **{**SAVING, "max_steps": 8}).train(resume_from_checkpoint=True)
             assert "\n" not in str(stop.value) and len(str(stop.value)) < 500
 
