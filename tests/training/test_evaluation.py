@@ -18,6 +18,13 @@ def pairs_of(rows):
     return datasets.Dataset.from_dict({"source": sources, "target": targets})
 
 
+def test_test_scores_are_cased_and_lowercased(monkeypatch):
+    monkeypatch.setattr(evaluation, "best_translations", lambda *args: ["A Cat sat on the mat"])
+    text = TextSplits(pairs_of(sentences(3)), test=pairs_of([("x", "a cat sat on the mat")]))
+    found = evaluation.score_test(None, None, text, None)
+    assert found.lowercase_scores["bleu"] == pytest.approx(100) and found.scores["bleu"] < 90
+
+
 class TestChoice:
     @pytest.mark.parametrize(
         ("metric", "trained", "averaged", "chosen"),
