@@ -90,6 +90,8 @@ def test_csv(tmp_path, tried):
         # Line ends inside a field belong to the sentence.
         inserted = data.draw(st.sampled_from(["", "\n", "\r\n", "\r"]))
         pairs = [(source + inserted, inserted + target) for source, target in pairs]
+        # Python before 3.13 leaves a carriage return unquoted unless it ends lines.
+        quoting = csv.QUOTE_ALL if any("\r" in side for pair in pairs for side in pair) else quoting
         file = io.StringIO(newline="")
         csv.writer(file, lineterminator=end, quoting=quoting).writerows([("source", "target"), *pairs])
         assert load(tmp_path, train_file=write_file(tmp_path / "x.csv", file.getvalue().encode())) == pairs
