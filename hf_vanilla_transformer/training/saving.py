@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
 
@@ -55,6 +55,8 @@ class SavingTrainer(Seq2SeqTrainer):
             if resume_from_checkpoint is None:
                 raise ValueError(f"{output_dir} holds no complete checkpoint to resume from")
         self._clear_scratch(output_dir)
+        if resume_from_checkpoint and self.args.should_save:
+            self._finish_rotation(Path(output_dir), Path(resume_from_checkpoint))
         self._last_call_step = None
         with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -125,6 +127,15 @@ class SavingTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
+
+    def _finish_rotation(self, run_dir: Path, checkpoint: Path) -> None:
+        """Delete what the resumed checkpoint made superfluous: the program may have been killed before it could."""
+        saved = run_dir / checkpoint.name
+        if saved.is_dir() and saved.samefile(checkpoint):
+            step = TrainerState.load_from_json(str(saved / TRAINER_STATE_NAME)).best_global_step
+            best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None
+            rotate_checkpoints(saved, self.args.save_total_limit, best)
+            clear_scratch(run_dir)
 
     def _clear_scratch(self, run_dir: str | Path) -> None:
         if self.args.should_save:

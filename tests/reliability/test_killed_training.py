@@ -35,7 +35,7 @@ MOMENTS = {
     "writing a checkpoint's weights": Moment(3, "call safe_save_file", size=5_000),
     "writing a checkpoint's manifest": Moment(1, "open /_partial/checkpoint-6/manifest.json"),
     "before a checkpoint gets its name": Moment(1, "os.rename /_partial/checkpoint-8"),
-    "before an old checkpoint loses its name": Moment(1, "os.rename /checkpoint-*"),
+    "before the last old checkpoint loses its name": Moment(1, "os.rename /checkpoint-12"),
     "deleting files of an old checkpoint": Moment(3, "os.remove *.bin"),
     "after deleting an old checkpoint": Moment(1, "os.rmdir *checkpoint-2"),
     "loading the best checkpoint": Moment(1, "call _load_best_model"),

@@ -76,6 +76,15 @@ class TestSaving:
 
 
 class TestResuming:
+    def test_finishes_a_rotation(self, tmp_path):
+        """The program may have been killed between saving the last checkpoint and deleting an old one."""
+        trainer_of(tmp_path, **SAVING).train()
+        elsewhere = trainer_of(tmp_path / "elsewhere", **SAVING, save_total_limit=1)
+        elsewhere.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+        assert names(tmp_path)[:3] == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+        trainer_of(tmp_path, **SAVING, save_total_limit=2).train(resume_from_checkpoint=True)
+        assert names(tmp_path) == ["checkpoint-4", "checkpoint-6", "elsewhere"]
+
     def test_from_a_checkpoint_without_a_manifest(self, tmp_path):
         """As `Trainer` and earlier releases leave them."""
         whole = trainer_of(tmp_path, **SAVING)
