@@ -17,6 +17,7 @@ import conversions
 import transformers_models
 from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, limit_memory
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
+from hf_vanilla_transformer.conversion.reading import read_checkpoint
 
 KINDS = (*conversions.CASES, "fairseq", "marian", "fsmt")
 Shape = Callable[[Random, Tensor], Tensor]
@@ -60,7 +61,7 @@ class DamagedCheckpoint:
             getattr(transformers_models, kind)().save_pretrained(folder)
         self.source = folder / "weights.pt" if (folder / "weights.pt").is_file() else folder
         self.whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-        self.expected = self._convert()
+        assert self._fault_of_result(self._convert()) is None
 
     def _convert(self) -> Conversion:
         return convert_checkpoint(self.source, None, dry_run=True, **self.options)
@@ -132,19 +133,19 @@ class DamagedCheckpoint:
             changed[name] = random.choice((*HOSTILE, settings, 10**12))
 
     def _fault_of_result(self, found: Conversion) -> str | None:
-        """Return what is wrong with a conversion: every parameter is there, and comes from the source."""
+        """Return what is wrong with a conversion: every weight must be mapped and, if unchanged, be the source's."""
         if found.config.max_position_embeddings < 10**6:
             # Loads the weights strictly: none is missing, none too many, each of its shape.
             found.model()
-        changed = [
-            name
-            for name, tensor in found.weights.items()
-            if name in self.expected.weights and not torch.equal(tensor, self.expected.weights[name])
-        ]
-        sources = {row.key for row in found.mapping if row.name in changed}
-        weights = {row.key for row in self.expected.mapping}
-        if not sources <= weights | {row.key for row in found.mapping}:
-            return f"{changed} come from nowhere"
+        stored = read_checkpoint(self.source).weights
+        if unmapped := found.weights.keys() - {row.name for row in found.mapping}:
+            return f"{sorted(unmapped)} come from nowhere"
+        for row in found.mapping:
+            if row.key in stored and not row.transform:
+                source, weight = stored[row.key], found.weights[row.name]
+                # A vocabulary may get rows for special tokens.
+                if not torch.equal(weight[: len(source)], source.to(weight.dtype)):
+                    return f"{row.name} is not {row.key}"
         return None
 
     def _fault_of_message(self, message: str) -> str | None:
