@@ -64,7 +64,8 @@ INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention
 @st.composite
 def odd_tensors(draw):
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    if draw(st.booleans()):
+    # Masks of four dimensions are added to the scores as they are, by torch, which names sizes that do not match.
+    if len(shape) < 3 and draw(st.booleans()):
         shape.append(16)
     dtype = draw(st.sampled_from([torch.long, torch.int32, torch.uint8, torch.bool, torch.float32, torch.complex64]))
     value = draw(st.sampled_from([0, 1, 5, 39, 40, -1, -100, 2**31 - 1]))
