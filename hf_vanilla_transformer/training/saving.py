@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +11,14 @@ import torch
 from transformers import Seq2SeqTrainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
+from transformers.utils import logging
 
-from ..errors import one_line
+from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
 from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
 from .signals import DeferredSignals
+
+logger = logging.get_logger(__name__)
 
 # On a GPU, steps between two looks at whether another process received a signal: each waits for the device.
 STEPS_BETWEEN_SIGNALS = 8
@@ -147,9 +151,23 @@ class SavingTrainer(Seq2SeqTrainer):
         return str(Path(run_dir, SCRATCH)) if self._is_saving else run_dir
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint once it is complete."""
-        if not self._is_saving:
-            super()._push_from_checkpoint(checkpoint_folder)
+        """Push a checkpoint once it is complete; a push that fails in the background is reported."""
+        if self._is_saving:
+            return
+        earlier = self._push_jobs()
+        super()._push_from_checkpoint(checkpoint_folder)
+        for job in self._push_jobs():
+            if job not in earlier:
+                job.add_done_callback(self._warn_of_failed_push)
+
+    def _push_jobs(self) -> list[Future[Any]]:
+        return [] if self.push_in_progress is None else list(self.push_in_progress.jobs)
+
+    def _warn_of_failed_push(self, job: Future[Any]) -> None:
+        if not job.cancelled() and (error := job.exception()):
+            logger.warning(
+                f"a push to the Hub failed: {redacted(one_line(error), self.args.hub_token)}; training goes on"
+            )
 
     # Loading
 

@@ -1,11 +1,13 @@
 """Saving checkpoints whole or not at all, and resuming from what others saved."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Seq2SeqTrainer
+from transformers.utils import PushInProgress
 
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.training.checkpoints import MANIFEST, checkpoint_fault, newest_checkpoint
@@ -69,10 +71,30 @@ class TestSaving:
 
         monkeypatch.setattr(Seq2SeqTrainer, "_push_from_checkpoint", push)
         trainer = trainer_of(tmp_path, **SAVING)
+        trainer.push_in_progress = None
         # Set late, since `Trainer` would make the repository.
         trainer.args.push_to_hub = True
         trainer.train()
         assert pushed == [(f"checkpoint-{step}", None) for step in (2, 4, 6)]
+
+    def test_reports_each_failed_push_once(self, tmp_path, monkeypatch, caplog):
+        pushes = []
+
+        def push(trainer, checkpoint):
+            pushes.append(Future())
+            trainer.push_in_progress = PushInProgress(list(pushes))
+            if len(pushes) < 3:
+                pushes[-1].set_exception(OSError("403 Forbidden: a-secret"))
+            else:
+                pushes[-1].set_result(None)
+
+        monkeypatch.setattr(Seq2SeqTrainer, "_push_from_checkpoint", push)
+        trainer = trainer_of(tmp_path, **SAVING, hub_token="a-secret")
+        trainer.args.push_to_hub = True
+        trainer.push_in_progress = None
+        trainer.train()
+        failures = [text for text in caplog.messages if text.startswith("a push to the Hub failed")]
+        assert failures == ["a push to the Hub failed: 403 Forbidden: <secret>; training goes on"] * 2
 
 
 class TestResuming:
