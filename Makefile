@@ -47,7 +47,7 @@ test-all: lint ## The same with the slow tests
 
 test-reliability: $(STAMP) ## Kills, full disks, damaged files, fuzz: all cases, and the table of docs/reliability.md
 	RELIABILITY=full $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --junitxml=$(RELIABILITY_REPORT) tests/reliability
-	$(BIN)/python tests/reliability/table.py $(RELIABILITY_REPORT) docs/reliability.md
+	$(BIN)/python tests/reliability/table.py docs/reliability.md $(RELIABILITY_REPORT)
 
 test-matrix: $(STAMP) ## The fast tests at the oldest and newest transformers and on other Pythons, and their table
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[matrix]"

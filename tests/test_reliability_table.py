@@ -30,7 +30,7 @@ def report(tmp_path, fault=""):
 def test_equal_rows_are_added_up_and_replace_the_old_table(table, tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text(DOCUMENT)
-    table.main(str(report(tmp_path)), str(document))
+    table.main(str(document), str(report(tmp_path)))
     written = document.read_text()
     assert "| killed training | kill -9 while saving | 25 | nothing |\n" in written
     assert written.startswith("# Title\n") and written.endswith("<!-- end of the table -->\nend\n")
@@ -41,5 +41,5 @@ def test_a_failed_test_leaves_the_table_as_it_was(table, tmp_path):
     document = tmp_path / "reliability.md"
     document.write_text(DOCUMENT)
     with pytest.raises(ValueError, match=r"test_a\[2\] failed"):
-        table.main(str(report(tmp_path, "<failure>lost</failure>")), str(document))
+        table.main(str(document), str(report(tmp_path, "<failure>lost</failure>")))
     assert document.read_text() == DOCUMENT

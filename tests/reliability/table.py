@@ -1,12 +1,13 @@
-"""Write the table of docs/reliability.md from pytest's report of the reliability tests.
+"""Write the table of docs/reliability.md from pytest's reports of the reliability tests.
 
-python tests/reliability/table.py REPORT.xml docs/reliability.md
+python tests/reliability/table.py docs/reliability.md REPORT.xml ...
 """
 
 import platform
 import re
 import sys
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -21,10 +22,10 @@ class Row(NamedTuple):
     lost: str
 
 
-def rows_of(report: Path) -> dict[Row, int]:
-    """Return the number of cases of each row of a report in which every test passed."""
+def rows_of(reports: list[str]) -> dict[Row, int]:
+    """Return the number of cases of each row of reports in which every test passed."""
     counts: dict[Row, int] = {}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in chain.from_iterable(ElementTree.parse(report).iter("testcase") for report in reports):
         name = f"{case.get('classname')}.{case.get('name')}"
         if case.find("failure") is not None or case.find("error") is not None:
             raise ValueError(f"{name} failed; the table is written when all tests pass")
@@ -46,9 +47,9 @@ def with_table(text: str, counts: dict[Row, int]) -> str:
     return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: table, text, flags=re.DOTALL)
 
 
-def main(report: str, document: str) -> None:
+def main(document: str, *reports: str) -> None:
     path = Path(document)
-    path.write_text(with_table(path.read_text(encoding="utf-8"), rows_of(Path(report))), encoding="utf-8")
+    path.write_text(with_table(path.read_text(encoding="utf-8"), rows_of(list(reports))), encoding="utf-8")
 
 
 if __name__ == "__main__":
