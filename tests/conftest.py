@@ -6,6 +6,7 @@ import importlib.util
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ import pytest  # noqa: E402 - must follow the environment above
 import torch  # noqa: E402 - must follow the environment above
 
 from paths import SCRIPTS, SHARED
+
+# A job in the background of a shell ignores Ctrl-C, and so would the programs that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
