@@ -11,6 +11,7 @@ from torch import nn
 import source_models
 from conversions import HEADS, STATED, convert
 from hf_vanilla_transformer.conversion import LAYOUTS
+from hf_vanilla_transformer.conversion.recognition import has_shapes
 from hf_vanilla_transformer.conversion.rules import FolderContents
 
 pytestmark = [
@@ -133,3 +134,15 @@ class TestHint:
         deeper = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
         with pytest.raises(ValueError, match="shapes are of another model"):
             convert(deeper.state_dict())
+
+    def test_one_of_the_embeddings_and_the_output_must_be_there(self, state):
+        matrices = ["src_embed.0.lut.weight", "tgt_embed.0.lut.weight", "generator.proj.weight"]
+        # Position tables have the axes of embeddings.
+        found = [
+            has_shapes(
+                {key: state[key] for key in state if key not in matrices[:n] and not key.endswith(".pe")},
+                LAYOUTS["annotated-transformer"],
+            )
+            for n in range(4)
+        ]
+        assert found == [True, True, True, False]

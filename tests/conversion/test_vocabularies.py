@@ -40,6 +40,8 @@ def test_a_text_is_translated_as_by_the_original(annotated, tmp_path):
     assert [row[: len(expected)] for row, expected in zip(inputs["input_ids"].tolist(), ids, strict=True)] == ids
     assert inputs["input_ids"][0, 5:].tolist() == [2, 2]
     assert inputs["labels"].tolist() == [[5, 8, 1], [6, 1, 2]]
+    # Only blanks separate words.
+    assert tokenizer("cat</s>dog")["input_ids"] == [0, 3, 1]
     del inputs["labels"]
     got = tokenizer.batch_decode(model.generate(**inputs, num_beams=1, max_new_tokens=9), skip_special_tokens=True)
     for row, expected in zip(ids, got, strict=True):
@@ -106,6 +108,7 @@ def test_a_file_of_the_tokenizers_library(tmp_path):
     ("text", "name", "match"),
     [
         ("<s>\n</s>\n", "v.txt", "v.txt has 2 tokens, but the embeddings .vocab_size. have 13 rows"),
+        ("\n".join("abcdefghijklmn"), "v.txt", "v.txt has 14 tokens, but the embeddings .vocab_size. have 13 rows"),
         ("<s>\n</s> 4\n", "v.txt", "v.txt, line 2: '</s> 4' is not one token"),
         ("<s>\n\n</s>\n", "v.txt", "v.txt, line 2: '' is not one token"),
         ("", "v.txt", "v.txt is empty"),

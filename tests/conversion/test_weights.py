@@ -77,8 +77,10 @@ class TestCompleteness:
                 "missing: .*encoder.layers.0.feed_forward",
             ),
             ("tgt_embed.0.lut.weight", {}, "one annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"),
+            # Of another shape, so that no renaming would help.
+            ("decoder.norm.a_2", {"decoder.extra": torch.zeros(9)}, "1 missing: .*; 1 unexpected: decoder.extra$"),
         ],
-        ids=["a layer", "all layers but one weight", "an embedding"],
+        ids=["a layer", "all layers but one weight", "an embedding", "one weight for another"],
     )
     def test_missing_parts(self, state, prefix, kept, message):
         state = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)} | kept

@@ -95,6 +95,11 @@ class TestTokenBudgetBatchSampler:
         lengths = [self.source[row] for batch in batches for row in batch]
         assert lengths == sorted(lengths)
 
+    def test_target_lengths_rise_and_fall_in_turn(self):
+        # So that neighbors are alike where the source length changes.
+        (batch,) = TokenBudgetBatchSampler([3, 3, 4, 4, 5, 5], [1, 9, 1, 9, 1, 9], 1000, shuffle=False)
+        assert batch == [0, 1, 3, 2, 4, 5]
+
     def test_batches_of_a_step_are_alike(self):
         batches = list(self.sampler(num_replicas=4))
         for start in range(0, len(batches), 4):

@@ -65,6 +65,8 @@ class TestEqualsTransformers:
             {"decoder_input_ids": torch.tensor([[1, 9, 8]] * 7)},
             {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(6)])},
             {"max_new_tokens": 1},
+            # A sentence goes on for what it could reach at the length limit, and reaches it.
+            {"early_stopping": "never", "num_beams": 2},
         ],
         ids=lambda options: next(iter(options)),
     )

@@ -115,6 +115,12 @@ class TestTokenizer:
         tokenizer = set_up(tmp_path / "model", **files, **options).tokenizer
         assert type(tokenizer.backend_tokenizer.model).__name__ == "Unigram"
 
+    def test_words_that_occur_once_are_left_out(self, tmp_path):
+        model_args, _, args = arguments(tmp_path, tokenizer_algorithm="whitespace", min_frequency=None)
+        pairs = datasets.Dataset.from_dict({"source": ["ant bee"], "target": ["ant"]})
+        words = setup.load_or_train_tokenizer(model_args, args, pairs).get_vocab()
+        assert "ant" in words and "bee" not in words
+
     def test_of_a_stream(self, tmp_path, files):
         options = {**files, "streaming": True, "max_steps": 4, "lowercase": True}
         tokenizer = set_up(tmp_path / "model", **options).tokenizer
@@ -176,6 +182,10 @@ class TestModel:
         [
             ({"config_overrides": "d_model=17"}, "`d_model` is 17"),
             ({"config_overrides": "vocab_size=5,decoder_vocab_size=5"}, "the vocab_size of the model is 5"),
+            (
+                {"config_overrides": f"{TINY},decoder_vocab_size=5", "separate_vocabularies": True},
+                "the decoder_vocab_size of the model is 5",
+            ),
             (
                 {"config_overrides": "pad_token_id=3"},
                 "the tokenizer has pad_token_id 0, but the model pad_token_id 3",

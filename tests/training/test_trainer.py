@@ -4,6 +4,7 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -272,6 +273,11 @@ class TestReproducibility:
             curves.append(losses(trainer))
         assert curves[0] == curves[1]
 
+    def test_persistent_workers_of_a_stream_without_workers(self, tmp_path):
+        stream, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
+        trainer = trainer_of(tmp_path, train=stream, max_steps=3, dataloader_persistent_workers=True)
+        assert next(iter(trainer.get_train_dataloader()))["labels"].numel()
+
 
 class TestFinished:
     @pytest.mark.parametrize(
@@ -294,6 +300,13 @@ class TestFinished:
         assert first.state.global_step == second.state.global_step
         assert losses(first) == losses(second)
         assert_same_weights(first.model, second.model)
+
+    def test_no_epoch_follows(self, tmp_path):
+        """Of a stream `Trainer` plans `sys.maxsize` epochs."""
+        trainer = trainer_of(tmp_path)
+        trainer.state.global_step = trainer.state.max_steps = 5
+        trainer._run_epoch()
+        assert trainer.control.should_training_stop
 
 
 class TestEvaluation:
@@ -320,6 +333,27 @@ class TestEvaluation:
         assert found == pytest.approx([found[3]] * 5, abs=1e-6) and predicted == pytest.approx(found, abs=1e-6)
         mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
         assert abs(mean_of_means - found[3]) > 1e-3, "pairs of equal losses would show nothing"
+
+    def test_the_labels_of_other_processes_do_not_count(self, tmp_path):
+        trainer = trainer_of(tmp_path)
+        batch = trainer.data_collator([id_pairs(1)[0]])
+        own, gathered = (
+            trainer.compute_loss(trainer.model.eval(), dict(batch), num_items_in_batch=count)
+            for count in (None, torch.tensor(1000))
+        )
+        assert own.item() == gathered.item()
+
+    @pytest.mark.parametrize(
+        ("remainder", "process", "counted"), [(0, 1, 4), (-1, 1, 4), (6, 0, 4), (6, 1, 2), (3, 0, 3), (3, 1, 0)]
+    )
+    def test_rows_that_fill_the_last_batch_do_not_count(self, tmp_path, monkeypatch, remainder, process, counted):
+        trainer = trainer_of(tmp_path)
+        monkeypatch.setattr(type(trainer.args), "world_size", 2)
+        monkeypatch.setattr(type(trainer.args), "process_index", process)
+        state = SimpleNamespace(end_of_dataloader=True, remainder=remainder)
+        monkeypatch.setattr(trainer.accelerator, "gradient_state", state)
+        masked = trainer._mask_duplicates(torch.ones(4, 3, dtype=torch.long))
+        assert masked.tolist() == [[1] * 3] * counted + [[-100] * 3] * (4 - counted)
 
     def test_the_loss_of_a_batch_without_labels(self, tmp_path):
         data = [*id_pairs(3), {"input_ids": [4, 2], "labels": [-100]}]

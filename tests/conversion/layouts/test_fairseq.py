@@ -71,6 +71,7 @@ def test_post_norm(tmp_path, how):
     given = LOST if how == "none" else {}
     conversion = convert_checkpoint(file, tmp_path / "ours", **given)
     assert conversion.layout.name == "fairseq"
+    assert not any("were not read" in note for note in conversion.notes)
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     converted.generation_config = original.generation_config
     assert_same_function(original, converted, 1, searches=SEARCHES if how == "args" else ())
