@@ -22,7 +22,6 @@ from itertools import tee
 from typing import Any
 
 from ..files import check_output_file, read_lines, replaceable
-from .line_output import Share, line_output
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
 
@@ -97,9 +96,10 @@ def run(arguments: Namespace) -> None:
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.translation import CHUNK_SIZE, translate_lines
+        from .line_output import Share, line_output
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
     to_a_file = replaceable(arguments.output)
-    _check_files(arguments, share, to_a_file)
+    _check_files(arguments, share.size, to_a_file)
     quiet_unless_terminal()
     if arguments.device or arguments.backend == "transformers":
         arguments.device = share.device(arguments.device)
@@ -132,14 +132,14 @@ def run(arguments: Namespace) -> None:
             output.write(source, line)
 
 
-def _check_files(arguments: Namespace, share: Share, to_a_file: bool) -> None:
+def _check_files(arguments: Namespace, processes: int, to_a_file: bool) -> None:
     """Refuse an input that only one process can read, and an output that cannot be taken up again."""
     if arguments.resume and not to_a_file:
         raise ValueError("--resume needs --output FILE: only there finished lines are kept")
-    if share.size > 1 and not to_a_file:
-        raise ValueError(f"{share.size} processes need --output FILE to put their lines together")
-    if share.size > 1 and "-" in arguments.input:
-        raise ValueError(f"standard input cannot be dealt out to {share.size} processes; name files with --input")
+    if processes > 1 and not to_a_file:
+        raise ValueError(f"{processes} processes need --output FILE to put their lines together")
+    if processes > 1 and "-" in arguments.input:
+        raise ValueError(f"standard input cannot be dealt out to {processes} processes; name files with --input")
 
 
 def _load(arguments: Namespace) -> tuple[Any, Any]:
