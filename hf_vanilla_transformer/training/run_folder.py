@@ -74,7 +74,7 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
     run, the first one holds it.
 
     Raises:
-        ValueError: Another program holds it, or the folder cannot be made.
+        ValueError: Another program holds it, or the folder cannot be made or written.
     """
     folder = Path(args.output_dir)
     make_folder(folder)
@@ -88,6 +88,10 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
         raise ValueError(
             f"another program is training in `output_dir` {folder}; wait until it ends, or choose another folder"
         ) from None
+    except OSError as error:
+        raise ValueError(
+            f"`output_dir` {folder} cannot be written ({error.strerror or error}); choose another folder"
+        ) from error
     try:
         yield
     finally:

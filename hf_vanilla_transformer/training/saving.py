@@ -44,8 +44,9 @@ class SavingTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._signals = DeferredSignals()
-        # Step of the last call of `_maybe_log_save_evaluate`.
+        # Steps of the last call of `_maybe_log_save_evaluate` and of the last checkpoint of this session.
         self._last_call_step: int | None = None
+        self._last_saved_step: int | None = None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
@@ -61,13 +62,16 @@ class SavingTrainer(Seq2SeqTrainer):
         self._clear_scratch(output_dir)
         if resume_from_checkpoint and self.args.should_save:
             self._finish_rotation(Path(output_dir), Path(resume_from_checkpoint))
-        self._last_call_step = None
+        self._last_call_step = self._last_saved_step = None
+        self._is_scheduled = True
         with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # Signals
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+    def _maybe_log_save_evaluate(
+        self, tr_loss: torch.Tensor, grad_norm: Any, model: torch.nn.Module, trial: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Log, evaluate and save; if a signal asks to stop, save in any case and stop.
 
         `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the
@@ -80,16 +84,21 @@ class SavingTrainer(Seq2SeqTrainer):
         )
         if is_first_call and is_last_step:
             postponed, control.should_save = control.should_save, False
-            super()._maybe_log_save_evaluate(*args, **kwargs)
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
             self.control.should_save = postponed
             return
         number = self._received_signal(is_last_step)
-        self._is_scheduled = control.should_save or not number
-        if not self._is_scheduled:
-            control.should_save = control.should_log = True
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        if number:
-            self._signals.deliver(number)
+        # The log in a checkpoint covers all of its steps.
+        control.should_log = control.should_log or bool(number)
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+        if not number:
+            return
+        # Only now: with `save_strategy="best"`, the evaluation decides whether this step is saved.
+        if self._last_saved_step != state.global_step:
+            self._is_scheduled = False
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        self._signals.deliver(number)
 
     def _received_signal(self, is_last_step: bool) -> int:
         """Number of a signal that asks this or another process to stop; 0: none."""
@@ -128,6 +137,7 @@ class SavingTrainer(Seq2SeqTrainer):
         finally:
             self._is_saving = False
             self._clear_scratch(run_dir)
+        self._last_saved_step = self.state.global_step
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))

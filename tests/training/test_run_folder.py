@@ -81,6 +81,11 @@ class TestRunLock:
             pass
         assert not list(Path(args.output_dir).iterdir())
 
+    def test_a_folder_that_cannot_be_written(self, args):
+        Path(args.output_dir, LOCK_FILE).mkdir(parents=True)
+        with pytest.raises(ValueError, match="`output_dir` .*run cannot be written"), run_lock(args):
+            pytest.fail("ran without the lock")
+
     def test_the_other_processes_of_a_run(self, args, monkeypatch):
         with run_lock(args):
             monkeypatch.setattr(type(args), "process_index", property(lambda self: 1))

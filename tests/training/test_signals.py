@@ -92,6 +92,17 @@ class TestInterruptedRun:
         assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
         assert not is_scheduled(tmp_path / "checkpoint-2")
 
+    # Step 4 is the last of the first epoch.
+    @pytest.mark.parametrize(("step", "best"), [(2, 0), (2, 2), (4, 2), (4, 4)])
+    def test_where_only_the_best_are_saved(self, tmp_path, monkeypatch, step, best):
+        """The evaluation, not the signal, decides whether a step is one that the run saves at."""
+        options = {"save_strategy": "best", "eval_steps": 2, "load_best_model_at_end": False}
+        trainer = make(tmp_path, "steps", **options)
+        monkeypatch.setattr(trainer, "_determine_best_metric", lambda **kwargs: trainer.state.global_step == best)
+        interrupt(trainer, step)
+        assert newest_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{step}")
+        assert kept(trainer) == ([f"checkpoint-{best}"] if best else [])
+
     def test_interrupted_again_and_again(self, tmp_path):
         """A checkpoint that no schedule asked for goes as soon as there is another."""
         interrupt(make(tmp_path, "steps"), 1)
