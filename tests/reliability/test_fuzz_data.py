@@ -50,7 +50,7 @@ def load_or_error(folder: Path, path: str, **options: Any) -> list[tuple[str, st
 
 
 def test_two_text_files(tmp_path, tried):
-    @settings(max_examples=cases(30, 3000))
+    @settings(max_examples=cases(30, 1500))
     @given(pairs_of(), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from(["", ".gz"]))
     def check(pairs, end, ends_in_newline, suffix):
         # A carriage return before the line feed would be part of the line end, an empty last line would be none.
@@ -64,11 +64,11 @@ def test_two_text_files(tmp_path, tried):
         assert load(tmp_path, train_source_file=paths[0], train_target_file=paths[1]) == pairs
 
     check()
-    tried("pairs of text files with any characters, ends of line, byte order mark, gzip", cases(30, 3000))
+    tried("pairs of text files with any characters, ends of line, byte order mark, gzip", cases(30, 1500))
 
 
 def test_tsv(tmp_path, tried):
-    @settings(max_examples=cases(30, 3000))
+    @settings(max_examples=cases(30, 1500))
     @given(pairs_of("\t\r"), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.integers(0, 2))
     def check(pairs, end, marked, swapped, blank_lines):
         header, sides = ("source", "target"), slice(None)
@@ -80,11 +80,11 @@ def test_tsv(tmp_path, tried):
         assert load(tmp_path, train_file=path) == pairs
 
     check()
-    tried("TSV files with a header in any order, blank lines, any characters", cases(30, 3000))
+    tried("TSV files with a header in any order, blank lines, any characters", cases(30, 1500))
 
 
 def test_csv(tmp_path, tried):
-    @settings(max_examples=cases(30, 3000))
+    @settings(max_examples=cases(30, 1500))
     @given(pairs_of(), st.sampled_from(["\n", "\r\n"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.data())
     def check(pairs, end, quoting, data):
         # Line ends inside a field belong to the sentence.
@@ -97,11 +97,11 @@ def test_csv(tmp_path, tried):
         assert load(tmp_path, train_file=write_file(tmp_path / "x.csv", file.getvalue().encode())) == pairs
 
     check()
-    tried("CSV files with any characters and ends of line inside quotes", cases(30, 3000))
+    tried("CSV files with any characters and ends of line inside quotes", cases(30, 1500))
 
 
 def test_json(tmp_path, tried):
-    @settings(max_examples=cases(30, 3000))
+    @settings(max_examples=cases(30, 1500))
     @given(pairs_of(), st.booleans(), st.booleans(), st.sampled_from([None, 1]), JSON_VALUES)
     def check(pairs, as_array, nested, indent, extra):
         names = ("en", "de") if nested else ("source", "target")
@@ -117,7 +117,7 @@ def test_json(tmp_path, tried):
         assert load(tmp_path, streaming=not as_array, train_file=path, **languages) == pairs
 
     check()
-    tried("JSON lines and arrays, flat and nested, with any characters", cases(30, 3000))
+    tried("JSON lines and arrays, flat and nested, with any characters", cases(30, 1500))
 
 
 PARQUET_TYPES = [
@@ -143,7 +143,7 @@ def parquet_column(data: st.DataObject, size: int) -> pa.Array:
 
 
 def test_parquet(tmp_path, tried):
-    @settings(max_examples=cases(30, 3000))
+    @settings(max_examples=cases(30, 1500))
     @given(pairs_of(), st.integers(1, 3), st.sampled_from(["good", "source", "target", "note"]), st.data())
     def check(pairs, row_group_size, faulty, data):
         columns: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_parquet(tmp_path, tried):
             assert [pair[kept] for pair in loaded] == [pair[kept] for pair in pairs]
 
     check()
-    tried("Parquet files with a column of any type, or of strings that are not UTF-8", cases(30, 3000))
+    tried("Parquet files with a column of any type, or of strings that are not UTF-8", cases(30, 1500))
 
 
 DAMAGED = {
@@ -207,7 +207,7 @@ def test_damaged_files(tmp_path, tried):
     pq.write_table(pa.table({"source": ["a", "c"], "target": ["b", "d"]}), buffer)
     originals = {**DAMAGED, "x.parquet": buffer.getvalue()}
 
-    @settings(max_examples=cases(60, 8000))
+    @settings(max_examples=cases(60, 4000))
     @given(st.sampled_from(sorted(originals)), st.booleans(), st.data())
     def check(name, zipped, data):
         content = damage(originals[name], data)
@@ -228,7 +228,7 @@ def test_damaged_files(tmp_path, tried):
                 )
 
     check()
-    tried("files of parallel text with damaged bytes", cases(60, 8000))
+    tried("files of parallel text with damaged bytes", cases(60, 4000))
 
 
 def test_damaged_gzip(tmp_path, tried):
@@ -236,7 +236,7 @@ def test_damaged_gzip(tmp_path, tried):
     content = gzip.compress("".join(["source\ttarget\n", *lines]).encode(), mtime=0)
     pairs = [tuple(line.rstrip("\n").split("\t")) for line in lines]
 
-    @settings(max_examples=cases(30, 2000))
+    @settings(max_examples=cases(30, 1000))
     @given(st.integers(0, len(content) - 1), st.integers(0, 255), st.booleans())
     def check(position, byte, truncated):
         damaged = content[:position] + (b"" if truncated else bytes([byte]) + content[position + 1 :])
@@ -244,12 +244,12 @@ def test_damaged_gzip(tmp_path, tried):
         assert load_or_error(tmp_path, str(tmp_path / "x.tsv.gz")) in (None, pairs)
 
     check()
-    tried("gzip files truncated or changed at any byte", cases(30, 2000))
+    tried("gzip files truncated or changed at any byte", cases(30, 1000))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_held_out_splits(tmp_path, tried, streaming):
-    @settings(max_examples=cases(8, 150))
+    @settings(max_examples=cases(8, 100))
     @given(
         st.lists(st.tuples(texts("\t\r", 2), st.sampled_from("xyz")), min_size=4, max_size=40),
         st.sampled_from([0.1, 0.3, 0.5, 1, 2]),
@@ -278,7 +278,7 @@ def test_held_out_splits(tmp_path, tried, streaming):
         assert sum(map(len, sources)) == len(set.union(*sources))
 
     check()
-    tried("splits held out: every pair in one, no source sentence in two", cases(8, 150))
+    tried("splits held out: every pair in one, no source sentence in two", cases(8, 100))
 
 
 def test_length_filters(tmp_path, tried):
@@ -297,7 +297,7 @@ def test_length_filters(tmp_path, tried):
             return None
         return tuple(min(length, limit or length) for length in lengths)
 
-    @settings(max_examples=cases(10, 150))
+    @settings(max_examples=cases(10, 100))
     @given(
         st.lists(st.tuples(side, side), min_size=1, max_size=20),
         st.sampled_from([None, 2, 5]),
@@ -321,7 +321,7 @@ def test_length_filters(tmp_path, tried):
             assert lengths == expected and (counts.read, counts.kept) == (len(pairs), len(expected))
 
     check()
-    tried("length filters, of streams too", cases(10, 150))
+    tried("length filters, of streams too", cases(10, 100))
 
 
 def test_long_lines_and_many_columns_take_no_more_than_linear_time(tmp_path, tried):
