@@ -71,14 +71,21 @@ def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
     Raises:
         ValueError: The index cannot be used, or a shard is missing; ends in `remedy`.
     """
+    weight_map = check_shard_index(index, remedy)
+    for name in sorted(set(weight_map.values())):
+        if not (index.parent / name).is_file():
+            raise ValueError(f"{index.parent} holds no {name}, which {index.name} names; {remedy}")
+    return weight_map
+
+
+def check_shard_index(index: Path, remedy: str) -> dict[str, str]:
+    """Read an index as `read_shard_index` does, but let shards be missing, as of a format that is not used."""
     weight_map = read_json_object(index, remedy).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f"{index} names no file for each weight (weight_map); {remedy}")
     for name in sorted(set(weight_map.values())):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError(f"{index} names {name}, which is outside of its folder; {remedy}")
-        if not (index.parent / name).is_file():
-            raise ValueError(f"{index.parent} holds no {name}, which {index.name} names; {remedy}")
     return weight_map
 
 
@@ -193,6 +200,7 @@ def _tensors(content: Any) -> Iterator[Tensor]:
 __all__ = [
     "check_finite_file",
     "check_safetensors",
+    "check_shard_index",
     "is_finite",
     "load_pickle",
     "read_shard_index",

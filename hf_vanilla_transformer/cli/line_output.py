@@ -6,7 +6,6 @@ the settings, and then a digest of each finished line and its source: what is re
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -130,7 +129,7 @@ def line_output(
                 raise advised from error
             raise
         if share.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+            part.delete_all()
 
 
 class _Part:
@@ -154,7 +153,7 @@ class _Part:
         for path in self.folder.glob(f"*-of-*{LINES}"):
             size = path.name.removesuffix(LINES).rpartition("-of-")[2]
             if size != str(self.share.size):
-                self._refuse(f"was begun by {size} processes, not {self.share.size}; start as many")
+                self._refuse(f"was begun with WORLD_SIZE={size}, not {self.share.size}; start as many processes")
         count = self.num_finished()
         if not count:
             self.lines.write_bytes(b"")
@@ -167,7 +166,10 @@ class _Part:
     def _resume(self, settings: Mapping[str, Any], sources: Iterator[str], count: int) -> None:
         """Check the first lines, and cut off what follows them."""
         with self.lines.open("r+b") as lines, self.journal.open("r+b") as journal:
-            begun = json.loads(journal.readline())
+            try:
+                begun = dict(json.loads(journal.readline()))
+            except (ValueError, TypeError):
+                self._refuse(f"holds a damaged {self.journal.name}; restore it")
             for name, value in settings.items():
                 if begun.get(name) != value:
                     self._refuse(f"was begun {_described(name, begun.get(name))}; repeat that command with --resume")
@@ -201,7 +203,15 @@ class _Part:
             self._refuse(f"holds {count} lines for {self.share.num_lines} of the input, which has changed; restore it")
         return merged
 
+    def delete_all(self) -> None:
+        """Delete the files of all processes; a folder of this name may hold others."""
+        with suppress(OSError):
+            for path in self.folder.glob("[0-9]*-of-[0-9]*.*"):
+                path.unlink()
+            self.folder.rmdir()
+
     def delete(self) -> None:
+        """Delete the files of this process."""
         for path in (self.lines, self.journal):
             path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -218,7 +228,8 @@ def _digest(source: str, line: bytes) -> bytes:
 def _described(setting: str, value: Any) -> str:
     if setting == "model":
         return "with another model"
-    return f"with --{setting} {value}" if value else f"without --{setting}"
+    # A length penalty of 0 is a value.
+    return f"without --{setting}" if value is None or value is False else f"with --{setting} {value}"
 
 
 @contextmanager

@@ -31,13 +31,14 @@ from ..errors import as_value_errors, one_line, shorten
 from ..files import check_json_size, check_links, read_json_object
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
-from ..weight_files import is_finite, read_shard_index
+from ..weight_files import check_shard_index, is_finite
 from .generation_settings import check_generation_settings
 from .sizes import SAVE_AGAIN, check_sizes, read_config
 
 logger = logging.get_logger(__name__)
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 # Weights that a message names before it counts the rest.
 MAX_NAMED_WEIGHTS = 3
@@ -80,18 +81,19 @@ def load_model(
     """
     with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
         folder = _resolve(name)
-        for index in Path(folder).glob("*.index*.json"):
+        base = _base(Path(folder))
+        for index in base.glob("*.index*.json"):
             # `from_pretrained` would follow the names in it anywhere.
-            read_shard_index(index, SAVE_AGAIN)
-        _check_not_exported(Path(folder))
-        if Path(folder).is_dir():
-            check_sizes(Path(folder), auto_class, new_weights, trust_remote_code, options)
-        settings_file = Path(folder, GENERATION_CONFIG_NAME)
+            check_shard_index(index, SAVE_AGAIN)
+        _check_not_exported(base)
+        if base.is_dir():
+            check_sizes(base, auto_class, new_weights, trust_remote_code, options)
+        settings_file = base / GENERATION_CONFIG_NAME
         if settings_file.is_file():
             # `from_pretrained` silently ignores generation settings that it cannot read.
             read_json_object(settings_file, SAVE_AGAIN)
             with as_value_errors(f"{settings_file}: "):
-                GenerationConfig.from_pretrained(folder)
+                GenerationConfig.from_pretrained(base)
         model, info = auto_class.from_pretrained(
             folder,
             output_loading_info=True,
@@ -103,9 +105,16 @@ def load_model(
     check_finite(model, f"model {name}")
     if model.can_generate():
         own_size = model.config.decoder_vocab_size if model.config.model_type == MODEL_TYPE else None
-        where = settings_file if settings_file.is_file() else Path(folder, CONFIG_NAME)
+        where = settings_file if settings_file.is_file() else base / CONFIG_NAME
         check_generation_settings(model.generation_config, where, own_size)
     return model
+
+
+def _base(folder: Path) -> Path:
+    """Return the folder of a model, or of the model that a PEFT adapter in it was trained on."""
+    file = folder / ADAPTER_CONFIG
+    name = read_json_object(file, SAVE_AGAIN).get("base_model_name_or_path") if file.is_file() else None
+    return Path(name) if isinstance(name, str) else folder
 
 
 def _check_loading_info(
@@ -182,7 +191,8 @@ def _check_usable(tokenizer: PreTrainedTokenizerBase) -> None:
         raise ValueError(
             f"`model_max_length` is {shorten(repr(tokenizer.model_max_length), 100)}; it must be a number"
         )
-    ids = tokenizer("a")["input_ids"]
+    # Without an unknown token, a vocabulary need not have any given text.
+    ids = tokenizer("a" if tokenizer.unk_token else "")["input_ids"]
     tokenizer.batch_decode([ids], skip_special_tokens=True)
 
 

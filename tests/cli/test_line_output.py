@@ -110,6 +110,29 @@ def test_what_follows_the_last_whole_chunk_is_done_again(command, expected, refu
     assert Path("out").read_bytes() == expected
 
 
+def test_files_of_others_are_kept(command, expected, refusal):
+    Path("out.partial").mkdir()
+    Path("out.partial", "notes").touch()
+    write_input(LINES)
+    main(command)
+    assert Path("out").read_bytes() == expected and [path.name for path in Path("out.partial").iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("settings", [b"\0\0", b"[1]"])
+def test_a_damaged_journal(command, refusal, settings):
+    refusal(*command)
+    journal = Path("out.partial", "1-of-1.journal")
+    journal.write_bytes(settings + b"\n" + journal.read_bytes().split(b"\n", 1)[1])
+    assert "out.partial holds a damaged 1-of-1.journal; restore it, or delete that folder" in refusal(
+        *command, "--resume"
+    )
+
+
+def test_a_length_penalty_of_zero_is_named(command, refusal):
+    refusal(*command, "--length_penalty", "0")
+    assert "was begun with --length_penalty 0.0; repeat that command" in refusal(*command, "--resume")
+
+
 @pytest.mark.parametrize("ending", ["lines", "journal"])
 def test_files_that_were_cut(command, expected, refusal, ending, capsys):
     """As after a loss of power: the shorter of the two counts."""
@@ -183,7 +206,7 @@ def test_what_cannot_be_resumed_or_shared(command, refusal, monkeypatch, expecte
     monkeypatch.delenv("WORLD_SIZE")
     refusal(*command)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "out.partial was begun by 1 processes, not 2; start as many" in refusal(*command, "--resume")
+    assert "out.partial was begun with WORLD_SIZE=1, not 2; start as many processes" in refusal(*command, "--resume")
 
 
 def test_lines_are_finished_once_they_are_written(tmp_path, monkeypatch):

@@ -4,12 +4,22 @@ import io
 import json
 import sys
 
+import peft
 import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
@@ -225,6 +235,38 @@ def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
         with pytest.raises(ValueError, match=f"^tokenizer {tmp_path} cannot be loaded: .") as caught:
             load_tokenizer(tmp_path)
         assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_without_an_unknown_token(tmp_path):
+    tokenizer = Tokenizer(WordLevel({"</s>": 0, "1": 1, "2": 2}))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path)("2 1")["input_ids"] == [2, 1]
+
+
+def test_an_index_of_shards_that_were_not_fetched(tmp_path):
+    """As where the weights are fetched in one of the two formats."""
+    save(tmp_path)
+    index = {"metadata": {}, "weight_map": {WEIGHT: "pytorch_model-00001-of-00002.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    load_model(tmp_path)
+
+
+# PEFT asks models by a name that transformers has given a new one.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_an_adapter(tmp_path):
+    """It is loaded with its base, whose folder is the one to check."""
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    save(base)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    peft.get_peft_model(load_model(base), config).save_pretrained(folder)
+    assert any("lora_A" in name for name, _ in load_model(folder).named_parameters())
+    damage(base, with_value(float("nan")))
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        load_model(folder)
+    (base / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{base}/config.json cannot be read"):
+        load_model(folder)
 
 
 def test_a_folder_without_a_configuration(tmp_path):

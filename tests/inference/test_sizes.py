@@ -5,8 +5,10 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer.inference.loading import load_config, load_model
+from hf_vanilla_transformer.inference.sizes import check_sizes
 from hf_vanilla_transformer.model.positions_vanilla_transformer import MAX_CACHED
 from tiny import tiny_model
 from translators import save_translator
@@ -78,6 +80,17 @@ def test_weights_of_earlier_releases_in_a_pickle(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="pytorch_model.bin is "):
         load_model(tmp_path)
+
+
+def test_packed_weights_of_a_quantized_model(tmp_path):
+    """As of bitsandbytes in 4 bits, which needs a GPU to load: the shapes are no fault."""
+    save_translator("shared", tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    weights["model.encoder.layers.0.fc1.weight"] = torch.zeros(256, 1, dtype=torch.uint8)
+    save_file(weights, file, metadata={"format": "pt"})
+    change(tmp_path, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    check_sizes(tmp_path, AutoModelForSeq2SeqLM, (), False, {})
 
 
 def test_number_of_labels_of_a_new_configuration():
