@@ -5,6 +5,7 @@ import multiprocessing
 import resource
 import string
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from multiprocessing.connection import Connection
 from random import Random
 from typing import Any
@@ -77,7 +78,7 @@ def _damage_value(random: Random, content: Any, values: tuple[Any, ...]) -> None
     elif kind == 5 and isinstance(holder[key], str):
         holder[key] += random.choice((*string.punctuation, " ", "\n"))
     else:
-        holder[key] = random.choice(values)
+        holder[key] = deepcopy(random.choice(values))
 
 
 def _holders(content: Any) -> Iterator[Any]:
