@@ -21,6 +21,8 @@ WEIGHTS = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.b
 
 # Times that a file may hold the same numbers under several names, such as tied weights.
 MAX_REPETITION = 8
+# Characters; the file systems in use allow no more.
+MAX_FILE_NAME = 255
 FETCH_OR_SAVE = "fetch or save it again"
 
 
@@ -73,14 +75,17 @@ def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
     """
     weight_map = check_shard_index(index, remedy)
     for name in sorted(set(weight_map.values())):
-        if not (index.parent / name).is_file():
-            raise ValueError(f"{index.parent} holds no {name}, which {index.name} names; {remedy}")
+        if len(name) > MAX_FILE_NAME or not (index.parent / name).is_file():
+            raise ValueError(f"{index.parent} holds no {shorten(name, 100)}, which {index.name} names; {remedy}")
     return weight_map
 
 
 def check_shard_index(index: Path, remedy: str) -> dict[str, str]:
     """Read an index as `read_shard_index` does, but let shards be missing, as of a format that is not used."""
-    weight_map = read_json_object(index, remedy).get("weight_map")
+    content = read_json_object(index, remedy)
+    weight_map = content.get("weight_map")
+    if not isinstance(content.get("metadata", {}), dict):
+        raise ValueError(f"{index}: its metadata are no JSON object; {remedy}")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f"{index} names no file for each weight (weight_map); {remedy}")
     for name in sorted(set(weight_map.values())):
