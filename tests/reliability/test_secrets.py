@@ -73,6 +73,8 @@ def test_training_that_pushes_writes_no_secret(hub, run, tmp_path, tried):
         "push_to_hub": True,
         "hub_model_id": "tester/model",
         "hub_strategy": "all_checkpoints",
+        # Also while the push of an earlier checkpoint is under way.
+        "hub_always_push": True,
         "use_cpu": True,
     }
     settings = write(tmp_path / "run.yaml", json.dumps(options))
