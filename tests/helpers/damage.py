@@ -4,11 +4,16 @@ import json
 import multiprocessing
 import resource
 import string
+import tempfile
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
 from typing import Any
+
+import torch
+import transformers
 
 # Longer than any message may be, with room for the name of a folder.
 LONGEST_MESSAGE = 1200
@@ -157,6 +162,20 @@ def _send_all(sender: Connection, worker: Callable[..., Iterator[str]], argument
     for line in worker(*arguments):
         sender.send(line)
     sender.close()
+
+
+def try_kinds(damaged: Callable[[str, Path], Any], numbers: range, kinds: tuple[str, ...]) -> Iterator[str]:
+    """Yield the outcome of each case of each kind, in a folder of its own and bounded memory."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            case = damaged(kind, Path(folder))
+            limit_memory()
+            for number in numbers:
+                yield case.try_case(number)
 
 
 def limit_memory() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +9,11 @@ from random import Random
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 
 import conversions
 import transformers_models
-from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, limit_memory
+from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
 
@@ -156,13 +154,4 @@ class DamagedCheckpoint:
 
 def try_checkpoints(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
     """Yield the outcome of each damaged checkpoint, so many of each kind."""
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    for kind in kinds:
-        with tempfile.TemporaryDirectory(dir=root) as folder:
-            damaged = DamagedCheckpoint(kind, Path(folder))
-            limit_memory()
-            for number in numbers:
-                yield damaged.try_case(number)
+    yield from try_kinds(DamagedCheckpoint, numbers, kinds)

@@ -11,11 +11,10 @@ from random import Random
 from typing import Any
 
 import torch
-import transformers
 from safetensors.torch import load
 from transformers import GenerationConfig
 
-from damage import LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, limit_memory
+from damage import LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
 from translators import build
@@ -143,13 +142,4 @@ class DamagedFolder:
 
 def try_models(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
     """Yield the outcome of each damaged folder, so many of each kind."""
-    torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    root = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    for kind in kinds:
-        with tempfile.TemporaryDirectory(dir=root) as folder:
-            damaged = DamagedFolder(kind, Path(folder))
-            limit_memory()
-            for number in numbers:
-                yield damaged.try_case(number)
+    yield from try_kinds(DamagedFolder, numbers, kinds)
