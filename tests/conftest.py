@@ -2,12 +2,10 @@
 
 import atexit
 import gc
-import importlib.util
 import os
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +34,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest  # noqa: E402 - must follow the environment above
 import torch  # noqa: E402 - must follow the environment above
 
+from modules import import_file
 from paths import SCRIPTS, SHARED
 
 # A job in the background of a shell ignores Ctrl-C, and so would the programs that tests start.
@@ -99,14 +98,7 @@ def load_script() -> Callable[[str], ModuleType]:
     """Import a program of scripts/ by its name, to call its functions in this process."""
 
     def load(name: str) -> ModuleType:
-        path = SCRIPTS / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(f"{name}_script", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        # Where dataclasses look for the types that fields name.
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        return module
+        return import_file(SCRIPTS / f"{name}.py", f"{name}_script")
 
     return load
 

@@ -1,10 +1,10 @@
 """Which changes of the library `make mutation` leaves out, and which tests a mutant meets."""
 
 import ast
-import importlib.util
 
 import pytest
 
+from modules import import_file
 from paths import ROOT
 
 SOURCE = """\
@@ -24,10 +24,7 @@ def f(x: int | None = 1) -> int | None:
 
 @pytest.fixture(scope="module")
 def mutation():
-    spec = importlib.util.spec_from_file_location("mutation", ROOT / "tests" / "reliability" / "mutation.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(ROOT / "tests" / "reliability" / "mutation.py", "mutation")
 
 
 def test_annotations_and_words_for_a_person_are_left_out(mutation):

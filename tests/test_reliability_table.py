@@ -1,9 +1,8 @@
 """The table of docs/reliability.md is written from what the reliability tests record."""
 
-import importlib.util
-
 import pytest
 
+from modules import import_file
 from paths import ROOT
 
 DOCUMENT = "# Title\n\n<!-- table of make test-reliability -->\nold\n<!-- end of the table -->\nend\n"
@@ -11,10 +10,7 @@ DOCUMENT = "# Title\n\n<!-- table of make test-reliability -->\nold\n<!-- end of
 
 @pytest.fixture(scope="module")
 def table():
-    spec = importlib.util.spec_from_file_location("reliability_table", ROOT / "tests" / "reliability" / "table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file(ROOT / "tests" / "reliability" / "table.py", "reliability_table")
 
 
 def report(tmp_path, fault=""):
