@@ -10,6 +10,8 @@ from ..errors import shorten
 # Beams, samples and lengths beyond are no search, but a loop without end or memory.
 MAX_BEAMS = 10_000
 MAX_COUNT = 2**31 - 1
+# An integer power of a length must fit in 64 bits.
+MAX_LENGTH_PENALTY = 5
 
 _BEAMS = ("num_beams", "num_return_sequences", "num_beam_groups")
 _COUNTS = (
@@ -19,7 +21,7 @@ _COUNTS = (
 )  # fmt: skip  # a table, not an expression
 _NUMBERS = (
     "temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
-    "encoder_repetition_penalty", "length_penalty", "diversity_penalty", "penalty_alpha", "max_time", "guidance_scale",
+    "encoder_repetition_penalty", "diversity_penalty", "penalty_alpha", "max_time", "guidance_scale",
     "assistant_confidence_threshold",
 )  # fmt: skip  # as above
 _SWITCHES = (
@@ -28,16 +30,19 @@ _SWITCHES = (
     "low_memory", "is_assistant",
 )  # fmt: skip  # as above
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
-_IDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+_ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
+_IDS = ("suppress_tokens", "begin_suppress_tokens")
 _WORDS = ("bad_words_ids", "force_words_ids")
+# Ids that a search looks up in a table; it only compares the others with tokens.
+_LOOKED_UP = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", *_WORDS)
 
 
 def _is_count(value: Any, largest: int = MAX_COUNT) -> bool:
     return type(value) is int and 0 <= value <= largest
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= MAX_COUNT
+def _is_number(value: Any, largest: int = MAX_COUNT) -> bool:
+    return type(value) in (int, float) and abs(value) <= largest
 
 
 def _is_id(value: Any) -> bool:
@@ -49,6 +54,10 @@ def _is_ids(value: Any) -> bool:
     return _is_id(value) or (isinstance(value, list) and all(map(_is_id, value)))
 
 
+def _is_ends(value: Any) -> bool:
+    return value != [] and _is_ids(value)
+
+
 def _is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(word, list) and word and _is_ids(word) for word in value)
 
@@ -58,33 +67,42 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_BEAMS, lambda value: _is_count(value, MAX_BEAMS) and value > 0, f"an integer from 1 to {MAX_BEAMS:,}"),
     (_COUNTS, _is_count, f"an integer from 0 to {MAX_COUNT:,}"),
     (_NUMBERS, _is_number, f"a number of at most {MAX_COUNT:,}"),
+    (
+        ("length_penalty",),
+        lambda value: _is_number(value, MAX_LENGTH_PENALTY),
+        f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
+    ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
     (_ID, _is_id, "the id of a token"),
+    (_ENDS, _is_ends, "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),
     (_WORDS, _is_words, "a list of lists of ids"),
     (("early_stopping",), lambda value: value in (True, False, "never"), 'true, false or "never"'),
 )
 
 
-def check_generation_settings(settings: GenerationConfig, where: object, vocab_size: int | None = None) -> None:
+def check_generation_settings(
+    settings: GenerationConfig, where: object, vocab_size: int | None = None, every_id: bool = True
+) -> None:
     """Raise a ValueError for a setting of `generate()` whose value no search can use.
 
     Args:
         settings: The settings.
         where: The file that they come from.
-        vocab_size: Number of target tokens, where every id must be one of them.
+        vocab_size: Number of target tokens, if ids are to be compared with it.
+        every_id: Whether to compare every id, or only those that a search looks up in a table.
     """
     for names, is_usable, wanted in RULES:
         for name in names:
             value = getattr(settings, name, None)
             if value is not None and not is_usable(value):
                 raise ValueError(f"{where}: `{name}` is {shorten(repr(value), 100)}; it must be {wanted}")
-    for name in (*_ID, *_IDS, *_WORDS):
-        ids = _flat_ids(getattr(settings, name, None))
-        if vocab_size is not None and not all(0 <= token_id < vocab_size for token_id in ids):
+    for name in (*_ID, *_ENDS, *_IDS, *_WORDS) if every_id else _LOOKED_UP:
+        value = getattr(settings, name, None)
+        if vocab_size is not None and not all(0 <= token_id < vocab_size for token_id in _flat_ids(value)):
             raise ValueError(
-                f"{where}: `{name}` is {shorten(repr(getattr(settings, name)), 100)}, but ids go from 0 to "
-                f"{vocab_size - 1}; save it again"
+                f"{where}: `{name}` is {shorten(repr(value), 100)}, but ids go from 0 to {vocab_size - 1}; "
+                "save it again"
             )
 
 

@@ -104,9 +104,14 @@ def load_model(
     _check_loading_info(f"model {name}", model, info, new_weights)
     check_finite(model, f"model {name}")
     if model.can_generate():
-        own_size = model.config.decoder_vocab_size if model.config.model_type == MODEL_TYPE else None
+        head = model.get_output_embeddings()
         where = settings_file if settings_file.is_file() else base / CONFIG_NAME
-        check_generation_settings(model.generation_config, where, own_size)
+        check_generation_settings(
+            model.generation_config,
+            where,
+            None if head is None else head.weight.shape[0],
+            every_id=model.config.model_type == MODEL_TYPE,
+        )
     return model
 
 
@@ -173,9 +178,11 @@ def load_tokenizer(
         # A panic of the tokenizers library is no Exception.
         except BaseException as error:
             _check_tokenizer_files(Path(folder))
-            if not needs_trust(error) and (settings := Path(folder, TOKENIZER_CONFIG)).is_file():
-                raise ValueError(f"{settings} does not fit the files beside it: {one_line(error)}") from error
-            raise
+            if needs_trust(error) or not Path(folder).is_dir():
+                raise
+            settings = Path(folder, TOKENIZER_CONFIG)
+            fault = "does not fit the files beside it" if settings.is_file() else "is missing"
+            raise ValueError(f"{settings} {fault}: {one_line(error)}") from error
         # Some families get an empty vocabulary if their files are missing.
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("its files are missing; save or fetch it again")

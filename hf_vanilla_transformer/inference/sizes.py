@@ -20,6 +20,9 @@ SAVE_AGAIN = "save or fetch it again"
 
 # Fields that count layers, in the configurations of all families: encoder_layers, num_hidden_layers, n_layer.
 LAYER_FIELD = re.compile(r"(\w+_)?layers?")
+DROPOUT_FIELD = re.compile(r"\w*(dropout|layerdrop)(_rate|_prob)?")
+DEVIATION_FIELDS = ("init_std", "initializer_range", "initializer_factor")
+MAX_DEVIATION = 1000
 # Weights that a configuration may describe for each stored number: tied ones, or packed by quantization.
 MAX_RATIO = 16
 # Numbers in tables that a model computes, such as sinusoids.
@@ -45,12 +48,12 @@ def check_sizes(
     Raises:
         ValueError: A file is damaged, or the configuration describes another model; names file and field or weight.
     """
-    settings = read_config(folder)
+    settings, file = read_config(folder), folder / CONFIG_NAME
+    _check_numbers(settings, file)
     shapes = stored_shapes(folder, SAVE_AGAIN)
     if shapes is None:
         # `from_pretrained` knows other names of weight files, and says if there is none.
         return
-    file = folder / CONFIG_NAME
     for name, value in _integers(settings):
         if LAYER_FIELD.fullmatch(name) and value > len(shapes):
             raise ValueError(f"{file}: `{name}` is {value}, but its weights are {len(shapes)} tensors; {SAVE_AGAIN}")
@@ -80,6 +83,17 @@ def check_num_labels(settings: Mapping[str, Any], file: Path) -> None:
     for name, value in _integers(settings):
         if name == "num_labels" and value > MAX_LABELS:
             raise ValueError(f"{file}: `{name}` is {value}; it must be at most {MAX_LABELS:,}")
+
+
+def _check_numbers(settings: Mapping[str, Any], file: Path) -> None:
+    """Raise a ValueError for a dropout or a standard deviation that torch refuses only once it is used."""
+    for name, value in settings.items():
+        if type(value) not in (int, float):
+            continue
+        if DROPOUT_FIELD.fullmatch(name) and not 0 <= value <= 1:
+            raise ValueError(f"{file}: `{name}` is {value}; it must be between 0 and 1")
+        if name in DEVIATION_FIELDS and not 0 <= value <= MAX_DEVIATION:
+            raise ValueError(f"{file}: `{name}` is {value}; it must be between 0 and {MAX_DEVIATION}")
 
 
 def _integers(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -310,6 +310,7 @@ class BatchTranslator:
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
+        self._check_ids(int(input_ids.max()))
         lengths = torch.tensor([len(row) for row in ids])
         search: dict[str, Any] = NO_BEAM_SEARCH if self.num_beams == 1 else {}
         if isinstance(self.model, GenerationMixin):
@@ -328,6 +329,14 @@ class BatchTranslator:
         if not self.with_scores:
             return output.sequences, [None] * len(output.sequences)
         return output.sequences, checked_scores(self._scores(output))
+
+    def _check_ids(self, largest: int) -> None:
+        embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None
+        if embeddings is not None and largest >= (size := len(embeddings.weight)):
+            raise ValueError(
+                f"`tokenizer` gives the id {largest}, but `model` has {size} source tokens; use the tokenizer that "
+                "the model was trained with"
+            )
 
     def _scores(self, output: Any) -> list[float]:
         """Return what beam search ranks by, also where there are no beams."""

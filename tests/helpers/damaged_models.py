@@ -133,7 +133,7 @@ class DamagedFolder:
         """Return what is wrong with a message: it names a damaged file, a weight or a setting, on one short line."""
         if "\n" in message or len(message) > LONGEST_MESSAGE:
             return f"a message of {len(message)} characters: {message[:300]}"
-        places = r"`\w+`|\w+\.(weight|bias|json|safetensors)"
+        places = r"`\w+`|\w+\.(weight|bias|json|safetensors)|numbers in \w+|has no place for"
         # Weights of 1e38 are finite; what they compute is not.
         if any(name in message for name in names) or re.search(f"{places}|activations overflow", message):
             return None

@@ -12,10 +12,10 @@ from translators import save_translator
 UNUSABLE = {
     "num_beams": (0, -1, 10**9, 2.0, "4", True),
     "max_length": (-1, "20", 10**20),
-    "length_penalty": ("1", True, float("nan"), float("inf"), 10**20),
+    "length_penalty": ("1", True, float("nan"), float("inf"), 10**20, 6, -5.5),
     "do_sample": (0, "no", None.__class__),
     "pad_token_id": ("<pad>", 1.0, -2, [0]),
-    "eos_token_id": ([None], {"a": 1}, [2, "3"]),
+    "eos_token_id": ([None], {"a": 1}, [2, "3"], []),
     "bad_words_ids": ([5], [[]], "x", [["a"]]),
     "early_stopping": ("always", 2),
 }
@@ -57,9 +57,15 @@ def test_ids_beyond_the_vocabulary():
             check_generation_settings(GenerationConfig(**{name: value}), "here", vocab_size=40)
 
 
-def test_a_model_with_such_a_setting_is_not_loaded(tmp_path):
-    save_translator("shared", tmp_path)
+@pytest.mark.parametrize("kind", ["shared", "marian"])
+def test_a_model_with_such_a_setting_is_not_loaded(tmp_path, kind):
+    save_translator(kind, tmp_path)
     file = tmp_path / "generation_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "decoder_start_token_id": 1001}))
     with pytest.raises(ValueError, match=f"^{file}: `decoder_start_token_id` is 1001, but ids go from 0 to"):
         load_model(tmp_path)
+
+
+def test_other_families_may_have_ids_that_no_search_looks_up(tmp_path):
+    save_translator("marian", tmp_path, bos_token_id=1001, suppress_tokens=[-1])
+    assert load_model(tmp_path).generation_config.bos_token_id == 1001

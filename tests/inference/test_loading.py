@@ -237,6 +237,13 @@ def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_a_tokenizer_without_its_settings(tmp_path):
+    save(tmp_path, "marian")
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(ValueError, match="tokenizer_config.json is missing: "):
+        load_tokenizer(tmp_path)
+
+
 def test_a_tokenizer_without_an_unknown_token(tmp_path):
     tokenizer = Tokenizer(WordLevel({"</s>": 0, "1": 1, "2": 2}))
     tokenizer.pre_tokenizer = WhitespaceSplit()

@@ -39,6 +39,14 @@ def test_labels(folder, use):
         use(folder)
 
 
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "init_std"])
+@pytest.mark.parametrize("value", [-0.5, 10**9, float("nan")])
+def test_numbers_that_torch_refuses_only_when_used(folder, name, value):
+    change(folder, **{name: value})
+    with pytest.raises(ValueError, match=f"config.json: .*`?{name}"):
+        load_model(folder)
+
+
 @pytest.mark.parametrize("name", ["vocab_size", "d_model", "encoder_ffn_dim"])
 def test_widths(folder, name):
     change(folder, **{name: 2**30, "decoder_vocab_size": None})

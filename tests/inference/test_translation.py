@@ -318,6 +318,13 @@ def test_scores_of_nan_are_refused(kind, num_beams, with_scores):
         translate(model, tokenizer, ["a cat"], **options)
 
 
+@pytest.mark.parametrize("kind", ["shared", "marian"])
+def test_a_tokenizer_of_another_model(kind):
+    model, tokenizer = build(kind, vocab_size=20, decoder_vocab_size=20, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"^`tokenizer` gives the id \d+, but `model` has 20 source tokens; use the"):
+        translate(model, tokenizer, ["the small cat sleeps"])
+
+
 def test_a_device_that_is_not_there(tmp_path):
     save_translator("shared", tmp_path)
     with pytest.raises(ValueError, match="`device` warp cannot be used"):

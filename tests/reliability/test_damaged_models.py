@@ -11,7 +11,7 @@ from reliability import cases
 
 
 def test_damaged_folders(tried):
-    count = cases(30, 5000)
+    count = cases(30, 2500)
     outcomes = try_in_child(try_models, range(count))
     assert [outcome for outcome in outcomes if outcome.startswith("fault")] == []
     assert len(outcomes) == count * len(KINDS) and {*outcomes} == {"right", "refused"}
