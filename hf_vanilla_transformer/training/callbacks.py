@@ -3,14 +3,14 @@
 import math
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
-from .checkpoints import weights_fault
+from .checkpoints import best_checkpoint, weights_fault
 
 logger = logging.get_logger(__name__)
 
@@ -37,10 +37,9 @@ class BestCheckpointLocation(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Correct the path, or forget a damaged checkpoint, which `Trainer` would notice only at the end."""
-        if not state.best_global_step:
-            return
-        best = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
-        if not weights_fault(best):
+        # `Trainer` forgets a path that does not exist. The best step says less: it may be one that is not saved.
+        best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
+        if best and not weights_fault(best):
             state.best_model_checkpoint = str(best)
         elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
             logger.warning(
@@ -81,7 +80,27 @@ class EarlyStopping(EarlyStoppingCallback):
             control.should_training_stop = True
 
 
-class SkippedSteps(TrainerCallback, ExportableState):
+class _Stored(TrainerCallback, ExportableState):
+    """Attributes that go on in later sessions of a run: those named in `initial`, with their values at its start."""
+
+    initial: ClassVar[dict[str, Any]]
+
+    def __init__(self) -> None:
+        vars(self).update(self.initial)
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.initial}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        states, name = _stored_states(state), type(self).__name__
+        stored = states.get(name) if state.global_step else None
+        vars(self).update(self.initial | (stored["attributes"] if stored else {}))
+        states[name] = self.state()
+
+
+class SkippedSteps(_Stored):
     """Counts of steps skipped for a loss or gradient that was not finite, over all sessions of a run.
 
     Attributes:
@@ -89,47 +108,43 @@ class SkippedSteps(TrainerCallback, ExportableState):
         in_a_row: Those since a step was taken.
     """
 
-    def __init__(self) -> None:
-        self.total = self.in_a_row = 0
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"total": self.total, "in_a_row": self.in_a_row}}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        states, name = _stored_states(state), type(self).__name__
-        stored = states.get(name) if state.global_step else None
-        counts = stored["attributes"] if stored else {"total": 0, "in_a_row": 0}
-        self.total, self.in_a_row = counts["total"], counts["in_a_row"]
-        states[name] = self.state()
+    initial: ClassVar[dict[str, Any]] = {"total": 0, "in_a_row": 0}
+    total: int
+    in_a_row: int
 
 
-class RunRecord(TrainerCallback, ExportableState):
-    """Training time and loss over all sessions of a run.
+class RunRecord(_Stored):
+    """What the results say of all sessions of a run and this one cannot tell.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
     Attributes:
         seconds: Training time before this session.
         since_epoch: First epoch whose time is recorded: 0, or later if an earlier release began the run.
+        train_pairs: Pairs kept of a stream, at the last checkpoint; None if the training data are no stream.
     """
 
+    initial: ClassVar[dict[str, Any]] = {"seconds": 0.0, "since_epoch": None, "train_pairs": None}
+    seconds: float
+    since_epoch: float
+    train_pairs: int | None
+
     def __init__(self) -> None:
-        self.seconds, self.since_epoch, self._start = 0.0, 0.0, time.perf_counter()
+        super().__init__()
+        self._start = time.perf_counter()
 
     def state(self) -> dict[str, Any]:
-        seconds = self.seconds + time.perf_counter() - self._start
-        return {"args": {}, "attributes": {"seconds": seconds, "since_epoch": self.since_epoch}}
+        stored = super().state()
+        stored["attributes"]["seconds"] += time.perf_counter() - self._start
+        return stored
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        states, name = _stored_states(state), type(self).__name__
-        stored = states.get(name) if state.global_step else None
-        record = stored["attributes"] if stored else {"seconds": 0.0, "since_epoch": state.epoch or 0.0}
-        self.seconds, self.since_epoch, self._start = record["seconds"], record["since_epoch"], time.perf_counter()
-        states[name] = self.state()
+        self._start = time.perf_counter()
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.since_epoch is None:
+            self.since_epoch = state.epoch or 0.0
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -10,7 +10,7 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
@@ -88,6 +88,13 @@ def is_scheduled(checkpoint: Path) -> bool:
         return bool(_read_manifest(checkpoint)["scheduled"])
     except (OSError, ValueError):
         return True
+
+
+def best_checkpoint(checkpoint: Path) -> Path | None:
+    """Place of the best checkpoint that another one records: beside it, wherever their folder was then."""
+    file = checkpoint / TRAINER_STATE_NAME
+    recorded = TrainerState.load_from_json(str(file)).best_model_checkpoint if file.is_file() else None
+    return checkpoint.parent / Path(recorded).name if recorded else None
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
@@ -266,6 +273,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
 __all__ = [
     "MANIFEST",
     "average_checkpoints",
+    "best_checkpoint",
     "checkpoint_fault",
     "complete_checkpoints",
     "delete_checkpoint",

@@ -36,8 +36,12 @@ def training_results(
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
         tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
         speed = tokens * (cast(float, state.epoch) - trainer.run_record.since_epoch) / seconds
+    pairs = {split: count.kept for split, count in ids.counts.items() if count.read}
+    if "train" not in pairs and trainer.run_record.train_pairs is not None:
+        # A stream, of which this session had nothing left to read.
+        pairs = {"train": trainer.run_record.train_pairs, **pairs}
     return TrainingResults(
-        pairs={split: count.kept for split, count in ids.counts.items() if count.read},
+        pairs=pairs,
         seconds=seconds,
         loss=metrics["train_loss"],
         epoch=state.epoch,

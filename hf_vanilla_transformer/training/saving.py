@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import Seq2SeqTrainer, TrainerState
+from transformers import Seq2SeqTrainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
 from transformers.utils import logging
 
 from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
-from .checkpoints import newest_checkpoint, publish_checkpoint, rotate_checkpoints
+from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints
 from .signals import DeferredSignals
 
 logger = logging.get_logger(__name__)
@@ -91,7 +91,8 @@ class SavingTrainer(Seq2SeqTrainer):
         # The log in a checkpoint covers all of its steps.
         control.should_log = control.should_log or bool(number)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
-        if not number:
+        # After early stopping, the second call may have a checkpoint to save.
+        if not number or (is_first_call and self.control.should_training_stop):
             return
         # Only now: with `save_strategy="best"`, the evaluation decides whether this step is saved.
         if self._last_saved_step != state.global_step:
@@ -119,7 +120,7 @@ class SavingTrainer(Seq2SeqTrainer):
         run_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         partial, checkpoint = run_dir / SCRATCH / name, run_dir / name
-        earlier = any(run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+        earlier, best = any(run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")), self.state.best_model_checkpoint
         remedy = "continue with `resume_from_checkpoint=last`" if earlier else "start again"
         self._clear_scratch(run_dir)
         self.accelerator.wait_for_everyone()
@@ -128,7 +129,8 @@ class SavingTrainer(Seq2SeqTrainer):
             with disk_errors(checkpoint, f"make room, and {remedy}"):
                 super()._save_checkpoint(model, trial)
                 if self.state.best_global_step == self.state.global_step:
-                    self.state.best_model_checkpoint = str(checkpoint)
+                    # An unscheduled one is deleted by the next, and a run without interruption has none.
+                    self.state.best_model_checkpoint = str(checkpoint) if self._is_scheduled else best
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
@@ -146,9 +148,7 @@ class SavingTrainer(Seq2SeqTrainer):
         """Delete what the resumed checkpoint made superfluous: the program may have been killed before it could."""
         saved = run_dir / checkpoint.name
         if saved.is_dir() and saved.samefile(checkpoint):
-            step = TrainerState.load_from_json(str(saved / TRAINER_STATE_NAME)).best_global_step
-            best = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None
-            rotate_checkpoints(saved, self.args.save_total_limit, best)
+            rotate_checkpoints(saved, self.args.save_total_limit, best_checkpoint(saved))
             clear_scratch(run_dir)
 
     def _clear_scratch(self, run_dir: str | Path) -> None:

@@ -15,6 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
+from ..data.encoding import PairCounts
 from ..errors import DataError
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
@@ -89,7 +90,7 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
 
     @property
     def run_record(self) -> RunRecord:
-        """Training time of earlier sessions; `restore_callback_states_from_checkpoint` replaces the callback."""
+        """What all sessions give the results; `restore_callback_states_from_checkpoint` replaces the callback."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     # Training and resuming
@@ -130,6 +131,13 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     # Saving and loading
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Save a checkpoint, with the number of pairs of a stream: resuming a finished run reads none of them."""
+        counts = getattr(self.train_dataset, "counts", None)
+        if isinstance(counts, PairCounts) and counts.read:
+            self.run_record.train_pairs = counts.kept
+        super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, unless a weight is NaN or infinite.

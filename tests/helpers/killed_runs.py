@@ -57,12 +57,13 @@ CARD_TIMES = re.compile(r"[\d.]+ minutes|\(\d+ source and target tokens per seco
 class Moment(NamedTuple):
     """The `number`-th event that matches a pattern, such as "step", "call load_model" or "open */README.md".
 
-    With `size`, the run is killed as soon as it then writes beyond so many bytes of a file.
+    With `size`, the run is killed as soon as it then writes beyond so many bytes of a file. `end` is its signal.
     """
 
     number: int
     pattern: str = "*"
     size: int | None = None
+    end: signal.Signals = signal.SIGKILL
 
 
 class Runs:
@@ -91,7 +92,7 @@ class Runs:
         self.log.unlink(missing_ok=True)
 
     def run(self, moment: Moment | None = None) -> bool:
-        """Run the command; return whether it was killed, in all of its processes."""
+        """Run the command; return whether it was ended at the moment, in all of its processes."""
         self._trace.unlink(missing_ok=True)
         environments: list[dict[str, str]] = [{}]
         if self.processes > 1:
@@ -107,7 +108,8 @@ class Runs:
                 run.start()
         # The first process is the one that is killed, and then the others are.
         runs[0].join(LIMIT)
-        killed = runs[0].exitcode in (-signal.SIGKILL, -signal.SIGXFSZ)
+        interrupted = moment is not None and runs[0].exitcode == 128 + moment.end
+        killed = interrupted or runs[0].exitcode in (-signal.SIGKILL, -signal.SIGXFSZ)
         for run in runs[1:]:
             if not killed:
                 run.join(LIMIT)
@@ -185,7 +187,7 @@ def _watch(folder: str, trace: Path, moment: Moment | None) -> None:
         if moment and fnmatchcase(event, moment.pattern):
             seen += 1
             if seen == moment.number:
-                _die(moment.size)
+                _die(moment)
 
     for name in FUNCTIONS:
         _announce(name)
@@ -205,11 +207,11 @@ def _announce(name: str) -> None:
     setattr(resolve_name(owner), attribute, announced)
 
 
-def _die(size: int | None) -> None:
-    if size is None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _die(moment: Moment) -> None:
+    if moment.size is None:
+        os.kill(os.getpid(), moment.end)
     else:
         # Its default action ends the process in the middle of the write, as SIGKILL would; Python ignores it.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (moment.size, moment.size))

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import TINY, write_splits
 from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.training.callbacks import EarlyStopping
 from hf_vanilla_transformer.training.checkpoints import (
     MANIFEST,
     checkpoint_fault,
@@ -210,6 +211,19 @@ def names(trainer):
     return [path.name for path in complete_checkpoints(trainer.args.output_dir)]
 
 
+def scored(trainer, scores, patience):
+    """A trainer whose evaluations give the score of their step, and that stops early."""
+    trainer.compute_metrics = lambda prediction: {"score": scores[trainer.state.global_step]}
+    trainer.add_callback(EarlyStopping(patience))
+    return trainer
+
+
+def best_of(trainer):
+    state = trainer.state
+    checkpoint = state.best_model_checkpoint and Path(state.best_model_checkpoint).name
+    return checkpoint, state.best_global_step, state.best_metric, state.global_step
+
+
 class TestSignals:
     OPTIONS = (
         {},
@@ -250,6 +264,34 @@ class TestSignals:
                 assert kept[0] == kept[1], (options, step)
                 count += 1
         tried("Ctrl-C at a step of training, and the run resumed", count)
+
+    def test_at_best_steps_without_a_scheduled_checkpoint(self, tmp_path, tried):
+        """The best checkpoint, the stop and the model at the end are as without interruption; the folder may move."""
+        count = 0
+        # The first ones have a best step before and after the first scheduled checkpoint.
+        for seed in range(4, 4 + cases(2, 20)):
+            generator = random.Random(seed)
+            every, limit, patience = generator.choice([2, 3, 4]), generator.choice([1, 2, 6]), generator.choice([2, 9])
+            scores = [generator.random() for _ in range(9)]
+            options = {**RUN, "max_steps": 8, "save_steps": every, "save_total_limit": limit, "eval_strategy": "steps"}
+            options |= {"eval_steps": 1, "eval_dataset": id_pairs(8, seed=1), "metric_for_best_model": "score"}
+            expected = scored(run(tmp_path / f"{seed}", **options), scores, patience)
+            expected.train()
+            last = expected.state.global_step
+            for step in (n for n in range(1, last + 1) if n % every and scores[n] > max(scores[1:n], default=0)):
+                case, folder = f"seed {seed}, step {step}", tmp_path / f"{seed}-{step}"
+                trainer = scored(run(folder, **options), scores, patience)
+                trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+                with pytest.raises(KeyboardInterrupt):
+                    trainer.train()
+                moved = folder.rename(tmp_path / f"{case}, moved") if step % 2 else folder
+                again = scored(run(moved, seed=7, **options), scores, patience)
+                again.train(resume_from_checkpoint=True)
+                assert best_of(again) == best_of(expected), case
+                assert history(again) == history(expected) and names(again) == names(expected), case
+                assert_same_weights(again.model, expected.model)
+                count += 1
+        tried("Ctrl-C at a best step without a scheduled checkpoint, and the run resumed", count)
 
 
 @pytest.mark.slow  # starts programs that import PyTorch

@@ -1,6 +1,8 @@
 """Training that is killed at some moment and started again by the same command: the same bits as if it never was."""
 
+import json
 import random
+import signal
 
 import pytest
 
@@ -74,6 +76,12 @@ class Uninterrupted:
         differing = differences(self.content, self.runs.content())
         assert not differing, "\n".join([what, *differing, self.runs.log.read_text()[-2000:]])
 
+    def best_steps(self):
+        """Steps whose evaluation loss is the least so far."""
+        history = json.loads(self.content["trainer_state.json"])["log_history"]
+        losses = [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
+        return [step for i, (step, loss) in enumerate(losses) if all(loss < other for _, other in losses[:i])]
+
     def check_killed_at_random(self, seed):
         """Kill a run at any of its events, and every second one again."""
         generator = random.Random(seed)
@@ -97,6 +105,19 @@ def test_chosen_moments(uninterrupted, tried):
     for moment in moments:
         uninterrupted.check_killed(moment)
     tried("kill -9 at a chosen moment of training, the same command again: every file is the same", len(moments))
+
+
+def test_interrupted(pairs, tmp_path, tried):
+    """Most steps are evaluated and not saved; of such steps too, some are the best so far."""
+    options = {"eval_steps": 1, "save_steps": 3, "metric_for_best_model": "loss", "learning_rate": 0.1}
+    run = Uninterrupted(tmp_path / "runs", pairs, **options)
+    best_steps = [step for step in run.best_steps() if step % 3]
+    assert len(best_steps) > 1
+    moments = [Moment(step, "step", end=end) for step in best_steps for end in (signal.SIGINT, signal.SIGTERM)]
+    moments = random.Random(0).sample(moments, cases(1, len(moments)))
+    for moment in moments:
+        run.check_killed(moment)
+    tried("Ctrl-C or SIGTERM at a best step without a scheduled checkpoint, and the run resumed", len(moments))
 
 
 def test_after_the_end(uninterrupted, tried):

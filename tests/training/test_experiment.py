@@ -223,7 +223,15 @@ class TestResuming:
         assert results["steps"] == 12
         assert_equal_weights(weights(whole), weights(parts))
 
-    @pytest.mark.parametrize("options", [{}, {"max_steps": 5}, {"max_steps": 5, "save_strategy": "best"}])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"max_steps": 5},
+            {"max_steps": 5, "save_strategy": "best"},
+            {"max_steps": 5, "streaming": True},
+        ],
+    )
     def test_a_run_that_has_ended_is_evaluated_again(self, tmp_path, files, options):
         folder, options = tmp_path / "model", {**files, **options}
         first = train(folder, **options)

@@ -1,6 +1,8 @@
 """Saving checkpoints whole or not at all, and resuming from what others saved."""
 
 import json
+import os
+import signal
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -10,8 +12,19 @@ from transformers import Seq2SeqTrainer
 from transformers.utils import PushInProgress
 
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.training.checkpoints import MANIFEST, checkpoint_fault, newest_checkpoint
-from trainers import SAVING, At, assert_same_weights, id_pairs, save_inside, trainable_model, trainer_of
+from hf_vanilla_transformer.training.callbacks import EarlyStopping
+from hf_vanilla_transformer.training.checkpoints import MANIFEST, checkpoint_fault, is_scheduled, newest_checkpoint
+from trainers import (
+    SAVING,
+    At,
+    Killed,
+    assert_same_weights,
+    id_pairs,
+    kill,
+    save_inside,
+    trainable_model,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,6 +56,31 @@ class TestSaving:
             state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
             best = folder / f"checkpoint-{state['best_global_step']}"
             assert state["best_model_checkpoint"] == trainer.state.best_model_checkpoint == str(best)
+
+    def test_an_unscheduled_one_is_never_the_best(self, tmp_path):
+        options = {**SAVING, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+        # Without learning, the first evaluation is the best.
+        options |= {"eval_dataset": id_pairs(8), "learning_rate": 0.0}
+        interrupted = trainer_of(tmp_path, **options)
+        interrupted.add_callback(At(1, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.train()
+        assert names(tmp_path) == ["checkpoint-1"]
+        resumed = trainer_of(tmp_path, **options)
+        resumed.train(resume_from_checkpoint=True)
+        assert resumed.state.best_global_step == 1 and resumed.state.best_model_checkpoint is None
+        assert names(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+    def test_a_stop_waits_for_the_checkpoint_after_early_stopping(self, tmp_path):
+        """The step ends its epoch and is one of the schedule."""
+        options = {**SAVING, "save_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 50}
+        options |= {"metric_for_best_model": "loss", "load_best_model_at_end": False}
+        trainer = trainer_of(tmp_path, **options, eval_dataset=id_pairs(8), learning_rate=0.0)
+        trainer.add_callback(EarlyStopping(1))
+        trainer.add_callback(At(2, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        assert names(tmp_path) == ["checkpoint-2"] and is_scheduled(tmp_path / "checkpoint-2")
 
     def test_the_best_and_the_last_ones_stay(self, tmp_path):
         options = {
@@ -106,6 +144,22 @@ class TestResuming:
         assert names(tmp_path)[:3] == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
         trainer_of(tmp_path, **SAVING, save_total_limit=2).train(resume_from_checkpoint=True)
         assert names(tmp_path) == ["checkpoint-4", "checkpoint-6", "elsewhere"]
+
+    def test_keeps_the_best_checkpoint_where_a_later_best_step_is_not_saved(self, tmp_path):
+        scores, seen = [0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.1], []
+        options = {**SAVING, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "score"}
+        options |= {"eval_dataset": id_pairs(8), "save_total_limit": 1}
+
+        def trainer(action):
+            made = trainer_of(tmp_path, **options)
+            made.compute_metrics = lambda prediction: {"score": scores[made.state.global_step]}
+            made.add_callback(At(5, action))
+            return made
+
+        with pytest.raises(Killed):
+            trainer(kill).train()
+        trainer(lambda **kwargs: seen.extend(names(tmp_path))).train(resume_from_checkpoint=True)
+        assert seen == ["checkpoint-2", "checkpoint-4"]
 
     def test_from_a_checkpoint_without_a_manifest(self, tmp_path):
         """As `Trainer` and earlier releases leave them."""
