@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
@@ -71,11 +71,6 @@ class PairCounts:
     truncated: int = 0
     limits: LengthLimits = LengthLimits()
 
-    def clear(self) -> None:
-        """Set the counts to zero; the limits stay."""
-        for counter in fields(self)[:-1]:
-            setattr(self, counter.name, 0)
-
     def add(self, outcomes: np.ndarray, kept: int) -> None:
         """Count pairs by outcome.
 
@@ -131,7 +126,7 @@ def tokenize_pairs(
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, and the counts. The rows of a stream are made lazily; its
-        counts are those of the current pass, logged at the end of the pass.
+        counts are those of the longest pass so far, and each pass logs its own at its end.
 
     Raises:
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
@@ -229,7 +224,7 @@ class TokenizedStream(torch.utils.data.IterableDataset):
     of a DataLoader share the shards of the underlying stream.
 
     Attributes:
-        counts: Counts of the current (or last) pass, in this process.
+        counts: Counts of the longest pass so far, in this process.
     """
 
     def __init__(
@@ -247,15 +242,17 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         self.pairs.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, list[int]]]:
-        self.counts.clear()
+        counts = PairCounts(limits=self.counts.limits)
         for rows in chunks(self.pairs, 1000):
             encoded = self.encode({side: [row[side] for row in rows] for side in PAIR_FEATURES})
             outcomes = np.array(encoded["outcome"], dtype=np.int8)
             keep = _kept(outcomes, self.evaluation)
-            self.counts.add(outcomes, int(keep.sum()))
+            counts.add(outcomes, int(keep.sum()))
+            if counts.read > self.counts.read:
+                vars(self.counts).update(vars(counts))
             for i in np.flatnonzero(keep):
                 yield {"input_ids": encoded["input_ids"][i], "labels": encoded["labels"][i]}
-        logger.info(f"end of a pass over the stream: {self.counts}")
+        logger.info(f"end of a pass over the stream: {counts}")
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

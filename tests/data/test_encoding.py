@@ -60,6 +60,15 @@ def test_stream_agrees(words, monkeypatch):
     assert messages == [f"end of a pass over the stream: {counts}"] * 2
 
 
+def test_an_unfinished_pass_over_a_stream_lowers_no_count(words):
+    stream, counts = tokenize_pairs(word_pairs(*[(2, 2)] * 1500).to_iterable_dataset(), words)
+    next(iter(stream))
+    assert counts.kept == 1000
+    list(stream)
+    next(iter(stream))
+    assert (counts.read, counts.kept) == (1500, 1500)
+
+
 def test_faults(words):
     with pytest.raises(DataError, match=r"no pair is left \(read 1, kept 0: 1 empty\)"):
         tokenize_pairs(word_pairs((0, 1)), words)
