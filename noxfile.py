@@ -27,6 +27,8 @@ CODE = ("hf_vanilla_transformer", "scripts", "tests")
 nox.options.envdir = "build/nox"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = False
+# pyenv starts only the versions chosen for a folder; those that it lacks do no harm.
+os.environ.setdefault("PYENV_VERSION", ":".join(dict.fromkeys(python for python, _ in CELLS)))
 
 
 def record(python: str, transformers: str, **values: object) -> None:
@@ -58,9 +60,10 @@ def tests(session: nox.Session, transformers: str) -> None:
     try:
         session.run("python", "-m", "pytest", *arguments, env={"HF_HUB_OFFLINE": "1"})
     finally:
-        suite = ElementTree.parse(report).find("testsuite").attrib
-        counts = {name: int(suite[name]) for name in ("tests", "skipped", "failures", "errors")}
-        record(python, transformers, torch=TORCH.partition("==")[2], **counts)
+        if report.exists():
+            suite = ElementTree.parse(report).find("testsuite").attrib
+            counts = {name: int(suite[name]) for name in ("tests", "skipped", "failures", "errors")}
+            record(python, transformers, torch=TORCH.partition("==")[2], **counts)
 
 
 @nox.session(venv_backend="none")
