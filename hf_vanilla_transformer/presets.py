@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import did_you_mean
+from .errors import did_you_mean, short_errors
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -63,6 +63,7 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+@short_errors()
 def get_preset(name: str) -> Preset:
     """Look a preset up by name.
 
@@ -75,6 +76,7 @@ def get_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+@short_errors()
 def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
     """Build the configuration of a preset, with `overrides` on top.
 

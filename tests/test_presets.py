@@ -74,3 +74,10 @@ def test_a_name_like_no_preset_lists_them_all():
     with pytest.raises(ValueError) as error:
         get_preset("?")
     assert all(name in str(error.value) for name in PRESETS)
+
+
+def test_long_values_are_cut_in_messages():
+    for find in (get_preset, lambda text: preset_config("tiny", activation_function=text)):
+        with pytest.raises(ValueError, match=r"x \[...\] ") as error:
+            find("x" * 100_000)
+        assert len(str(error.value)) < 1100

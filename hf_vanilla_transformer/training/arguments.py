@@ -12,7 +12,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..data.arguments import refuse_empty_strings
-from ..errors import did_you_mean
+from ..errors import did_you_mean, short_errors
 from ..inference.translation import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..presets import get_preset
@@ -104,11 +104,12 @@ class ModelArguments:
             raise ValueError(f"`{name}` brings {brings}; leave {', '.join(given)} out")
 
 
+@short_errors()
 def parse_overrides(text: str | None) -> dict[str, Any]:
     """Parse `"d_model=256,norm_position=pre"` to `{"d_model": 256, "norm_position": "pre"}`.
 
     Raises:
-        ValueError: A part is not `field=value`, the field is unknown, or the value has the wrong type.
+        ValueError: A part is not `field=value`, the field is unknown or set twice, or the value has the wrong type.
     """
     own = VanillaTransformerConfig.__annotations__
     types = {entry.name: entry.type for entry in fields(VanillaTransformerConfig) if entry.name in own}
@@ -118,9 +119,12 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
         if not equals or name not in types:
             hint = ("" if name in types else did_you_mean(name, types)) or "; write field=value,field=value"
             raise ValueError(f"`config_overrides`: {part.strip()!r} sets no field of the configuration{hint}")
+        if name in overrides:
+            raise ValueError(f"`config_overrides` sets {name} twice; remove one of them")
         try:
             value = json.loads({"True": "true", "False": "false", "None": "null"}.get(literal, literal))
-        except json.JSONDecodeError:
+        # No JSON, a number of thousands of digits, or brackets without end.
+        except (ValueError, RecursionError):
             value = literal
         kinds = tuple(get_origin(kind) or kind for kind in get_args(types[name]) or (types[name],))
         if not isinstance(value, kinds):

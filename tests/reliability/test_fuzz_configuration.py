@@ -1,4 +1,7 @@
-"""Configurations: a field with any value is refused in one line that names it, or the model builds, saves and runs."""
+"""Configurations: a field with any value is refused in one line that names it, or the model builds, saves and runs.
+
+Presets and overrides: each field gets the value that it is given, or one line names what cannot be used.
+"""
 
 import json
 from dataclasses import fields
@@ -7,8 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzzing import JSON_VALUES, one_line
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from fuzzing import JSON_VALUES, one_line, texts
+from hf_vanilla_transformer import (
+    PRESETS,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    preset_config,
+)
+from hf_vanilla_transformer.presets import get_preset
+from hf_vanilla_transformer.training.arguments import parse_overrides
 from reliability import cases
 from tiny import TINY
 
@@ -67,3 +77,60 @@ def test_any_value_of_any_field(tmp_path, tried):
     check()
     assert built > cases(0, 50)
     tried("configurations with any value in any field", cases(60, 5000))
+
+
+def test_overrides(tried):
+    literals = st.one_of(
+        VALUES.map(json.dumps),
+        texts(max_size=4),
+        st.sampled_from(
+            ["True", "None", "nan", "Infinity", "1e400", "9" * 5000, "[" * 20_000, "=", " 8 ", "\n8", '"']
+        ),
+    )
+    part = st.one_of(st.tuples(st.sampled_from(OWN), literals).map("=".join), texts(max_size=4))
+
+    @settings(max_examples=cases(100, 8000))
+    @given(st.lists(part, max_size=3))
+    def check(parts):
+        text = ",".join(parts)
+        try:
+            overrides = parse_overrides(text)
+        except ValueError as error:
+            assert one_line(error).startswith("`config_overrides`")
+            return
+        # All parts are there, each once, and give the same values if spelled as JSON.
+        given = [part.partition("=")[0].strip() for part in text.split(",") if part]
+        assert list(overrides) == given
+        for name, value in overrides.items():
+            if "," not in (spelled := json.dumps(value)):
+                assert repr(parse_overrides(f"{name}={spelled}")) == repr({name: value})
+
+    check()
+    tried("overrides of the configuration with any text", cases(100, 8000))
+
+
+def test_presets(tried):
+    names = st.one_of(
+        st.sampled_from(sorted(PRESETS)),
+        st.sampled_from(sorted(PRESETS)).flatmap(lambda name: st.sampled_from([name[:-1], name.upper(), f"{name} "])),
+        texts(),
+        st.text(),
+    )
+
+    @settings(max_examples=cases(60, 6000))
+    @given(names, st.dictionaries(st.sampled_from(OWN), VALUES, max_size=2))
+    def check(name, overrides):
+        try:
+            config = preset_config(name, **overrides)
+        except ValueError as error:
+            message = one_line(error)
+            unknown = name not in PRESETS and message.startswith("unknown preset")
+            assert unknown or any(f"`{own}`" in message for own in OWN), message
+            return
+        # Of some fields, None leaves the choice to others.
+        asked = {**get_preset(name).config, **overrides}
+        expected = {field: value for field, value in asked.items() if value is not None}
+        assert {field: getattr(config, field) for field in expected} == expected
+
+    check()
+    tried("presets by any name, with any value in any field", cases(60, 6000))

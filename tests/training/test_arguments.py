@@ -176,6 +176,9 @@ class TestModelArguments:
             ({"config_overrides": "d_modle=8"}, "did you mean d_model?"),
             ({"config_overrides": "from_pretrained=8"}, "'from_pretrained=8' sets no field"),
             ({"config_overrides": "d_model=wide"}, "d_model=wide has the wrong type; d_model takes int"),
+            ({"config_overrides": "d_model=8,d_model=9"}, "`config_overrides` sets d_model twice; remove one of them"),
+            ({"config_overrides": "d_model=" + "9" * 5000}, r"d_model=9+ \[...\] 9+ has the wrong type"),
+            ({"config_overrides": "dropout=" + "[" * 20_000}, r"dropout=\[+ \[...\] \[+ has the wrong type"),
         ],
     )
     def test_faults(self, options, message):
