@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -318,15 +319,10 @@ def load_named(arguments: DataArguments) -> dict[str, Any]:
         DataError: The dataset cannot be loaded or used.
     """
     name = cast(str, arguments.dataset_name)
-    try:
+    with _loading(name):
         loaded = datasets.load_dataset(
             name, arguments.dataset_config_name, streaming=arguments.streaming, cache_dir=arguments.cache_dir
         )
-    # A RuntimeError refuses a data set with a loading script.
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        raise DataError(
-            f"{name}: cannot be loaded ({one_line(error)}); check `dataset_name` and `dataset_config_name`"
-        ) from error
     splits = {_SPLIT_ALIASES.get(str(split), str(split)): loaded[split] for split in loaded} | dict(loaded)
     known = [split for split in SPLITS if split in splits]
     if not known:
@@ -334,9 +330,25 @@ def load_named(arguments: DataArguments) -> dict[str, Any]:
     return {split: _select_pairs(splits[split], arguments, f"{name}, {split}") for split in known}
 
 
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Turn the errors of the datasets library about a dataset into a DataError that names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    # A RuntimeError refuses a dataset with a loading script; StopIteration comes from an empty JSON file.
+    except (OSError, ValueError, RuntimeError, StopIteration, DatasetsError) as error:
+        reason = error.__cause__ if isinstance(error, DatasetGenerationError) and error.__cause__ else error
+        raise DataError(
+            f"{name}: cannot be loaded ({one_line(reason)}); check `dataset_name`, `dataset_config_name` and the files"
+        ) from error
+
+
 def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
     """Map the rows of a dataset or stream to pairs."""
-    first = next(iter(dataset), None)
+    with _loading(where):
+        first = next(iter(dataset), None)
     if first is None:
         raise DataError(f"{where}: no pairs in it; choose another dataset or split")
     columns = _Columns.find(first, arguments, f"{where}, row 1")
@@ -346,7 +358,8 @@ def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
         pairs = [columns.pair(row, f"{where}, row {i + 1}") for i, row in zip(indices, rows, strict=True)]
         return {side: [pair[side] for pair in pairs] for side in PAIR_FEATURES}
 
-    return dataset.map(select, batched=True, with_indices=True, remove_columns=list(first), features=PAIR_FEATURES)
+    with _loading(where):
+        return dataset.map(select, batched=True, with_indices=True, remove_columns=list(first), features=PAIR_FEATURES)
 
 
 __all__ = ["PAIR_FEATURES", "headerless_tsv_files", "load_files", "load_named"]

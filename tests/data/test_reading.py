@@ -312,6 +312,22 @@ def test_faults(folder, tmp_path):
         load_parallel_text(DataArguments(dataset_name=str(tmp_path / "nothing")))
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(("content", "reason"), [(b'{"source": }', "Invalid value"), (b'{"source": "\xff"}', "utf-8")])
+def test_damaged_files_of_a_dataset(tmp_path, streaming, content, reason):
+    (tmp_path / "train.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=rf"{tmp_path.name}.* cannot be loaded \(.*{reason}"):
+        load_parallel_text(
+            DataArguments(dataset_name=str(tmp_path), streaming=streaming, cache_dir=str(tmp_path / "cache"))
+        )
+
+
+def test_an_empty_file_of_a_streamed_dataset(tmp_path):
+    (tmp_path / "train.json").touch()
+    with pytest.raises(DataError, match=rf"{tmp_path.name}: cannot be loaded \(StopIteration\)"):
+        load_parallel_text(DataArguments(dataset_name=str(tmp_path), streaming=True))
+
+
 def test_a_null_names_its_row(tmp_path):
     (tmp_path / "set").mkdir()
     write(tmp_path / "set" / "train.jsonl", '{"source": "a", "target": "b"}\n{"source": null, "target": "b"}\n')
