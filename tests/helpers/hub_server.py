@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import huggingface_hub
 import pytest
+import transformers
 
 TOKEN = "hf_the_token_of_the_tests"
 LFS_ENDINGS = (".safetensors", ".png")
@@ -301,5 +302,7 @@ def hub_of_this_process(monkeypatch: pytest.MonkeyPatch, home: Any) -> Iterator[
             monkeypatch.setattr(huggingface_hub.constants, name, value)
         for name, value in environment(hub, home, HF_TOKEN=TOKEN).items():
             monkeypatch.setenv(name, value)
+        # transformers keeps the client of the first Hub that it asked.
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
         yield hub
     huggingface_hub.utils.close_session()
