@@ -13,13 +13,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import (
-    apply_linear,
-    bmm_attention,
-    is_plain_cpu,
-    to_autocast_dtype,
-    use_bmm_attention,
-)
+from .cpu_ops_vanilla_transformer import bmm_attention, is_plain_cpu, to_autocast_dtype, use_bmm_attention
+from .linear_vanilla_transformer import apply_linear
 
 
 def eager_attention(
@@ -90,6 +85,12 @@ def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.masked_fill(hidden_keys(attention_mask), -torch.inf)
 
 
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """Split (B, L, h * d_k) into (B, h, L, d_k)."""
+    rows, length, width = x.shape
+    return x.view(rows, length, width // head_dim, head_dim).transpose(1, 2)
+
+
 def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
     """Fold beams into the query axis: k rows for each of B sources, (B * k, T, d) -> (B, k * T, d)."""
     return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
@@ -121,22 +122,23 @@ class VanillaTransformerAttention(nn.Module):
         encoder_hidden_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
+        implementation: str | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
 
         With k rows per source, (B * k, T, d), as for beams, the rows of a source become one row of k * T queries, and
-        the mask must cover those.
+        the mask must cover those. `implementation` is that of the configuration, unless the caller has looked it up.
         """
         rows, length, _ = hidden_states.shape
         if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
             hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
         hidden_states = to_autocast_dtype(hidden_states)
-        # (B, L, h * d_k) -> (B, h, L, d_k)
-        query = apply_linear(self.q_proj, hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        query = split_heads(apply_linear(self.q_proj, hidden_states), self.head_dim)
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        if self.config._attn_implementation == "sdpa" and use_bmm_attention(query, key):
+        implementation = implementation or self.config._attn_implementation
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+        if implementation == "sdpa" and use_bmm_attention(query, key):
             attend = bmm_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
@@ -152,11 +154,12 @@ class VanillaTransformerAttention(nn.Module):
         """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; project the encoder's once."""
         own: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
-            states, own = to_autocast_dtype(encoder_states), getattr(cache, "cross_attention_cache", None)
+            own = getattr(cache, "cross_attention_cache", None)
             if own is not None:
                 if cache.is_updated.get(self.layer_idx):
                     return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
-        key = apply_linear(self.k_proj, states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        value = apply_linear(self.v_proj, states).unflatten(-1, (-1, self.value_head_dim)).transpose(1, 2)
+            states = to_autocast_dtype(encoder_states)
+        key = split_heads(apply_linear(self.k_proj, states), self.head_dim)
+        value = split_heads(apply_linear(self.v_proj, states), self.value_head_dim)
         return (key, value) if own is None else own.update(key, value, self.layer_idx)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from .checks_vanilla_transformer import IGNORE_INDEX
-from .cpu_ops_vanilla_transformer import accumulation_dtype, linear_forward
+from .cpu_ops_vanilla_transformer import accumulation_dtype
+from .linear_vanilla_transformer import linear_forward
 
 # Logits per chunk: 16 MiB in float32, which fits a processor's cache.
 CHUNK_ELEMENTS = 2**22

@@ -13,7 +13,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from .beam_search_vanilla_transformer import Beams, top_log_probs
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import weight_packing
+from .linear_vanilla_transformer import fixed_weights
 
 # Inputs of a source, the same at every step and for all its beams.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
@@ -40,7 +40,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`."""
         base: Any = super()
-        with weight_packing():
+        with fixed_weights():
             return base.generate(*args, **kwargs)
 
     def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:

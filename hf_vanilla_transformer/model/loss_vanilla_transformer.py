@@ -11,13 +11,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
 from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, to_integer_ids
-from .cpu_ops_vanilla_transformer import (
-    accumulation_dtype,
-    autocast_enabled,
-    in_function_transform,
-    is_bare_linear,
-    is_plain_cpu,
-)
+from .cpu_ops_vanilla_transformer import accumulation_dtype, autocast_enabled, in_function_transform, is_plain_cpu
+from .linear_vanilla_transformer import is_bare_linear
 from .positions_vanilla_transformer import first_true_index
 
 # Dimensions that are target positions, for each output of a model.

@@ -38,8 +38,9 @@ from .checks_vanilla_transformer import (
     to_integer_ids,
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import apply_dropout, apply_linear
+from .cpu_ops_vanilla_transformer import apply_dropout
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .linear_vanilla_transformer import apply_linear
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
@@ -67,7 +68,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, heads: int, ffn_dim: int, is_decoder: bool):
         super().__init__()
-        self.config = config
+        self.config, self.is_pre_norm = config, config.norm_position == "pre"
         self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=is_decoder)
         self.self_attn_layer_norm = self._layer_norm()
         if is_decoder:
@@ -109,15 +110,18 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) if "pre"."""
-        pre = self.config.norm_position == "pre"
+        pre = self.is_pre_norm
         output = sublayer(norm(x) if pre else x, **kwargs)[0]
-        x = x + apply_dropout(output, self.config.dropout, self.training)
-        return x if pre else norm(x)
+        if self.training:
+            output = apply_dropout(output, self.config.dropout)
+        return x + output if pre else norm(x + output)
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
         inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
-        return apply_linear(self.fc2, apply_dropout(inner, self.config.activation_dropout, self.training)), None
+        if self.training:
+            inner = apply_dropout(inner, self.config.activation_dropout)
+        return apply_linear(self.fc2, inner), None
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -175,8 +179,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             embeds = inputs_embeds
         check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
-        positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
-        return apply_dropout(embeds + positions.to(embeds), self.config.dropout, self.training)
+        embeds = embeds + self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)).to(embeds)
+        return apply_dropout(embeds, self.config.dropout) if self.training else embeds
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -207,8 +211,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(self.config, hidden_states, lowest_to_inf(attention_mask))
+        implementation = self.config._attn_implementation
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, **kwargs)
+            hidden_states = layer(hidden_states, mask, implementation=implementation, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -262,9 +267,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_hidden_states, encoder_mask = self._prepare_source(
             hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
         )
+        implementation = self.config._attn_implementation
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
+                hidden_states,
+                mask,
+                encoder_hidden_states,
+                encoder_mask,
+                past_key_values=past_key_values,
+                implementation=implementation,
+                **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values

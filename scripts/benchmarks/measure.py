@@ -60,6 +60,8 @@ class Case:
         rounds: Number of rounds, if the case fixes it.
         warm_up: Whether an untimed round comes first.
         other_dtype: Implementations that compute in another data type, so that this roofline does not apply.
+        settle: Whether to wait before each call until the threads of the one before are idle; in vain if all share
+            theirs.
     """
 
     benchmark: str
@@ -76,6 +78,7 @@ class Case:
     rounds: int | None = None
     warm_up: bool = True
     other_dtype: frozenset[str] = frozenset()
+    settle: bool = True
 
 
 @dataclass
@@ -138,7 +141,8 @@ def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_prog
 
 def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
     synchronize(device)
-    time.sleep(SETTLE_SECONDS)
+    if case.settle:
+        time.sleep(SETTLE_SECONDS)
     start = time.perf_counter()
     result = work()
     synchronize(device)

@@ -15,6 +15,7 @@ from .generate import generate_benchmark
 from .machine import machine_info
 from .measure import Case, measure
 from .memory import memory_benchmark
+from .products import products_benchmark
 from .report import Report, measurement_lines, roofline_lines
 from .roofline import measure_roofline
 from .scaling import scaling_benchmark
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "data": data_benchmark,
     "generate": generate_benchmark,
     "memory": memory_benchmark,
+    "products": products_benchmark,
     "scaling": scaling_benchmark,
     "startup": startup_benchmark,
 }

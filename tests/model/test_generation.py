@@ -1,5 +1,6 @@
 """`generate()` against the model's own logits, and its options against each other."""
 
+import sys
 import threading
 
 import pytest
@@ -18,6 +19,7 @@ from transformers import (
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import VOCABULARIES, VOCABULARY, close, padded_source, tiny_model, tokens
+from translators import build
 
 # Without an end token all outputs have the same length and can be compared row by row.
 ENDLESS = {"eos_token_id": None, "max_new_tokens": 7}
@@ -472,3 +474,32 @@ def test_outputs_have_the_shapes_of_the_text_config(changes, options):
     for step in outputs.decoder_hidden_states:
         assert {h.shape[-1] for h in step} == {decoder.hidden_size} and len(step) == layers + 1
     assert {scores.shape[-1] for scores in outputs.scores} == {decoder.vocab_size}
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=["greedy", "beams"])
+def test_a_step_takes_fewer_calls_of_python_than_that_of_marian(options):
+    def calls(model, steps: int) -> int:
+        count = 0
+
+        def profile(frame, event, argument) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        source = tokens(4, 7)
+        sys.setprofile(profile)
+        try:
+            model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=steps, **options)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    found = {}
+    for name, kind in (("ours", "shared"), ("marian", "marian")):
+        model, _ = build(
+            kind, vocab_size=VOCABULARY, decoder_vocab_size=VOCABULARY, encoder_layers=6, decoder_layers=6
+        )
+        model.generation_config.eos_token_id = None
+        # The first call decides what later ones need not.
+        calls(model, 8)
+        found[name] = (calls(model, 24) - calls(model, 8)) / 16
+    assert found["ours"] < found["marian"], found

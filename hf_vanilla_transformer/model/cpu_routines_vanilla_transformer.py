@@ -1,0 +1,102 @@
+"""The fastest CPU routine for each product and attention, by processor: measured once, so that no run chooses anew.
+
+A processor that is not listed gets PyTorch's default for everything.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+
+
+class Routine(Enum):
+    """A way to multiply by a weight matrix."""
+
+    DEFAULT = "what `torch.nn.functional.linear` takes: MKL in float32"
+    ONEDNN = "oneDNN"
+    PACKED = "oneDNN with a copy of the weight in its fastest layout, for weights that do not change"
+
+
+class Product(NamedTuple):
+    """The routine for products of at most `rows` rows with a weight of at least `numbers` elements."""
+
+    rows: float
+    numbers: int
+    routine: Routine
+
+
+class Batched(NamedTuple):
+    """Sizes for which two batched products and a softmax beat flash attention.
+
+    Attributes:
+        heads: With at least so many heads in a batch; with fewer, calls cost more than all of flash attention.
+        keys: Up to so many keys.
+    """
+
+    heads: float
+    keys: float
+
+
+class Attention(NamedTuple):
+    """Where batched products beat flash attention: in a decoding step, for several queries, and with gradients."""
+
+    step: Batched
+    queries: Batched
+    training: Batched
+
+
+class Routines(NamedTuple):
+    """The rules of a processor by dtype; of several products, the first one that fits holds."""
+
+    products: dict[torch.dtype, tuple[Product, ...]]
+    attention: dict[torch.dtype, Attention]
+
+
+ANY, NEVER = float("inf"), Batched(float("inf"), 0)
+
+# The names are those of `processor()`.
+ROUTINES = {
+    # Two virtual cores of an EPYC: `python scripts/benchmark.py products --preset base --dtype float32 bfloat16`.
+    "AMD AVX-512": Routines(
+        products={
+            torch.float32: (Product(128, 0, Routine.PACKED), Product(ANY, 0, Routine.ONEDNN)),
+            torch.bfloat16: (Product(512, 0, Routine.PACKED),),
+        },
+        attention={
+            torch.float32: Attention(Batched(128, ANY), Batched(128, 64), Batched(128, 64)),
+            torch.bfloat16: Attention(Batched(128, ANY), Batched(32, 512), Batched(8, 512)),
+        },
+    ),
+    # Two cores of a Xeon: products of 1, 32, 128 and 2048 rows were measured, attention was not.
+    "Intel AMX": Routines(
+        products={
+            torch.float32: (Product(16, 0, Routine.DEFAULT), Product(128, 0, Routine.PACKED)),
+            torch.bfloat16: (Product(128, 0, Routine.PACKED),),
+        },
+        attention={
+            torch.float32: Attention(Batched(128, ANY), NEVER, NEVER),
+            torch.bfloat16: Attention(Batched(128, ANY), Batched(128, 512), Batched(128, 512)),
+        },
+    ),
+}
+
+
+def processor() -> str:
+    """Return vendor and instruction set of this processor, as far as they decide which routine is fast.
+
+    The vendor does because MKL asks for it too: on AMD processors it leaves half of AVX-512 unused.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    name = str(capabilities.get("cpu_name", ""))
+    vendor = next((vendor for vendor in ("AMD", "Intel") if vendor in name), "other")
+    sets = {"AMX": "amx_bf16", "AVX-512": "avx512_bf16", "AVX2": "avx2"}
+    return f"{vendor} {next((name for name, flag in sets.items() if capabilities.get(flag)), 'basic')}"
+
+
+def this_processor() -> Routines:
+    """Return the rules of this processor; none if it is not listed or this PyTorch has no oneDNN."""
+    none = Routines({}, {})
+    return ROUTINES.get(processor(), none) if torch.backends.mkldnn.is_available() else none
+
+
+__all__ = ["ANY", "ROUTINES", "Attention", "Batched", "Product", "Routine", "Routines", "processor", "this_processor"]

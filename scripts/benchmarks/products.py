@@ -1,0 +1,133 @@
+"""Products with weights, and attention, by each CPU routine: the facts behind the rules of `cpu_routines`.
+
+Legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
+from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Product, Routine, processor
+from hf_vanilla_transformer.presets import preset_config
+
+from .arguments import BenchmarkArguments
+from .machine import DTYPES
+from .measure import OURS, Case, Sample
+
+# Rows of a decoding step, and of a training batch.
+DECODED_ROWS, TRAINED_ROWS = (1, 8, 32, 128, 512), (512, 2048)
+# Sentences, queries and keys of decoding steps and of training batches.
+DECODED = ((1, 1, 32), (8, 1, 32), (32, 1, 32), (128, 1, 32), (32, 1, 512))
+TRAINED = ((1, 32, 32), (4, 32, 32), (64, 32, 32), (32, 64, 64), (16, 128, 128), (16, 256, 256))
+# Seconds to repeat a product for.
+SECONDS = 0.02
+
+
+def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Compare the routine that the rules choose (ours) with each of the others."""
+    print(f"rules of: {processor()}", flush=True)
+    for dtype, preset in product(args.dtype, args.preset):
+        width, inner = (getattr(preset_config(preset), name) for name in ("d_model", "decoder_ffn_dim"))
+        heads = preset_config(preset).decoder_attention_heads
+        shapes = dict.fromkeys([(width, width), (width, inner), (inner, width), (width, args.vocab_size[0])])
+        for rows, (inputs, outputs) in product(DECODED_ROWS, shapes):
+            yield decoding_product(rows, inputs, outputs, dtype)
+        for rows, (inputs, outputs) in product(TRAINED_ROWS, shapes):
+            yield training_product(rows, inputs, outputs, dtype)
+        for sizes, trains in [*((sizes, False) for sizes in DECODED + TRAINED), *((sizes, True) for sizes in TRAINED)]:
+            yield attention_case(*sizes, heads, width // heads, dtype, trains)
+
+
+def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
+    """Compare products (N, K) x (K, M) with a weight that does not change."""
+    layer, x = _layer_and_input(rows, inputs, outputs, dtype)
+    works = {OURS: _with_rules(layer, x, linear.PRODUCTS)}
+    for routine in Routine:
+        works[routine.name.lower()] = _with_rules(layer, x, {x.dtype: (Product(ANY, 0, routine),)})
+    return _case(f"product, {rows} x {inputs} x {outputs}, {dtype}", works, dtype)
+
+
+def training_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
+    """Compare products (N, K) x (K, M) with their gradients."""
+    layer, x = _layer_and_input(rows, inputs, outputs, dtype)
+    x.requires_grad_()
+    works: dict[str, Callable[[], Any]] = {
+        OURS: lambda: linear.apply_linear(layer, x),
+        "default": lambda: F.linear(x, layer.weight, layer.bias),
+        "onednn": lambda: linear._OneDNNLinear.apply(x, layer.weight, layer.bias),
+    }
+    works = {name: _with_gradients(work, (x, layer.weight)) for name, work in works.items()}
+    return _case(f"product and gradients, {rows} x {inputs} x {outputs}, {dtype}", works, dtype)
+
+
+def attention_case(rows: int, queries: int, keys: int, heads: int, width: int, dtype: str, trains: bool) -> Case:
+    """Compare attention of (B, h, T, d_k) to (B, h, S, d_k), with gradients if a model trains."""
+    query, key, value = (
+        torch.randn(rows, heads, length, width, dtype=DTYPES[dtype], requires_grad=trains)
+        for length in (queries, keys, keys)
+    )
+    module: Any = nn.Module()
+    module.is_causal = False
+    works: dict[str, Callable[[], Any]] = {
+        "bmm": lambda: cpu_ops.bmm_attention(module, query, key, value, None, width**-0.5)[0],
+        "flash": lambda: F.scaled_dot_product_attention(query, key, value).transpose(1, 2),
+    }
+    with torch.set_grad_enabled(trains):
+        works = {OURS: works["bmm" if cpu_ops.use_bmm_attention(query, key) else "flash"], **works}
+    works = {
+        name: _with_gradients(work, (query, key, value)) if trains else torch.inference_mode()(work)
+        for name, work in works.items()
+    }
+    title = "attention and gradients" if trains else "attention"
+    return _case(f"{title}, {rows} x {heads} heads, {queries} queries, {keys} keys, {dtype}", works, dtype)
+
+
+def _layer_and_input(rows: int, inputs: int, outputs: int, dtype: str) -> tuple[nn.Linear, Tensor]:
+    layer = nn.Linear(inputs, outputs, dtype=DTYPES[dtype])
+    return layer, torch.randn(rows, inputs, dtype=DTYPES[dtype])
+
+
+def _with_rules(layer: nn.Linear, x: Tensor, rules: Any) -> Callable[[], Tensor]:
+    """Return the product that a decoding step would use by these rules, once it is settled."""
+    products, own = linear.FixedProducts(), linear.PRODUCTS
+    linear.PRODUCTS = rules
+    try:
+        with torch.inference_mode():
+            for _ in range(linear.USES_BEFORE_PACKING + 1):
+                products(layer, x)
+    finally:
+        linear.PRODUCTS = own
+    return torch.inference_mode()(lambda: products(layer, x))
+
+
+def _with_gradients(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
+    grad = torch.ones_like(forward())
+    return lambda: torch.autograd.grad(forward(), inputs, grad)
+
+
+def _case(name: str, works: dict[str, Callable[[], Any]], dtype: str) -> Case:
+    return Case("products", name, {key: _repeated(work) for key, work in works.items()}, dtype=dtype, settle=False)
+
+
+def _repeated(work: Callable[[], Any]) -> Callable[[], Sample]:
+    """Return a function that measures a call by repeating it for a while."""
+
+    def sample() -> Sample:
+        calls, start = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - start) < SECONDS or not calls:
+            work()
+            calls += 1
+        return Sample(seconds / calls)
+
+    return sample
+
+
+__all__ = ["products_benchmark"]

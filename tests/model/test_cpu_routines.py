@@ -1,0 +1,36 @@
+"""Rules for the routines of known processors, and none for others."""
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.model import cpu_routines_vanilla_transformer as cpu_routines
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, Routines
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "name"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "avx2": True}, "AMD AVX-512"),
+        ({"cpu_name": "Intel(R) Xeon(R)", "amx_bf16": True, "avx512_bf16": True}, "Intel AMX"),
+        ({"cpu_name": "Intel(R) Core(TM)", "avx2": True}, "Intel AVX2"),
+        ({"cpu_name": "Neoverse"}, "other basic"),
+        ({}, "other basic"),
+    ],
+)
+def test_processors(monkeypatch, capabilities, name):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert cpu_routines.processor() == name
+    assert cpu_routines.this_processor() == ROUTINES.get(name, Routines({}, {}))
+
+
+def test_without_onednn_there_are_no_rules(monkeypatch):
+    monkeypatch.setattr(cpu_routines, "processor", lambda: next(iter(ROUTINES)))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert cpu_routines.this_processor() == Routines({}, {})
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_no_rule_is_hidden_by_an_earlier_one(name):
+    for rules in ROUTINES[name].products.values():
+        for i, rule in enumerate(rules):
+            assert not any(rule.rows <= earlier.rows and rule.numbers >= earlier.numbers for earlier in rules[:i])

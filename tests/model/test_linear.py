@@ -1,0 +1,258 @@
+"""Linear layers by fast routines equal the standard ones, gradients included, and yield where they do not apply."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Product, Routine
+from tiny import close, close_gradients, gradients, tiny_model, tokens
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+ONEDNN = {torch.float32: (Product(ANY, 0, Routine.ONEDNN),)}
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """Use oneDNN for every float32 product."""
+    monkeypatch.setattr(linear, "PRODUCTS", ONEDNN)
+
+
+@pytest.fixture
+def packing(monkeypatch):
+    """Pack the weights of products of up to 8 rows, and use oneDNN for others."""
+    monkeypatch.setattr(linear, "PRODUCTS", {torch.float32: (Product(8, 0, Routine.PACKED), *ONEDNN[torch.float32])})
+
+
+def uses_onednn(layer: nn.Module, x: Tensor) -> bool:
+    return type(linear.apply_linear(layer, x).grad_fn).__name__ == "_OneDNNLinearBackward"
+
+
+@pytest.mark.usefixtures("onednn")
+class TestLinear:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize(("inputs", "outputs"), [(48, 16), (16, 48), (32, 32), (1, 7), (7, 1)])
+    @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (1, 1)], ids=str)
+    def test_equals_the_layer(self, shape, inputs, outputs, bias):
+        layer = nn.Linear(inputs, outputs, bias)
+        x = torch.randn(*shape, inputs, requires_grad=True)
+        fast, standard = linear.apply_linear(layer, x), layer(x)
+        assert uses_onednn(layer, x)
+        close(fast, standard)
+        grad = torch.randn_like(standard)
+        found = [torch.autograd.grad(y, [x, *layer.parameters()], grad) for y in (fast, standard)]
+        for mine, other in zip(*found, strict=True):
+            assert mine.shape == other.shape
+            close(mine, other)
+
+    @pytest.mark.parametrize(
+        "change",
+        [lambda x: x.transpose(0, 1), lambda x: x[:, ::2], lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., 8:]],
+        ids=["transposed", "every other", "expanded", "columns"],
+    )
+    def test_non_contiguous_inputs(self, change):
+        x = torch.randn(4, 6, 24)
+        layer = nn.Linear(change(x).shape[-1], 12)
+        fast, standard = linear.apply_linear(layer, change(x)), layer(change(x))
+        close(fast, standard)
+        # The gradient of a sum is one expanded number.
+        close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, standard)))
+
+    def test_non_contiguous_weights(self):
+        layer = nn.Linear(8, 12)
+        layer.weight = nn.Parameter(torch.randn(12, 20)[:, 4:12])
+        assert not (layer.weight.is_contiguous() or layer.weight.T.is_contiguous())
+        x = torch.randn(3, 8)
+        close(linear.apply_linear(layer, x), layer(x))
+
+    def test_only_required_gradients(self):
+        layer = nn.Linear(4, 6).requires_grad_(False)
+        x = torch.randn(3, 4, requires_grad=True)
+        linear.apply_linear(layer, x).sum().backward()
+        assert layer.weight.grad is None and layer.bias.grad is None
+        close(x.grad, layer.weight.sum(0).expand(3, -1))
+
+    def test_second_derivatives(self):
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4, requires_grad=True)
+
+        def penalty(y: Tensor) -> Tensor:
+            (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+            return torch.autograd.grad(grad.square().sum(), layer.weight)[0]
+
+        close(penalty(linear.apply_linear(layer, x)), penalty(layer(x)), 1e-4)
+
+    def test_no_rows(self):
+        assert linear.apply_linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+    def test_other_dtypes_use_the_layer(self, dtype):
+        layer = nn.Linear(4, 6, dtype=dtype)
+        assert not uses_onednn(layer, torch.randn(3, 4, dtype=dtype))
+
+    def test_a_hook_is_called(self):
+        layer, seen = nn.Linear(4, 6), []
+        layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        assert not uses_onednn(layer, torch.randn(3, 4)) and seen
+
+    def test_a_patched_forward_is_called(self):
+        class Doubled(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return 2 * super().forward(x)
+
+        x = torch.randn(3, 4)
+        doubled, replaced = Doubled(4, 6), nn.Linear(4, 6)
+        close(linear.apply_linear(doubled, x), doubled(x))
+        # As accelerate patches a layer with offloaded weights.
+        replaced.forward = partial(F.linear, weight=torch.ones(6, 4))
+        close(linear.apply_linear(replaced, x), x.sum(-1, keepdim=True).expand(-1, 6))
+
+    def test_dispatch_modes_and_transforms_see_standard_ops(self):
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+        with FlopCounterMode(display=False) as counter:
+            linear.apply_linear(layer, x)
+        assert counter.get_total_flops() == 2 * 3 * 4 * 6
+        close(torch.func.vmap(lambda row: linear.apply_linear(layer, row))(x), layer(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert linear.apply_linear(layer, x).dtype == torch.bfloat16
+
+    # PyTorch builds its forward-mode rules by deprecated functions.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    def test_forward_mode_uses_standard_ops(self):
+        layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
+        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+            dual = linear.apply_linear(layer, torch.autograd.forward_ad.make_dual(x, tangent))
+            close(torch.autograd.forward_ad.unpack_dual(dual).tangent, tangent @ layer.weight.T)
+
+    def test_onednn_can_be_switched_off(self, monkeypatch):
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        assert not uses_onednn(nn.Linear(4, 6), torch.randn(3, 4))
+
+    @pytest.mark.parametrize("skip_logits", [True, False], ids=["skip_logits", "logits"])
+    def test_the_model_has_the_same_gradients(self, monkeypatch, skip_logits):
+        model = tiny_model(activation_function="gelu").train()
+        batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
+        found = {}
+        for fast in (True, False):
+            monkeypatch.setattr(linear, "PRODUCTS", ONEDNN if fast else {})
+            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
+            loss.backward()
+            found[fast] = (loss.detach(), gradients(model))
+        close(found[True][0], found[False][0])
+        close_gradients(found[True][1], found[False][1])
+
+
+class TestChoice:
+    def test_the_first_rule_that_fits_holds(self, monkeypatch):
+        rules = (Product(2, 0, Routine.DEFAULT), Product(8, 100, Routine.PACKED), Product(8, 50, Routine.ONEDNN))
+        monkeypatch.setattr(linear, "PRODUCTS", {torch.float32: rules})
+
+        def chosen(rows: int, numbers: int, is_fixed: bool = False, dtype: torch.dtype = torch.float32) -> Routine:
+            return linear._routine(torch.ones(1, rows, 10, dtype=dtype), torch.ones(numbers // 10, 10), is_fixed)
+
+        assert chosen(2, 200) is chosen(9, 200) is chosen(3, 40) is Routine.DEFAULT
+        assert chosen(3, 50) is chosen(8, 100) is Routine.ONEDNN
+        assert chosen(3, 100, is_fixed=True) is Routine.PACKED
+        assert chosen(3, 100, dtype=torch.float64) is chosen(3, 100, dtype=torch.bfloat16) is Routine.DEFAULT
+
+    @pytest.mark.parametrize("requires_grad", [True, False])
+    def test_a_processor_that_is_not_listed_uses_the_standard_op(self, monkeypatch, requires_grad):
+        monkeypatch.setattr(linear, "PRODUCTS", {})
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+        with torch.set_grad_enabled(requires_grad), linear.fixed_weights():
+            assert torch.equal(linear.apply_linear(layer, x), layer(x))
+
+
+@pytest.mark.usefixtures("packing")
+class TestFixedWeights:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("rows", [1, 6, 40], ids="{} rows".format)
+    def test_every_use_equals_the_layer(self, rows, bias):
+        layer = nn.Linear(32, 64, bias)
+        with torch.no_grad(), linear.fixed_weights():
+            for _ in range(linear.USES_BEFORE_PACKING + 3):
+                x = torch.randn(rows, 1, 32)
+                close(linear.apply_linear(layer, x), layer(x))
+
+    def test_a_weight_is_packed_after_some_uses(self):
+        layer, x = nn.Linear(32, 64), torch.randn(3, 2, 32)
+        with torch.no_grad(), linear.fixed_weights():
+            products, packed = linear._fixed_products.get(), []
+            for _ in range(linear.USES_BEFORE_PACKING + 3):
+                linear.apply_linear(layer, x)
+                packed.append(layer in products._packed)
+            assert packed == [False] * linear.USES_BEFORE_PACKING + [True] * 3
+            for other in (x[:1], x.repeat(9, 1, 1), x.double().float()):
+                close(linear.apply_linear(layer, other), layer(other))
+            assert list(products._packed) == [layer]
+        assert linear._fixed_products.get() is None
+
+    def test_a_choice_is_made_once_for_each_shape(self, monkeypatch):
+        seen, choose = [], linear._routine
+        monkeypatch.setattr(
+            linear, "_routine", lambda x, *rest, **named: seen.append(x.shape) or choose(x, *rest, **named)
+        )
+        layer = nn.Linear(4, 6)
+        with torch.no_grad(), linear.fixed_weights():
+            for rows in (20, 20, 20, 30, 30):
+                linear.apply_linear(layer, torch.randn(rows, 4))
+        assert seen == [(20, 4), (30, 4)]
+
+    def test_a_change_of_dtype_is_a_new_choice(self):
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+        with torch.no_grad(), linear.fixed_weights():
+            close(linear.apply_linear(layer, x), layer(x))
+            with torch.autocast("cpu", torch.bfloat16):
+                assert linear.apply_linear(layer, x.bfloat16()).dtype == torch.bfloat16
+
+    def test_gradients_flow(self):
+        """As in a logits processor that searches by gradients."""
+        layer, x = nn.Linear(4, 6), torch.randn(3, 4, requires_grad=True)
+        with linear.fixed_weights():
+            with torch.no_grad():
+                linear.apply_linear(layer, x)
+            linear.apply_linear(layer, x).sum().backward()
+        close(x.grad, layer.weight.sum(0).expand(3, -1))
+
+    def test_hooks_and_patched_layers_are_called(self):
+        hooked, seen = nn.Linear(4, 6), []
+        hooked.register_forward_hook(lambda module, inputs, output: seen.append(output))
+        with torch.no_grad(), linear.fixed_weights():
+            for _ in range(3):
+                linear.apply_linear(hooked, torch.randn(3, 4))
+        assert len(seen) == 3
+
+    def test_weights_may_change_between_calls(self):
+        model = tiny_model()
+        options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
+        source = tokens(2, 5)
+        before = model.generate(source, **options).logits[-1]
+        with torch.no_grad():
+            model.lm_head.weight.mul_(-1)
+        after = model.generate(source, **options).logits
+        fresh = model(source, decoder_input_ids=torch.full((2, 1), model.config.decoder_start_token_id)).logits[:, 0]
+        close(after[0], fresh.detach())
+        assert not torch.equal(after[-1], before)
+
+    @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=str)
+    def test_decoding_is_unchanged(self, monkeypatch, options):
+        model, source = tiny_model(), tokens(4, 7)
+        packed = model.generate(source, max_new_tokens=15, **options)
+        monkeypatch.setattr(linear, "PRODUCTS", {})
+        assert torch.equal(packed, model.generate(source, max_new_tokens=15, **options))
+
+
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 products for this processor"
+)
+def test_packed_bfloat16(monkeypatch):
+    monkeypatch.setattr(linear, "PRODUCTS", {torch.bfloat16: (Product(ANY, 0, Routine.PACKED),)})
+    layer, x = nn.Linear(32, 64).bfloat16(), torch.randn(6, 32).bfloat16()
+    with torch.no_grad(), linear.fixed_weights():
+        for _ in range(linear.USES_BEFORE_PACKING + 3):
+            # One bfloat16 rounding.
+            torch.testing.assert_close(linear.apply_linear(layer, x), layer(x), rtol=2**-7, atol=1e-2)
