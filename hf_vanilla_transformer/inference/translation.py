@@ -218,6 +218,9 @@ def checked_scores(scores: list[float]) -> list[float]:
 class RefuseNaN(LogitsProcessor):
     """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them."""
 
+    # Our beam search gives it a few rows at a time.
+    only_reads = True
+
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         # Several, as some tokens may be barred.
         if scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any():
@@ -321,13 +324,14 @@ class BatchTranslator:
                 input_ids=input_ids.to(self.model.device),
                 attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
                 num_return_sequences=self.num_hypotheses,
-                return_dict_in_generate=True,
+                # Without scores, our beam search selects tokens in one pass.
+                return_dict_in_generate=self.with_scores,
                 output_scores=self.with_scores and self.num_beams > 1,
                 output_logits=self.with_scores and self.num_beams == 1,
                 **self.options | search | _output_bounds(self.model, self.options, int(lengths.max())),
             )
         if not self.with_scores:
-            return output.sequences, [None] * len(output.sequences)
+            return output, [None] * len(output)
         return output.sequences, checked_scores(self._scores(output))
 
     def _check_ids(self, largest: int) -> None:

@@ -118,15 +118,19 @@ def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
 def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Find the `count` best tokens of each row of `logits` (N, V).
 
-    Logits processors may change any score, given the tokens so far (N, T), and so need all log-probabilities at once.
+    Logits processors may change any score, given the tokens so far (N, T), and so need all log-probabilities at once;
+    those whose `only_reads` is true get some rows at a time.
 
     Returns:
         Log-probabilities and tokens, (N, c) each.
     """
-    if logits_processor:
-        return blockwise_topk(logits_processor(input_ids, logits.log_softmax(-1, dtype=torch.float32)), count)
-    rows = max(1, CHUNK_ELEMENTS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    parts = [blockwise_topk(chunk.log_softmax(-1, dtype=torch.float32), count) for chunk in logits.split(rows)]
+    chunk_rows = max(1, CHUNK_ELEMENTS // logits.shape[1])
+    if logits.device.type != "cpu" or not all(getattr(each, "only_reads", False) for each in logits_processor or ()):
+        chunk_rows = len(logits)
+    parts = []
+    for chunk, ids in zip(logits.split(chunk_rows), input_ids.split(chunk_rows), strict=True):
+        log_probs = chunk.log_softmax(-1, dtype=torch.float32)
+        parts.append(blockwise_topk(logits_processor(ids, log_probs) if logits_processor else log_probs, count))
     values, tokens = zip(*parts, strict=True)
     return torch.cat(values), torch.cat(tokens)
 

@@ -100,10 +100,10 @@ ATTENTION = this_processor().attention
 
 def use_bmm_attention(query: Tensor, key: Tensor) -> bool:
     """Whether `bmm_attention` is the fastest on this CPU for these (B, h, T, d_k) and (B, h, S, d_k)."""
-    rule = ATTENTION.get(query.dtype)
     # Compilers would take a comparison of sizes for a constraint on them.
-    if rule is None or torch.compiler.is_compiling():
+    if query.dtype not in ATTENTION or torch.compiler.is_compiling():
         return False
+    rule = ATTENTION[query.dtype]
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
     sizes = rule.training if torch.is_grad_enabled() else rule.step if queries == 1 else rule.queries
     return batch * heads >= sizes.heads and keys <= sizes.keys and is_plain_cpu(query, key)

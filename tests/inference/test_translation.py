@@ -222,7 +222,7 @@ def test_bounds_of_the_output(translator, monkeypatch):
     bounds = [({}, longest + EXTRA_OUTPUT_TOKENS), ({"max_length": 7}, 7), ({"max_new_tokens": 7}, 8)]
     for options, length in bounds:
         translate(model, tokenizer, SENTENCES, **options)
-        assert calls.pop()[1].sequences.shape == (len(SENTENCES), length)
+        assert calls.pop()[1].shape == (len(SENTENCES), length)
 
 
 @pytest.mark.parametrize("with_scores", [False, True])
