@@ -17,6 +17,7 @@ from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreT
 from transformers.utils import logging
 
 from ..errors import lone_surrogate, one_line
+from ..model.linear_vanilla_transformer import fixed_weights
 from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -287,15 +288,16 @@ class BatchTranslator:
         # From long to short: if memory runs out, it does so at once.
         order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
         bar.update(len(ids) - len(order))
-        while order:
-            size = self._batch_size(len(ids[order[0]]))
-            indices, order = order[:size], order[size:]
-            sequences, scores = self.generate_batch([ids[i] for i in indices])
-            texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-            hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
-            for i in indices:
-                results[i] = list(islice(hypotheses, self.num_hypotheses))
-            bar.update(len(indices))
+        with fixed_weights():
+            while order:
+                size = self._batch_size(len(ids[order[0]]))
+                indices, order = order[:size], order[size:]
+                sequences, scores = self.generate_batch([ids[i] for i in indices])
+                texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+                hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
+                for i in indices:
+                    results[i] = list(islice(hypotheses, self.num_hypotheses))
+                bar.update(len(indices))
         return results
 
     def _setting(self, name: str, default: Any) -> Any:

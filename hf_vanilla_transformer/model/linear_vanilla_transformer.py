@@ -139,8 +139,11 @@ _fixed_products: ContextVar[FixedProducts | None] = ContextVar("fixed_products",
 
 @contextmanager
 def fixed_weights() -> Iterator[None]:
-    """Let `apply_linear` decide once for each layer how to multiply; no weight may change inside."""
-    token = _fixed_products.set(FixedProducts())
+    """Let `apply_linear` decide once for each layer how to multiply; no weight, hook or setting may change inside.
+
+    Several calls of `generate()` inside share what was decided and packed.
+    """
+    token = _fixed_products.set(_fixed_products.get() or FixedProducts())
     try:
         yield
     finally:

@@ -191,6 +191,15 @@ class TestFixedWeights:
             assert list(products._packed) == [layer]
         assert linear._fixed_products.get() is None
 
+    def test_calls_inside_share_what_is_packed(self):
+        layer, x = nn.Linear(32, 64), torch.randn(3, 32)
+        with torch.no_grad(), linear.fixed_weights():
+            products = linear._fixed_products.get()
+            for _ in range(linear.USES_BEFORE_PACKING + 1):
+                with linear.fixed_weights():
+                    close(linear.apply_linear(layer, x), layer(x))
+            assert layer in products._packed and linear._fixed_products.get() is products
+
     def test_a_choice_is_made_once_for_each_shape(self, monkeypatch):
         seen, choose = [], linear._routine
         monkeypatch.setattr(
