@@ -17,7 +17,7 @@ from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreT
 from transformers.utils import logging
 
 from ..errors import lone_surrogate, one_line
-from ..model.linear_vanilla_transformer import fixed_weights
+from ..model.linear_vanilla_transformer import decoding_products
 from .loading import load_model, load_tokenizer
 
 logger = logging.get_logger(__name__)
@@ -288,7 +288,7 @@ class BatchTranslator:
         # From long to short: if memory runs out, it does so at once.
         order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
         bar.update(len(ids) - len(order))
-        with fixed_weights():
+        with decoding_products(shared=True):
             while order:
                 size = self._batch_size(len(ids[order[0]]))
                 indices, order = order[:size], order[size:]

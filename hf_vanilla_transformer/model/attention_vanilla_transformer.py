@@ -138,7 +138,7 @@ class VanillaTransformerAttention(nn.Module):
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         implementation = implementation or self.config._attn_implementation
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
-        if implementation == "sdpa" and use_bmm_attention(query, key):
+        if implementation == "sdpa" and use_bmm_attention(query, key, self.training):
             attend = bmm_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)

@@ -98,14 +98,18 @@ class _Dropout(torch.autograd.Function):
 ATTENTION = this_processor().attention
 
 
-def use_bmm_attention(query: Tensor, key: Tensor) -> bool:
-    """Whether `bmm_attention` is the fastest on this CPU for these (B, h, T, d_k) and (B, h, S, d_k)."""
+def use_bmm_attention(query: Tensor, key: Tensor, training: bool) -> bool:
+    """Whether `bmm_attention` is the fastest on this CPU for these (B, h, T, d_k) and (B, h, S, d_k).
+
+    Not by whether there are gradients: reentrant checkpointing runs the first pass without, and both passes must drop
+    the same weights.
+    """
     # Compilers would take a comparison of sizes for a constraint on them.
     if query.dtype not in ATTENTION or torch.compiler.is_compiling():
         return False
     rule = ATTENTION[query.dtype]
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
-    sizes = rule.training if torch.is_grad_enabled() else rule.step if queries == 1 else rule.queries
+    sizes = rule.training if training else rule.step if queries == 1 else rule.queries
     return batch * heads >= sizes.heads and keys <= sizes.keys and is_plain_cpu(query, key)
 
 

@@ -57,7 +57,7 @@ ANY, NEVER = float("inf"), Batched(float("inf"), 0)
 # The names are those of `processor()`.
 ROUTINES = {
     # Two virtual cores of an EPYC: `python scripts/benchmark.py products --preset base --dtype float32 bfloat16`.
-    "AMD AVX-512": Routines(
+    "AMD AVX-512 BF16": Routines(
         products={
             torch.float32: (Product(128, 0, Routine.PACKED), Product(ANY, 0, Routine.ONEDNN)),
             torch.bfloat16: (Product(512, 0, Routine.PACKED),),
@@ -89,14 +89,21 @@ def processor() -> str:
     capabilities = torch.cpu.get_capabilities()
     name = str(capabilities.get("cpu_name", ""))
     vendor = next((vendor for vendor in ("AMD", "Intel") if vendor in name), "other")
-    sets = {"AMX": "amx_bf16", "AVX-512": "avx512_bf16", "AVX2": "avx2"}
+    sets = {"AMX": "amx_bf16", "AVX-512 BF16": "avx512_bf16", "AVX-512": "avx512_f", "AVX2": "avx2"}
     return f"{vendor} {next((name for name, flag in sets.items() if capabilities.get(flag)), 'basic')}"
 
 
 def this_processor() -> Routines:
-    """Return the rules of this processor; none if it is not listed or this PyTorch has no oneDNN."""
-    none = Routines({}, {})
-    return ROUTINES.get(processor(), none) if torch.backends.mkldnn.is_available() else none
+    """Return the rules of this processor; none if it is not listed or this PyTorch has no oneDNN.
+
+    The environment variable ONEDNN_MAX_CPU_ISA may forbid oneDNN what the processor can.
+    """
+    if processor() not in ROUTINES or not torch.backends.mkldnn.is_available():
+        return Routines({}, {})
+    products, attention = ROUTINES[processor()]
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        products = {dtype: rules for dtype, rules in products.items() if dtype != torch.bfloat16}
+    return Routines(products, attention)
 
 
 __all__ = ["ANY", "ROUTINES", "Attention", "Batched", "Product", "Routine", "Routines", "processor", "this_processor"]

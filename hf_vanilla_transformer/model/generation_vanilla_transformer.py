@@ -13,7 +13,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from .beam_search_vanilla_transformer import Beams, top_log_probs
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .linear_vanilla_transformer import fixed_weights
+from .linear_vanilla_transformer import decoding_products
 
 # Inputs of a source, the same at every step and for all its beams.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
@@ -40,7 +40,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`."""
         base: Any = super()
-        with fixed_weights():
+        with decoding_products():
             return base.generate(*args, **kwargs)
 
     def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from itertools import count
 from typing import Any, TypeGuard
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
-from .cpu_ops_vanilla_transformer import is_plain_cpu
+from .cpu_ops_vanilla_transformer import DENSE_TYPES, is_plain_cpu
 from .cpu_routines_vanilla_transformer import Routine, this_processor
 
 PRODUCTS = this_processor().products
@@ -43,111 +43,134 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, (..., M) for `x` (..., K)."""
     if torch.compiler.is_compiling():
         return layer(x)
-    if (products := _fixed_products.get()) is not None and not torch.is_grad_enabled():
+    if (products := _decoding_products.get()) is not None and not torch.is_grad_enabled():
         return products(layer, x)
-    if not is_bare_linear(layer):
+    # A tracer would record a comparison of sizes.
+    if torch._C._get_tracing_state() or not is_bare_linear(layer):
         return layer(x)
-    weight, bias = layer.weight, layer.bias
-    if _routine(x, weight) is Routine.DEFAULT:
-        return F.linear(x, weight, bias)
-    return (_OneDNNLinear.apply if torch.is_grad_enabled() else _onednn_linear)(x, weight, bias)
+    return _multiply(x, layer.weight, layer.bias)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + b, (N, M) for `x` (N, K), `weight` (M, K) and `bias` (M), without autograd."""
-    return (F.linear if _routine(x, weight) is Routine.DEFAULT else _onednn_linear)(x, weight, bias)
+    return (_onednn_linear if _uses_onednn(x, weight) else F.linear)(x, weight, bias)
 
 
-def _routine(x: Tensor, weight: Tensor, is_fixed: bool = False) -> Routine:
-    """Return the fastest routine for `x` (..., K) and `weight` (M, K), which may be packed if it is fixed."""
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not _uses_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    return (_OneDNNLinear.apply if torch.is_grad_enabled() else _onednn_linear)(x, weight, bias)
+
+
+def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    return _routine(x, weight) is Routine.ONEDNN and _is_standard() and is_plain_cpu(x, weight)
+
+
+def _routine(x: Tensor, weight: Tensor, may_pack: bool = False) -> Routine:
+    """Return what the rules of this processor choose for `x` (..., K) and `weight` (M, K)."""
     if (dtype := x.dtype) not in PRODUCTS or weight.dtype != dtype or not (size := x.numel()):
         return Routine.DEFAULT
     rows, numbers = size // x.shape[-1], weight.numel()
     for product in PRODUCTS[dtype]:
-        if rows <= product.rows and numbers >= product.numbers and (is_fixed or product.routine != Routine.PACKED):
-            return product.routine if _is_plain(x, weight) else Routine.DEFAULT
+        if rows <= product.rows and numbers >= product.numbers and (may_pack or product.routine != Routine.PACKED):
+            return product.routine
     return Routine.DEFAULT
 
 
-def _is_plain(x: Tensor, weight: Tensor) -> bool:
-    return torch._C._get_mkldnn_enabled() and not torch.is_autocast_enabled("cpu") and is_plain_cpu(x, weight)
+def _is_standard() -> bool:
+    """Whether oneDNN is enabled and autocast is not."""
+    return bool(torch._C._get_mkldnn_enabled()) and not torch.is_autocast_enabled("cpu")
 
 
-# Weights that do not change
+# Decoding
+
+Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-Apply = Callable[[Tensor], Tensor]
-_NOT_CHOSEN: tuple[Any, ...] = (None, None, None)
+class DecodingProducts:
+    """Products of many decoding steps: routines are chosen once for each layer and shape of its input.
 
-
-class FixedProducts:
-    """Products with weights that do not change: a routine is chosen once for each layer and shape of its input.
-
-    Weights that are used again and again with few rows, as in decoding, are packed.
+    Weights that are used again and again with few rows are packed, until they change.
     """
 
-    def __init__(self) -> None:
-        self._chosen: dict[nn.Module, tuple[torch.Size, torch.dtype, Apply]] = {}
-        self._packed: dict[nn.Module, Tensor] = {}
+    def __init__(self, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
+        # Whether nothing in this forward pass calls for the standard routine.
+        self.is_plain = False
+        self._chosen: dict[nn.Module, tuple[torch.Size | None, torch.dtype | None, Apply]] = {}
+        # Weights and how often they were used unpacked.
+        self._uses: dict[nn.Module, tuple[ref[Tensor], int]] = {}
+        # Weights, their versions, and packed copies.
+        self._packed: dict[nn.Module, tuple[ref[Tensor], int, Tensor]] = {}
 
     def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Return `layer(x)`, (..., M) for `x` (..., K)."""
-        shape, dtype, apply = self._chosen[layer] if layer in self._chosen else _NOT_CHOSEN
-        if x.shape == shape and x.dtype is dtype:
-            return apply(x)
-        return self._use(self._choose(layer, x), layer, x)
+        if not self.is_plain or layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__:
+            return layer(x)
+        shape, dtype, apply = self._chosen[layer] if layer in self._chosen else (None, None, F.linear)
+        if x.shape != shape or x.dtype is not dtype:
+            if not is_bare_linear(layer):
+                return layer(x)
+            apply = self._choose(layer, x)
+            self._chosen[layer] = (x.shape, x.dtype, apply)
+        # Looked up for each use: offloading replaces them.
+        parameters = layer._parameters
+        return apply(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]  # a linear layer has one
 
-    def _use(self, apply: Apply, layer: nn.Module, x: Tensor) -> Tensor:
-        self._chosen[layer] = (x.shape, x.dtype, apply)
-        return apply(x)
+    def clear(self) -> None:
+        """Free the packed weights."""
+        for kept in (self._chosen, self._uses, self._packed):
+            kept.clear()
 
-    def _choose(self, layer: nn.Module, x: Tensor) -> Apply:
-        if not is_bare_linear(layer):
-            return layer
-        routine = _routine(x, layer.weight, is_fixed=True)
-        if routine is not Routine.PACKED:
-            return _bound(routine, layer.weight, layer.bias)
-        return self._packed_product(layer) if layer in self._packed else self._packed_later(layer, x)
+    def _choose(self, layer: nn.Linear, x: Tensor) -> Apply:
+        if type(layer.weight) not in DENSE_TYPES or not is_plain_cpu(x, layer.weight):
+            return F.linear
+        routine = _routine(x, layer.weight, may_pack=not layer.weight.is_inference())
+        if routine is Routine.PACKED:
+            return partial(self._packed_linear, layer)
+        return _onednn_linear if routine is Routine.ONEDNN else F.linear
 
-    def _packed_product(self, layer: nn.Linear) -> Apply:
-        return _bound(Routine.ONEDNN, self._packed[layer], layer.bias)
-
-    def _packed_later(self, layer: nn.Linear, x: Tensor) -> Apply:
-        """Return a product that packs the weight once it has been used some times."""
-        uses, rows = count(), x.numel() // x.shape[-1]
-        unpacked = _bound(_routine(x, layer.weight), layer.weight, layer.bias)
-
-        def product(x: Tensor) -> Tensor:
-            if next(uses) < USES_BEFORE_PACKING:
-                return unpacked(x)
-            self._packed[layer] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), rows)
-            return self._use(self._packed_product(layer), layer, x)
-
-        return product
-
-
-def _bound(routine: Routine, weight: Tensor, bias: Tensor | None) -> Apply:
-    """Return the product with a weight (M, K), packed or not."""
-    if routine is Routine.DEFAULT:
-        return partial(F.linear, weight=weight, bias=bias)
-    weight, onednn = weight if weight.is_mkldnn else _with_contiguous_side(weight), _ONEDNN
-    return lambda x: onednn(x, weight, bias, "none", [], "")
+    def _packed_linear(self, layer: nn.Linear, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if layer in self._packed:
+            source, version, packed = self._packed[layer]
+            if source() is weight and weight._version == version:
+                return _ONEDNN(x, packed, bias, "none", [], "")
+        source, uses = self._uses.get(layer, (ref(weight), 0))
+        if source() is not weight or uses < USES_BEFORE_PACKING:
+            self._uses[layer] = (ref(weight), uses + 1 if source() is weight else 1)
+            return (_onednn_linear if _routine(x, weight) is Routine.ONEDNN else F.linear)(x, weight, bias)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), x.numel() // x.shape[-1])
+        self._packed[layer] = (ref(weight), weight._version, packed)
+        return _ONEDNN(x, packed, bias, "none", [], "")
 
 
-_fixed_products: ContextVar[FixedProducts | None] = ContextVar("fixed_products", default=None)
+_decoding_products: ContextVar[DecodingProducts | None] = ContextVar("decoding_products", default=None)
 
 
 @contextmanager
-def fixed_weights() -> Iterator[None]:
-    """Let `apply_linear` decide once for each layer how to multiply; no weight, hook or setting may change inside.
+def decoding_products(shared: bool = False) -> Iterator[None]:
+    """Let `apply_linear` choose once for many decoding steps.
 
-    Several calls of `generate()` inside share what was decided and packed.
+    Args:
+        shared: Whether calls of `generate()` inside share what is chosen and packed.
     """
-    token = _fixed_products.set(_fixed_products.get() or FixedProducts())
+    outer = _decoding_products.get()
+    if outer is not None and outer.is_shared:
+        yield
+        return
+    products = DecodingProducts(shared)
+    token = _decoding_products.set(products)
     try:
         yield
     finally:
-        _fixed_products.reset(token)
+        _decoding_products.reset(token)
+        products.clear()
+
+
+def begin_forward_pass(x: Tensor) -> None:
+    """Find out once for all products of a forward pass that starts from `x` whether they may be fast."""
+    if not torch.compiler.is_compiling() and (products := _decoding_products.get()) is not None:
+        products.is_plain = _is_standard() and is_plain_cpu(x) and not module_hooks._has_any_global_hook()
 
 
 # oneDNN
@@ -188,4 +211,4 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, d_bias
 
 
-__all__ = ["apply_linear", "fixed_weights", "is_bare_linear", "linear_forward"]
+__all__ = ["apply_linear", "begin_forward_pass", "decoding_products", "is_bare_linear", "linear_forward"]

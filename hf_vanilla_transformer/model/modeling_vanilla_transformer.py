@@ -40,7 +40,7 @@ from .checks_vanilla_transformer import (
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .linear_vanilla_transformer import apply_linear
+from .linear_vanilla_transformer import apply_linear, begin_forward_pass
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
@@ -179,6 +179,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             embeds = inputs_embeds
         check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
+        begin_forward_pass(embeds)
         embeds = embeds + self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)).to(embeds)
         return apply_dropout(embeds, self.config.dropout) if self.training else embeds
 

@@ -80,8 +80,7 @@ def attention_case(rows: int, queries: int, keys: int, heads: int, width: int, d
         "bmm": lambda: cpu_ops.bmm_attention(module, query, key, value, None, width**-0.5)[0],
         "flash": lambda: F.scaled_dot_product_attention(query, key, value).transpose(1, 2),
     }
-    with torch.set_grad_enabled(trains):
-        works = {OURS: works["bmm" if cpu_ops.use_bmm_attention(query, key) else "flash"], **works}
+    works = {OURS: works["bmm" if cpu_ops.use_bmm_attention(query, key, trains) else "flash"], **works}
     works = {
         name: _with_gradients(work, (query, key, value)) if trains else torch.inference_mode()(work)
         for name, work in works.items()
@@ -97,7 +96,8 @@ def _layer_and_input(rows: int, inputs: int, outputs: int, dtype: str) -> tuple[
 
 def _with_rules(layer: nn.Linear, x: Tensor, rules: Any) -> Callable[[], Tensor]:
     """Return the product that a decoding step would use by these rules, once it is settled."""
-    products, own = linear.FixedProducts(), linear.PRODUCTS
+    products, own = linear.DecodingProducts(), linear.PRODUCTS
+    products.is_plain = True
     linear.PRODUCTS = rules
     try:
         with torch.inference_mode():

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
 from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import Attention, Batched
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Attention, Batched
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 
@@ -59,13 +59,17 @@ class TestDropout:
 
     # The oldest supported transformers lacks its successor.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
-    def test_gradient_checkpointing_repeats_the_mask(self):
-        model = tiny_model(dropout=0.4).train()
+    @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout"])
+    @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])
+    def test_gradient_checkpointing_repeats_the_mask(self, monkeypatch, dropout, reentrant):
+        rules = Attention(Batched(ANY, 0), Batched(ANY, 0), Batched(1, ANY))
+        monkeypatch.setattr(cpu_ops, "ATTENTION", {torch.float32: rules})
+        model = tiny_model(**{dropout: 0.4}).train()
         batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
         found = []
         for checkpointing in (False, True):
             if checkpointing:
-                model.gradient_checkpointing_enable({"use_reentrant": False})
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
             torch.manual_seed(3)
             model(**batch).loss.backward()
             found.append(gradients(model))
@@ -134,16 +138,17 @@ class TestBmmAttention:
         rules = Attention(step=Batched(72, 1000), queries=Batched(80, 300), training=Batched(8, 100))
         monkeypatch.setattr(cpu_ops, "ATTENTION", {torch.float32: rules})
 
-        def is_used(queries: int, keys: int, rows: int = 32, dtype: torch.dtype = torch.float32) -> bool:
-            return cpu_ops.use_bmm_attention(*(torch.empty(rows, 8, n, 4, dtype=dtype) for n in (queries, keys)))
+        def is_used(queries: int, keys: int, rows: int, training: bool = False, dtype=torch.float32) -> bool:
+            states = (torch.empty(rows, 8, length, 4, dtype=dtype) for length in (queries, keys))
+            return cpu_ops.use_bmm_attention(*states, training)
 
-        assert is_used(1, 100) and is_used(9, 100, rows=1) and not is_used(9, 101)
-        with torch.no_grad():
-            assert is_used(1, 1000) and not is_used(1, 1001)
-            assert is_used(2, 300, rows=10) and not is_used(2, 301) and not is_used(2, 300, rows=9)
-            assert is_used(1, 9, rows=9) and not is_used(1, 9, rows=8)
-            assert not is_used(1, 9, dtype=torch.float64)
-        assert not cpu_ops.use_bmm_attention(torch.empty(32, 8, 1, 4, device="meta"), torch.empty(32, 8, 9, 4))
+        assert is_used(1, 1000, 9) and not is_used(1, 1001, 9) and not is_used(1, 9, 8)
+        assert is_used(2, 300, 10) and not is_used(2, 301, 10) and not is_used(2, 300, 9)
+        for queries in (1, 2):
+            assert is_used(queries, 100, 1, training=True) and not is_used(queries, 101, 32, training=True)
+        assert not is_used(1, 9, 32, dtype=torch.float64)
+        on_meta = torch.empty(32, 8, 1, 4, device="meta")
+        assert not cpu_ops.use_bmm_attention(on_meta, torch.empty(32, 8, 9, 4), False)
 
     def test_bfloat16_errors_are_no_larger_than_eager(self):
         torch.manual_seed(0)

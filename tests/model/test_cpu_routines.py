@@ -10,8 +10,9 @@ from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTIN
 @pytest.mark.parametrize(
     ("capabilities", "name"),
     [
-        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "avx2": True}, "AMD AVX-512"),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "avx2": True}, "AMD AVX-512 BF16"),
         ({"cpu_name": "Intel(R) Xeon(R)", "amx_bf16": True, "avx512_bf16": True}, "Intel AMX"),
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True, "avx2": True}, "Intel AVX-512"),
         ({"cpu_name": "Intel(R) Core(TM)", "avx2": True}, "Intel AVX2"),
         ({"cpu_name": "Neoverse"}, "other basic"),
         ({}, "other basic"),
@@ -19,6 +20,7 @@ from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTIN
 )
 def test_processors(monkeypatch, capabilities, name):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     assert cpu_routines.processor() == name
     assert cpu_routines.this_processor() == ROUTINES.get(name, Routines({}, {}))
 
@@ -34,3 +36,12 @@ def test_no_rule_is_hidden_by_an_earlier_one(name):
     for rules in ROUTINES[name].products.values():
         for i, rule in enumerate(rules):
             assert not any(rule.rows <= earlier.rows and rule.numbers >= earlier.numbers for earlier in rules[:i])
+
+
+def test_without_bfloat16_in_onednn_its_rules_fall_away(monkeypatch):
+    name = next(iter(ROUTINES))
+    monkeypatch.setattr(cpu_routines, "processor", lambda: name)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    found = cpu_routines.this_processor()
+    assert found.products.keys() == ROUTINES[name].products.keys() - {torch.bfloat16}
+    assert found.attention == ROUTINES[name].attention

@@ -1,6 +1,10 @@
 """Linear layers by fast routines equal the standard ones, gradients included, and yield where they do not apply."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from weakref import ref
 
 import pytest
 import torch
@@ -151,104 +155,153 @@ class TestChoice:
         rules = (Product(2, 0, Routine.DEFAULT), Product(8, 100, Routine.PACKED), Product(8, 50, Routine.ONEDNN))
         monkeypatch.setattr(linear, "PRODUCTS", {torch.float32: rules})
 
-        def chosen(rows: int, numbers: int, is_fixed: bool = False, dtype: torch.dtype = torch.float32) -> Routine:
-            return linear._routine(torch.ones(1, rows, 10, dtype=dtype), torch.ones(numbers // 10, 10), is_fixed)
+        def chosen(rows: int, numbers: int, may_pack: bool = False, dtype: torch.dtype = torch.float32) -> Routine:
+            return linear._routine(torch.ones(1, rows, 10, dtype=dtype), torch.ones(numbers // 10, 10), may_pack)
 
         assert chosen(2, 200) is chosen(9, 200) is chosen(3, 40) is Routine.DEFAULT
         assert chosen(3, 50) is chosen(8, 100) is Routine.ONEDNN
-        assert chosen(3, 100, is_fixed=True) is Routine.PACKED
+        assert chosen(3, 100, may_pack=True) is Routine.PACKED
         assert chosen(3, 100, dtype=torch.float64) is chosen(3, 100, dtype=torch.bfloat16) is Routine.DEFAULT
 
     @pytest.mark.parametrize("requires_grad", [True, False])
     def test_a_processor_that_is_not_listed_uses_the_standard_op(self, monkeypatch, requires_grad):
         monkeypatch.setattr(linear, "PRODUCTS", {})
         layer, x = nn.Linear(4, 6), torch.randn(3, 4)
-        with torch.set_grad_enabled(requires_grad), linear.fixed_weights():
+        with torch.set_grad_enabled(requires_grad), decoding(x):
             assert torch.equal(linear.apply_linear(layer, x), layer(x))
 
 
+@contextmanager
+def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
+    """A call of `generate()` that has come to a forward pass from `x`."""
+    with linear.decoding_products():
+        linear.begin_forward_pass(x)
+        yield linear._decoding_products.get()
+
+
 @pytest.mark.usefixtures("packing")
-class TestFixedWeights:
+class TestDecoding:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("rows", [1, 6, 40], ids="{} rows".format)
     def test_every_use_equals_the_layer(self, rows, bias):
-        layer = nn.Linear(32, 64, bias)
-        with torch.no_grad(), linear.fixed_weights():
+        layer, x = nn.Linear(32, 64, bias), torch.randn(rows, 1, 32)
+        with torch.no_grad(), decoding(x):
             for _ in range(linear.USES_BEFORE_PACKING + 3):
                 x = torch.randn(rows, 1, 32)
                 close(linear.apply_linear(layer, x), layer(x))
 
     def test_a_weight_is_packed_after_some_uses(self):
         layer, x = nn.Linear(32, 64), torch.randn(3, 2, 32)
-        with torch.no_grad(), linear.fixed_weights():
-            products, packed = linear._fixed_products.get(), []
+        with torch.no_grad(), decoding(x) as products:
+            packed = []
             for _ in range(linear.USES_BEFORE_PACKING + 3):
                 linear.apply_linear(layer, x)
                 packed.append(layer in products._packed)
             assert packed == [False] * linear.USES_BEFORE_PACKING + [True] * 3
             for other in (x[:1], x.repeat(9, 1, 1), x.double().float()):
                 close(linear.apply_linear(layer, other), layer(other))
-            assert list(products._packed) == [layer]
-        assert linear._fixed_products.get() is None
+        assert linear._decoding_products.get() is None
 
-    def test_calls_inside_share_what_is_packed(self):
+    def test_nothing_stays_packed(self):
+        layer, other, x = nn.Linear(32, 64), nn.Linear(32, 64), torch.randn(3, 32)
+        gc.disable()
+        try:
+            with torch.no_grad(), decoding(x) as products:
+                linear.apply_linear(other, x)
+                for _ in range(linear.USES_BEFORE_PACKING + 1):
+                    linear.apply_linear(layer, x)
+                packed = ref(products._packed[layer][2])
+                del products
+            assert packed() is None
+        finally:
+            gc.enable()
+
+    def test_calls_inside_a_shared_one_share_what_is_packed(self):
         layer, x = nn.Linear(32, 64), torch.randn(3, 32)
-        with torch.no_grad(), linear.fixed_weights():
-            products = linear._fixed_products.get()
+        with torch.no_grad(), linear.decoding_products(shared=True):
             for _ in range(linear.USES_BEFORE_PACKING + 1):
-                with linear.fixed_weights():
+                with decoding(x) as products:
                     close(linear.apply_linear(layer, x), layer(x))
-            assert layer in products._packed and linear._fixed_products.get() is products
+            assert layer in products._packed and linear._decoding_products.get() is products
+            with linear.decoding_products():
+                assert linear._decoding_products.get() is products
+        with linear.decoding_products():
+            outer = linear._decoding_products.get()
+            with linear.decoding_products():
+                assert linear._decoding_products.get() is not outer
 
     def test_a_choice_is_made_once_for_each_shape(self, monkeypatch):
         seen, choose = [], linear._routine
-        monkeypatch.setattr(
-            linear, "_routine", lambda x, *rest, **named: seen.append(x.shape) or choose(x, *rest, **named)
-        )
+
+        def recorded(x: Tensor, *rest, **named) -> Routine:
+            seen.append(x.shape)
+            return choose(x, *rest, **named)
+
+        monkeypatch.setattr(linear, "_routine", recorded)
         layer = nn.Linear(4, 6)
-        with torch.no_grad(), linear.fixed_weights():
+        with torch.no_grad(), decoding(torch.ones(1)):
             for rows in (20, 20, 20, 30, 30):
                 linear.apply_linear(layer, torch.randn(rows, 4))
         assert seen == [(20, 4), (30, 4)]
 
-    def test_a_change_of_dtype_is_a_new_choice(self):
+    @pytest.mark.parametrize("change", ["in place", "another", "another dtype"])
+    def test_changed_weights_count_at_once(self, change):
+        layer, x = nn.Linear(32, 64), torch.randn(3, 32)
+        with torch.no_grad(), decoding(x):
+            for step in range(3 * linear.USES_BEFORE_PACKING):
+                if step % (linear.USES_BEFORE_PACKING + 2) == 0:
+                    if change == "in place":
+                        layer.weight.mul_(-1)
+                    else:
+                        layer.weight = nn.Parameter(torch.randn(64, 32))
+                    if change == "another dtype":
+                        layer, x = layer.double(), x.double()
+                close(linear.apply_linear(layer, x), layer(x))
+
+    def test_a_forward_pass_under_autocast_or_a_dispatch_mode_uses_standard_ops(self):
         layer, x = nn.Linear(4, 6), torch.randn(3, 4)
-        with torch.no_grad(), linear.fixed_weights():
-            close(linear.apply_linear(layer, x), layer(x))
+        with torch.no_grad(), decoding(x):
+            linear.apply_linear(layer, x)
             with torch.autocast("cpu", torch.bfloat16):
-                assert linear.apply_linear(layer, x.bfloat16()).dtype == torch.bfloat16
+                linear.begin_forward_pass(x)
+                assert linear.apply_linear(layer, x).dtype == torch.bfloat16
+            with FlopCounterMode(display=False) as counter:
+                linear.begin_forward_pass(x)
+                linear.apply_linear(layer, x)
+            assert counter.get_total_flops() == 2 * 3 * 4 * 6
 
     def test_gradients_flow(self):
         """As in a logits processor that searches by gradients."""
         layer, x = nn.Linear(4, 6), torch.randn(3, 4, requires_grad=True)
-        with linear.fixed_weights():
+        with decoding(x):
             with torch.no_grad():
                 linear.apply_linear(layer, x)
             linear.apply_linear(layer, x).sum().backward()
         close(x.grad, layer.weight.sum(0).expand(3, -1))
 
-    def test_hooks_and_patched_layers_are_called(self):
-        hooked, seen = nn.Linear(4, 6), []
-        hooked.register_forward_hook(lambda module, inputs, output: seen.append(output))
-        with torch.no_grad(), linear.fixed_weights():
-            for _ in range(3):
-                linear.apply_linear(hooked, torch.randn(3, 4))
-        assert len(seen) == 3
+    def test_a_hook_is_called_from_when_it_is_there(self):
+        layer, x, seen = nn.Linear(4, 6), torch.randn(3, 4), []
+        with torch.no_grad(), decoding(x):
+            for step in range(8):
+                if step == 6:
+                    layer.register_forward_hook(lambda module, inputs, output: seen.append(output))
+                linear.apply_linear(layer, x)
+        assert len(seen) == 2
 
     def test_weights_may_change_between_calls(self):
         model = tiny_model()
         options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
         source = tokens(2, 5)
         before = model.generate(source, **options).logits[-1]
-        with torch.no_grad():
-            model.lm_head.weight.mul_(-1)
+        # Without a trace in the version of the weight.
+        model.lm_head.weight.data.mul_(-1)
         after = model.generate(source, **options).logits
         fresh = model(source, decoder_input_ids=torch.full((2, 1), model.config.decoder_start_token_id)).logits[:, 0]
         close(after[0], fresh.detach())
         assert not torch.equal(after[-1], before)
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=str)
-    def test_decoding_is_unchanged(self, monkeypatch, options):
+    def test_tokens_are_those_of_standard_products(self, monkeypatch, options):
         model, source = tiny_model(), tokens(4, 7)
         packed = model.generate(source, max_new_tokens=15, **options)
         monkeypatch.setattr(linear, "PRODUCTS", {})
@@ -261,7 +314,7 @@ class TestFixedWeights:
 def test_packed_bfloat16(monkeypatch):
     monkeypatch.setattr(linear, "PRODUCTS", {torch.bfloat16: (Product(ANY, 0, Routine.PACKED),)})
     layer, x = nn.Linear(32, 64).bfloat16(), torch.randn(6, 32).bfloat16()
-    with torch.no_grad(), linear.fixed_weights():
+    with torch.no_grad(), decoding(x):
         for _ in range(linear.USES_BEFORE_PACKING + 3):
             # One bfloat16 rounding.
             torch.testing.assert_close(linear.apply_linear(layer, x), layer(x), rtol=2**-7, atol=1e-2)
