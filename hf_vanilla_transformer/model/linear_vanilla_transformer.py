@@ -43,7 +43,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """Return `layer(x)`, (..., M) for `x` (..., K)."""
     if torch.compiler.is_compiling():
         return layer(x)
-    if (products := _decoding_products.get()) is not None and not torch.is_grad_enabled():
+    if (products := _decoding_products.get()) is not None:
         return products(layer, x)
     # A tracer would record a comparison of sizes.
     if torch._C._get_tracing_state() or not is_bare_linear(layer):
@@ -170,7 +170,12 @@ def decoding_products(shared: bool = False) -> Iterator[None]:
 def begin_forward_pass(x: Tensor) -> None:
     """Find out once for all products of a forward pass that starts from `x` whether they may be fast."""
     if not torch.compiler.is_compiling() and (products := _decoding_products.get()) is not None:
-        products.is_plain = _is_standard() and is_plain_cpu(x) and not module_hooks._has_any_global_hook()
+        products.is_plain = (
+            _is_standard()
+            and is_plain_cpu(x)
+            and not torch.is_grad_enabled()
+            and not module_hooks._has_any_global_hook()
+        )
 
 
 # oneDNN

@@ -176,7 +176,9 @@ def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
     """A call of `generate()` that has come to a forward pass from `x`."""
     with linear.decoding_products():
         linear.begin_forward_pass(x)
-        yield linear._decoding_products.get()
+        products = linear._decoding_products.get()
+        assert products.is_plain != torch.is_grad_enabled()
+        yield products
 
 
 @pytest.mark.usefixtures("packing")
@@ -275,7 +277,9 @@ class TestDecoding:
         layer, x = nn.Linear(4, 6), torch.randn(3, 4, requires_grad=True)
         with decoding(x):
             with torch.no_grad():
+                linear.begin_forward_pass(x)
                 linear.apply_linear(layer, x)
+            linear.begin_forward_pass(x)
             linear.apply_linear(layer, x).sum().backward()
         close(x.grad, layer.weight.sum(0).expand(3, -1))
 
