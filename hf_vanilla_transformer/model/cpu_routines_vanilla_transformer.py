@@ -18,7 +18,10 @@ class Routine(Enum):
 
 
 class Product(NamedTuple):
-    """The routine for products of at most `rows` rows with a weight of at least `numbers` elements."""
+    """The routine for products of at most `rows` rows with a weight of at least `numbers` elements.
+
+    Rules with `PACKED` are passed over where weights change.
+    """
 
     rows: float
     numbers: int
@@ -54,12 +57,19 @@ class Routines(NamedTuple):
 
 ANY, NEVER = float("inf"), Batched(float("inf"), 0)
 
-# The names are those of `processor()`.
+# By `processor()`, each measured by `python scripts/benchmark.py products`.
 ROUTINES = {
-    # Two virtual cores of an EPYC: `python scripts/benchmark.py products --preset base --dtype float32 bfloat16`.
+    # Two virtual cores of an EPYC; `--preset tiny small base --dtype float32 bfloat16`.
     "AMD AVX-512 BF16": Routines(
         products={
-            torch.float32: (Product(128, 0, Routine.PACKED), Product(ANY, 0, Routine.ONEDNN)),
+            torch.float32: (
+                Product(1, 2**18, Routine.ONEDNN),
+                Product(1, 0, Routine.DEFAULT),
+                Product(128, 2**18, Routine.PACKED),
+                Product(128, 2**18, Routine.ONEDNN),
+                Product(128, 0, Routine.DEFAULT),
+                Product(ANY, 0, Routine.ONEDNN),
+            ),
             torch.bfloat16: (Product(512, 0, Routine.PACKED),),
         },
         attention={

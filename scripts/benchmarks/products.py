@@ -4,8 +4,9 @@ Legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k ke
 """
 
 import time
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import cycle, product
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ DECODED = ((1, 1, 32), (8, 1, 32), (32, 1, 32), (128, 1, 32), (32, 1, 512))
 TRAINED = ((1, 32, 32), (4, 32, 32), (64, 32, 32), (32, 64, 64), (16, 128, 128), (16, 256, 256))
 # Seconds to repeat a product for.
 SECONDS = 0.02
+# The weights of a decoding step: so many of a shape, up to so many bytes, which no cache holds.
+STEP_WEIGHTS, STEP_BYTES = 48, 2**26
 
 
 def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
@@ -47,11 +50,13 @@ def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> It
 
 
 def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
-    """Compare products (N, K) x (K, M) with a weight that does not change."""
+    """Compare products (N, K) x (K, M) with the weights of a decoding step, each in its turn."""
     layer, x = _layer_and_input(rows, inputs, outputs, dtype)
-    works = {OURS: _with_rules(layer, x, linear.PRODUCTS)}
+    count = max(1, min(STEP_WEIGHTS, STEP_BYTES // (layer.weight.numel() * layer.weight.element_size())))
+    layers = [layer, *(deepcopy(layer) for _ in range(count - 1))]
+    works = {OURS: _with_rules(layers, x, linear.PRODUCTS)}
     for routine in Routine:
-        works[routine.name.lower()] = _with_rules(layer, x, {x.dtype: (Product(ANY, 0, routine),)})
+        works[routine.name.lower()] = _with_rules(layers, x, {x.dtype: (Product(ANY, 0, routine),)})
     return _case(f"product, {rows} x {inputs} x {outputs}, {dtype}", works, dtype)
 
 
@@ -94,18 +99,20 @@ def _layer_and_input(rows: int, inputs: int, outputs: int, dtype: str) -> tuple[
     return layer, torch.randn(rows, inputs, dtype=DTYPES[dtype])
 
 
-def _with_rules(layer: nn.Linear, x: Tensor, rules: Any) -> Callable[[], Tensor]:
-    """Return the product that a decoding step would use by these rules, once it is settled."""
+def _with_rules(layers: Sequence[nn.Linear], x: Tensor, rules: Any) -> Callable[[], Tensor]:
+    """Return the product that a decoding step would use by these rules, with the next layer at each call."""
     products, own = linear.DecodingProducts(), linear.PRODUCTS
     products.is_plain = True
     linear.PRODUCTS = rules
     try:
         with torch.inference_mode():
-            for _ in range(linear.USES_BEFORE_PACKING + 1):
-                products(layer, x)
+            for layer in layers:
+                for _ in range(linear.USES_BEFORE_PACKING + 1):
+                    products(layer, x)
     finally:
         linear.PRODUCTS = own
-    return torch.inference_mode()(lambda: products(layer, x))
+    turn = cycle(layers)
+    return torch.inference_mode()(lambda: products(next(turn), x))
 
 
 def _with_gradients(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> Callable[[], Any]:

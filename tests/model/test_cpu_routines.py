@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.model import cpu_routines_vanilla_transformer as cpu_routines
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, Routines
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, Routine, Routines
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ def test_without_onednn_there_are_no_rules(monkeypatch):
 def test_no_rule_is_hidden_by_an_earlier_one(name):
     for rules in ROUTINES[name].products.values():
         for i, rule in enumerate(rules):
-            assert not any(rule.rows <= earlier.rows and rule.numbers >= earlier.numbers for earlier in rules[:i])
+            # Weights that change are never packed.
+            earlier = [each for each in rules[:i] if each.routine != Routine.PACKED or rule.routine == Routine.PACKED]
+            assert not any(rule.rows <= each.rows and rule.numbers >= each.numbers for each in earlier)
 
 
 def test_without_bfloat16_in_onednn_its_rules_fall_away(monkeypatch):
