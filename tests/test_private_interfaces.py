@@ -27,6 +27,8 @@ LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "evaluate
 CALLABLES = {
     # The model
     "torch._C._are_functorch_transforms_active": "",
+    "torch._C._get_mkldnn_enabled": "",
+    "torch._C._get_tracing_state": "",
     "torch._C._len_torch_dispatch_stack": "",
     "torch._safe_softmax": "self dim dtype",
     "torch.nn.modules.module._has_any_global_hook": "",
@@ -172,6 +174,8 @@ def test_attributes_of_instances():
     layer = nn.Linear(1, 1)
     for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         assert len(getattr(layer, name)) == 0
+    assert layer._parameters["weight"] is layer.weight and layer.weight._version >= 0
+    assert callable(torch.ops.mkldnn._linear_pointwise.default._op)
     assert PreTrainedConfig()._attn_implementation is None
     assert PreTrainedConfig._auto_class is None
     parser = ArgumentParser(add_help=False)
@@ -188,6 +192,7 @@ KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
     *("_C", "_registered_impl", "_auto_class", "_attn_implementation"),
     *("_actions", "_add_action", "_option_string_actions"),
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_parameters", "_version", "_op"),
     *("_pad_token_tensor", "_eos_token_tensor"),
 }
 # Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
@@ -227,7 +232,8 @@ def test_no_private_override_is_missing_from_the_list():
             continue
         for cls in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(cls) and cls.__module__ == info.name:
-                foreign = [base for base in cls.__mro__ if not base.__module__.startswith(PACKAGE)]
+                # Enumerations get theirs from the standard library.
+                foreign = [base for base in cls.__mro__ if not base.__module__.startswith((PACKAGE, "enum"))]
                 overrides |= {
                     name
                     for name in vars(cls)

@@ -128,7 +128,9 @@ class DecodingProducts:
         routine = _routine(x, layer.weight, may_pack=not layer.weight.is_inference())
         if routine is Routine.PACKED:
             return partial(self._packed_linear, layer)
-        return _onednn_linear if routine is Routine.ONEDNN else F.linear
+        if routine is Routine.DEFAULT:
+            return F.linear
+        return _onednn_product if layer.weight.is_contiguous() else _onednn_linear
 
     def _packed_linear(self, layer: nn.Linear, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if layer in self._packed:
@@ -184,13 +186,15 @@ def begin_forward_pass(x: Tensor) -> None:
 _ONEDNN: Any = torch.ops.mkldnn._linear_pointwise.default._op if torch.backends.mkldnn.is_available() else None
 
 
+def _onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _ONEDNN(x, weight, bias, "none", [], "")
+
+
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return _ONEDNN(x, _with_contiguous_side(weight), bias, "none", [], "")
-
-
-def _with_contiguous_side(weight: Tensor) -> Tensor:
-    """Copy a weight of which neither the matrix nor its transpose is contiguous: oneDNN is slow there."""
-    return weight if weight.is_contiguous() or weight.T.is_contiguous() else weight.contiguous()
+    # oneDNN is slow where neither the matrix nor its transpose is contiguous.
+    if not (weight.is_contiguous() or weight.T.is_contiguous()):
+        weight = weight.contiguous()
+    return _onednn_product(x, weight, bias)
 
 
 class _OneDNNLinear(torch.autograd.Function):
