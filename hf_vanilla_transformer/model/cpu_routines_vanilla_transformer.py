@@ -41,7 +41,7 @@ class Batched(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Where batched products beat flash attention: in a decoding step, for several queries, and with gradients."""
+    """Where batched products beat flash attention: in a decoding step, for several queries, and in training."""
 
     step: Batched
     queries: Batched

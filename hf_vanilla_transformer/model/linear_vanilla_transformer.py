@@ -140,7 +140,7 @@ class DecodingProducts:
         source, uses = self._uses.get(layer, (ref(weight), 0))
         if source() is not weight or uses < USES_BEFORE_PACKING:
             self._uses[layer] = (ref(weight), uses + 1 if source() is weight else 1)
-            return (_onednn_linear if _routine(x, weight) is Routine.ONEDNN else F.linear)(x, weight, bias)
+            return linear_forward(x, weight, bias)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), x.numel() // x.shape[-1])
         self._packed[layer] = (ref(weight), weight._version, packed)
         return _ONEDNN(x, packed, bias, "none", [], "")
