@@ -11,6 +11,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "evaluate
 # Functions and methods, called or overridden, with the parameters that are passed by position or name.
 CALLABLES = {
     # The model
+    "torch._C._autograd._top_saved_tensors_default_hooks": "",
     "torch._C._are_functorch_transforms_active": "",
     "torch._C._get_mkldnn_enabled": "",
     "torch._C._get_tracing_state": "",
@@ -176,6 +178,11 @@ def test_attributes_of_instances():
         assert len(getattr(layer, name)) == 0
     assert layer._parameters["weight"] is layer.weight and layer.weight._version >= 0
     assert callable(torch.ops.mkldnn._linear_pointwise.default._op)
+    node: Any = nn.LayerNorm(1)(torch.ones(2, 1)).grad_fn
+    assert node.name() == "NativeLayerNormBackward0" and node.metadata == {}
+    assert torch.equal(node._saved_input, torch.ones(2, 1)) and node._saved_weight == 1 and node._saved_bias == 0
+    assert torch.equal(node._saved_result1, torch.ones(2, 1)) and node._saved_result2.shape == (2, 1)
+    assert isinstance(torch.autograd.Function._backward_cls, type)
     assert PreTrainedConfig()._attn_implementation is None
     assert PreTrainedConfig._auto_class is None
     parser = ArgumentParser(add_help=False)
@@ -189,18 +196,19 @@ def test_attributes_of_instances():
 
 # Listed above, or set by `register_pipeline` and by nothing that could be looked up before.
 KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
-    *("_C", "_registered_impl", "_auto_class", "_attn_implementation"),
+    *("_C", "_autograd", "_registered_impl", "_auto_class", "_attn_implementation"),
     *("_actions", "_add_action", "_option_string_actions"),
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_parameters", "_version", "_op"),
+    *("_parameters", "_version", "_op", "_backward_cls"),
+    *("_saved_input", "_saved_weight", "_saved_bias", "_saved_result1", "_saved_result2"),
     *("_pad_token_tensor", "_eos_token_tensor"),
 }
 # Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
 DOCUMENTED_MODULES = (
     "accelerate.utils transformers.cache_utils transformers.exporters transformers.modeling_outputs "
     "transformers.pipelines transformers.trainer_utils transformers.training_args transformers.utils "
-    "transformers.utils.logging torch.autograd torch.distributed torch.distributed.fsdp torch.nn torch.nn.utils.rnn "
-    "torch.utils.data"
+    "transformers.utils.logging torch.autograd torch.autograd.graph torch.distributed torch.distributed.fsdp torch.nn "
+    "torch.nn.utils.rnn torch.utils.data"
 ).split()
 # Attributes that metaclasses give to every class; methods of named tuples; `os._exit`.
 PUBLIC = {"_abc_impl", "_backward_cls", "_replace", "_asdict", "_fields", "_exit"}

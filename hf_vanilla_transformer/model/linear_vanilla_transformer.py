@@ -29,12 +29,17 @@ USES_BEFORE_PACKING = 4
 
 def is_bare_linear(layer: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether `layer` computes x W^T + b and nothing else: no adapter, hook or patched `forward`."""
-    return type(layer) is nn.Linear and not (
-        "forward" in layer.__dict__
-        or layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
+    return type(layer) is nn.Linear and not is_hooked(layer)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling `module` runs more than its class's `forward`."""
+    return bool(
+        "forward" in module.__dict__
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
         or module_hooks._has_any_global_hook()
     )
 
@@ -220,4 +225,4 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, d_bias
 
 
-__all__ = ["apply_linear", "begin_forward_pass", "decoding_products", "is_bare_linear", "linear_forward"]
+__all__ = ["apply_linear", "begin_forward_pass", "decoding_products", "is_bare_linear", "is_hooked", "linear_forward"]

@@ -9,6 +9,7 @@ V target vocabulary, K classes.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ from .checks_vanilla_transformer import (
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .linear_vanilla_transformer import apply_linear, begin_forward_pass
+from .linear_vanilla_transformer import apply_linear, begin_forward_pass, is_bare_linear, is_hooked
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
@@ -53,6 +54,7 @@ from .loss_vanilla_transformer import (
 )
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
+from .recomputation_vanilla_transformer import is_recomputing, recomputation, recomputed
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -118,10 +120,17 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
-        inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
+        if is_recomputing() and is_bare_linear(self.fc1) and not is_hooked(self.activation_fn):
+            parameters = (*self.fc1.parameters(), *self.activation_fn.parameters())
+            inner = recomputed(self._inner_layer, hidden_states, *parameters)
+        else:
+            inner = self._inner_layer(hidden_states)
         if self.training:
             inner = apply_dropout(inner, self.config.activation_dropout)
         return apply_linear(self.fc2, inner), None
+
+    def _inner_layer(self, hidden_states: Tensor) -> Tensor:
+        return self.activation_fn(apply_linear(self.fc1, hidden_states))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -183,6 +192,16 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         embeds = embeds + self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)).to(embeds)
         return apply_dropout(embeds, self.config.dropout) if self.training else embeds
 
+    def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
+        implementation = self.config._attn_implementation
+        # Gradient checkpointing keeps less than this.
+        checkpoints = self.gradient_checkpointing and self.training
+        with nullcontext() if checkpoints else recomputation(hidden_states):
+            for layer in self.layers:
+                hidden_states = layer(hidden_states, *args, implementation=implementation, **kwargs)
+        return hidden_states
+
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
     """Stack of N encoder layers over embedded source tokens. Section 3.1."""
@@ -212,9 +231,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(self.config, hidden_states, lowest_to_inf(attention_mask))
-        implementation = self.config._attn_implementation
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, implementation=implementation, **kwargs)
+        hidden_states = self._apply_layers(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
 
@@ -268,17 +285,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_hidden_states, encoder_mask = self._prepare_source(
             hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
         )
-        implementation = self.config._attn_implementation
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                mask,
-                encoder_hidden_states,
-                encoder_mask,
-                past_key_values=past_key_values,
-                implementation=implementation,
-                **kwargs,
-            )
+        hidden_states = self._apply_layers(
+            hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
+        )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
         )
