@@ -35,8 +35,8 @@ class BenchmarkArguments:
     vocab_size: list[int] = field(
         default_factory=lambda: [8000, 32000],
         metadata={
-            "help": "Vocabulary sizes for training steps on identical batches; generate and memory use the last one, "
-            "scaling and startup the first."
+            "help": "Vocabulary sizes for losses and for training steps on identical batches; generate and memory use "
+            "the last one, products, scaling and startup the first."
         },
     )
     baselines: list[str] = field(
@@ -53,7 +53,8 @@ class BenchmarkArguments:
         default=32, metadata={"help": "Tokens per source, target and generated sequence in random batches."}
     )
     tokens: int = field(
-        default=2048, metadata={"help": "train: target tokens per identical batch; 0 skips these batches."}
+        default=2048,
+        metadata={"help": "train, loss: target tokens per identical batch; 0 skips these batches in train."},
     )
     memory_tokens: int = field(default=8192, metadata={"help": "memory: target tokens of the training step."})
     max_tokens: int = field(

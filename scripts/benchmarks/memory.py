@@ -1,10 +1,7 @@
 """Peak memory of a training step, each measured in a fresh process."""
 
-import gc
-import json
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +12,9 @@ from hf_vanilla_transformer.data.arguments import DataArguments
 from .agreement import check_agreement, loss_and_gradients
 from .arguments import BenchmarkArguments
 from .baselines import bart_like, marian_like, our_model, random_batch, training_options
-from .machine import autocast, resident_bytes, run_python, synchronize
-from .measure import OURS, Case, Sample
-
-# Return freed memory to the system at once, so that resident memory is memory in use: glibc otherwise keeps blocks of
-# up to 32 MiB, and the peak of a step would hide in those left from building the model.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+from .machine import autocast
+from .measure import OURS, Case
+from .peak import FreshPeak, peak_above_idle
 
 
 def memory_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
@@ -29,11 +23,12 @@ def memory_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iter
         check_step(preset, dtype, args)
         names = [OURS, *(name for name in ("marian", "bart") if name in args.baselines)]
         rows = max(1, args.memory_tokens // args.length)
+        sizes = {"preset": preset, "vocab_size": args.vocab_size[-1], "rows": rows, "length": args.length}
         size = f"vocabulary {args.vocab_size[-1]:,}, {rows} x {args.length}"
         yield Case(
             "memory",
             f"step, {preset}, {size}, {dtype}",
-            {name: StepMemory(name, preset, rows, dtype, args) for name in names},
+            {name: FreshPeak(peak_of_step, name=name, **sizes, device=args.device, dtype=dtype) for name in names},
             dtype=dtype,
             quantity="bytes",
             notes="peak above the idle model",
@@ -55,28 +50,6 @@ def check_step(preset: str, dtype: str, args: BenchmarkArguments) -> None:
         check_agreement(result, loss_and_gradients(marian, batch), "marian", dtype)
 
 
-class StepMemory:
-    """Measures the memory of one implementation's step, in a fresh process at every call."""
-
-    def __init__(self, name: str, preset: str, rows: int, dtype: str, args: BenchmarkArguments):
-        self.arguments = {
-            "name": name,
-            "preset": preset,
-            "vocab_size": args.vocab_size[-1],
-            "rows": rows,
-            "length": args.length,
-            "device": args.device,
-            "dtype": dtype,
-            "threads": torch.get_num_threads(),
-        }
-
-    def __call__(self) -> Sample:
-        program = (
-            f"import sys, json; from {__name__} import peak_of_step; print(peak_of_step(**json.loads(sys.argv[1])))"
-        )
-        return Sample(float(run_python(program, json.dumps(self.arguments), **MALLOC)))
-
-
 def build_step(
     name: str, preset: str, vocab_size: int, rows: int, length: int, device: str
 ) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
@@ -91,11 +64,7 @@ def build_step(
 def peak_of_step(
     name: str, preset: str, vocab_size: int, rows: int, length: int, device: str, dtype: str, threads: int
 ) -> int:
-    """Return the peak memory of a training step above the memory between steps; to be called in a fresh process.
-
-    On a CPU it is the system's high-water mark of resident memory, reset after a small step: unlike torch's profiler,
-    it includes the scratch memory of the matrix product libraries. On a GPU torch allocates everything.
-    """
+    """Return the peak memory of a training step above the memory between steps; to be called in a fresh process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model, batch, options = build_step(name, preset, vocab_size, rows, length, device)
@@ -111,38 +80,7 @@ def peak_of_step(
         optimizer.zero_grad(set_to_none=False)
 
     step({column: ids[:1, :2] for column, ids in batch.items()})
-    gc.collect()
-    synchronize(device)
-    if device == "cuda":
-        idle = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step(batch)
-        return torch.cuda.max_memory_allocated() - idle
-    idle = resident_bytes()
-    reset_peak()
-    step(batch)
-    return peak_bytes() - idle
-
-
-def reset_peak() -> None:
-    """Reset this process's high-water mark of resident memory.
-
-    Raises:
-        OSError: The system has no such mark.
-    """
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError as error:
-        raise OSError(
-            f"measuring memory on a CPU needs Linux's /proc ({error.strerror}); set `device` to cuda"
-        ) from error
-
-
-def peak_bytes() -> int:
-    """High-water mark of this process's resident memory."""
-    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (line,) = (line for line in status if line.startswith("VmHWM"))
-    return 1024 * int(line.split()[1])
+    return peak_above_idle(lambda: step(batch), device)
 
 
 __all__ = ["memory_benchmark", "peak_of_step"]

@@ -18,6 +18,7 @@ TITLES = {
     "train": "Training: speed-up over the baselines",
     "data": "Data preparation: speed-up over the usual way",
     "generate": "Decoding: speed-up over the baselines",
+    "loss": "Loss and its gradients: speed-up, and reduction of memory",
     "memory": "Memory of a training step: reduction over the baselines",
     "startup": "Start-up: speed-up over the baselines",
 }

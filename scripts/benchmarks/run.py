@@ -12,6 +12,7 @@ from hf_vanilla_transformer.training.run_folder import make_folder
 from .arguments import BenchmarkArguments
 from .data import data_benchmark
 from .generate import generate_benchmark
+from .loss import loss_benchmark
 from .machine import machine_info
 from .measure import Case, measure
 from .memory import memory_benchmark
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "data": data_benchmark,
     "generate": generate_benchmark,
     "memory": memory_benchmark,
+    "loss": loss_benchmark,
     "products": products_benchmark,
     "scaling": scaling_benchmark,
     "startup": startup_benchmark,

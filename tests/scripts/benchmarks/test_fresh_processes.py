@@ -6,12 +6,14 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from torch.nn import functional as F
 
 from benchmarking import results, small_arguments
-from benchmarks import memory, startup
+from benchmarks import loss, memory, peak, startup
 from benchmarks.machine import run_python
 from benchmarks.measure import Disagreement, measure
-from benchmarks.memory import MALLOC, memory_benchmark
+from benchmarks.memory import memory_benchmark
+from benchmarks.peak import MALLOC
 from benchmarks.run import run_benchmarks
 from benchmarks.startup import startup_benchmark
 from hf_vanilla_transformer.data.arguments import DataArguments
@@ -33,12 +35,42 @@ def test_peaks_of_every_implementation_are_measured(monkeypatch):
         environments.append(environment)
         return str(memory.peak_of_step(**json.loads(arguments)))
 
-    monkeypatch.setattr(memory, "run_python", run)
+    monkeypatch.setattr(peak, "run_python", run)
     (case,) = memory_benchmark(small_arguments(), DataArguments())
     assert case.name == "step, tiny, vocabulary 320, 4 x 6, float32" and case.quantity == "bytes"
     costs = {name: work().cost for name, work in case.implementations.items()}
     assert set(costs) == {"ours", "marian", "bart"} and all(cost >= 0 for cost in costs.values())
     assert environments == [MALLOC] * 3
+
+
+@needs_proc
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_losses_agree_and_are_measured(monkeypatch, dtype):
+    def run(program, arguments, **environment):
+        return str(loss.peak_of_loss(**json.loads(arguments)))
+
+    monkeypatch.setattr(peak, "run_python", run)
+    cases = list(loss.loss_benchmark(small_arguments(tokens=64, dtype=[dtype]), DataArguments()))
+    assert [case.quantity for case in cases] == ["seconds", "bytes"] * 2
+    assert cases[0].name == f"64 x 128, vocabulary 300, {dtype}"
+    for case in cases:
+        assert {"ours", "logits"} <= set(case.implementations)
+        assert ("torch linear_cross_entropy" in case.implementations) == hasattr(F, "linear_cross_entropy")
+        for work in case.implementations.values():
+            result = work()
+            assert result is None if case.quantity == "seconds" else result.cost >= 0
+
+
+def test_a_loss_that_differs_is_not_timed(monkeypatch):
+    monkeypatch.setattr(loss, "with_logits", lambda *inputs: 2 * loss.chunked(*inputs))
+    with pytest.raises(Disagreement, match="logits and ours do not agree"):
+        list(loss.loss_benchmark(small_arguments(), DataArguments()))
+
+
+def test_losses_in_triton_need_a_gpu(monkeypatch):
+    monkeypatch.setattr(loss, "find_spec", lambda name: True)
+    triton = {"liger", "cut_cross_entropy"}
+    assert triton <= set(loss.available_losses("cuda")) and not triton & set(loss.available_losses("cpu"))
 
 
 def test_memory_on_a_cpu_needs_linux(monkeypatch):
@@ -47,7 +79,7 @@ def test_memory_on_a_cpu_needs_linux(monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(OSError, match="measuring memory on a CPU needs Linux's /proc .*; set `device` to cuda"):
-        memory.reset_peak()
+        peak.reset_peak()
 
 
 @pytest.fixture
@@ -83,7 +115,7 @@ def test_the_peak_of_memory_is_seen():
     program = """
 import numpy as np
 from benchmarks.machine import resident_bytes
-from benchmarks.memory import peak_bytes, reset_peak
+from benchmarks.peak import peak_bytes, reset_peak
 np.ones(200_000_000, dtype=np.uint8)
 before = resident_bytes()
 reset_peak()

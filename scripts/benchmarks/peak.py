@@ -1,0 +1,76 @@
+"""Peak memory of some work, measured in a fresh process."""
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .machine import resident_bytes, run_python, synchronize
+from .measure import Sample
+
+# Return freed memory to the system at once, so that resident memory is memory in use: glibc otherwise keeps blocks of
+# up to 32 MiB, and the peak of a step would hide in those left from building the model.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+class FreshPeak:
+    """Calls a function of a module, which returns bytes, in a fresh process at every call.
+
+    Its arguments, and the number of threads, must fit into JSON.
+    """
+
+    def __init__(self, function: Callable[..., int], **arguments: Any):
+        self.function = function
+        self.arguments = {**arguments, "threads": torch.get_num_threads()}
+
+    def __call__(self) -> Sample:
+        module, name = self.function.__module__, self.function.__name__
+        program = f"import sys, json; from {module} import {name}; print({name}(**json.loads(sys.argv[1])))"
+        return Sample(float(run_python(program, json.dumps(self.arguments), **MALLOC)))
+
+
+def peak_above_idle(work: Callable[[], Any], device: str) -> int:
+    """Return the peak memory of `work` above the memory in use before; to be called in a fresh process.
+
+    On a CPU it is the system's high-water mark of resident memory: unlike torch's profiler, it includes the scratch
+    memory of the matrix product libraries, so that `work` should run once on small inputs first. On a GPU torch
+    allocates everything.
+    """
+    gc.collect()
+    synchronize(device)
+    if device == "cuda":
+        idle = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        return torch.cuda.max_memory_allocated() - idle
+    idle = resident_bytes()
+    reset_peak()
+    work()
+    return peak_bytes() - idle
+
+
+def reset_peak() -> None:
+    """Reset this process's high-water mark of resident memory.
+
+    Raises:
+        OSError: The system has no such mark.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError as error:
+        raise OSError(
+            f"measuring memory on a CPU needs Linux's /proc ({error.strerror}); set `device` to cuda"
+        ) from error
+
+
+def peak_bytes() -> int:
+    """High-water mark of this process's resident memory."""
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])
+
+
+__all__ = ["FreshPeak", "peak_above_idle"]
