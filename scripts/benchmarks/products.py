@@ -37,6 +37,7 @@ STEP_WEIGHTS, STEP_BYTES = 48, 2**26
 def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Compare the routine that the rules choose (ours) with each of the others."""
     print(f"rules of: {processor()}", flush=True)
+    yield call_case()
     for dtype, preset in product(args.dtype, args.preset):
         width, inner = (getattr(preset_config(preset), name) for name in ("d_model", "decoder_ffn_dim"))
         heads = preset_config(preset).decoder_attention_heads
@@ -47,6 +48,13 @@ def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> It
             yield training_product(rows, inputs, outputs, dtype)
         for sizes, trains in [*((sizes, False) for sizes in DECODED + TRAINED), *((sizes, True) for sizes in TRAINED)]:
             yield attention_case(*sizes, heads, width // heads, dtype, trains)
+
+
+def call_case() -> Case:
+    """Compare what Python costs for each product: the routine is the layer's own, and has next to nothing to do."""
+    layer, x = _layer_and_input(1, 8, 8, "float32")
+    works = {OURS: _with_rules([layer], x, {}), "layer": torch.inference_mode()(lambda: layer(x))}
+    return _case("call of a product, 1 x 8 x 8", works, "float32")
 
 
 def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
