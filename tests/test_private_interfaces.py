@@ -41,9 +41,11 @@ CALLABLES = {
     "transformers.PreTrainedModel._init_weights": "module",
     "transformers.PreTrainedModel._resize_token_embeddings": "new_num_tokens pad_to_multiple_of mean_resizing",
     "transformers.masking_utils.create_bidirectional_mask": (
-        "config inputs_embeds attention_mask encoder_hidden_states"
+        "config inputs_embeds attention_mask encoder_hidden_states allow_is_bidirectional_skip"
     ),
-    "transformers.masking_utils.create_causal_mask": "config inputs_embeds attention_mask past_key_values",
+    "transformers.masking_utils.create_causal_mask": (
+        "config inputs_embeds attention_mask past_key_values allow_is_causal_skip"
+    ),
     "transformers.masking_utils.create_masks_for_generate": "config inputs_embeds attention_mask past_key_values",
     "transformers.utils.generic.is_flash_attention_requested": "config",
     "transformers.utils.generic.merge_with_config_defaults": "func",
@@ -56,6 +58,8 @@ CALLABLES = {
     "transformers.GenerationMixin._expand_inputs_for_generation": "expand_size is_encoder_decoder input_ids",
     "transformers.GenerationMixin._prefill": "input_ids generation_config model_kwargs is_first_iteration",
     "transformers.GenerationMixin._update_model_kwargs_for_generation": "outputs model_kwargs is_encoder_decoder",
+    "transformers.GenerationMixin._valid_auto_compile_criteria": "model_kwargs generation_config",
+    "transformers.PreTrainedModel.get_compiled_call": "compile_config",
     # The tokenizer
     "transformers.PreTrainedTokenizerFast._add_tokens": "new_tokens special_tokens",
     "transformers.PreTrainedTokenizerFast._convert_id_to_token": "index",

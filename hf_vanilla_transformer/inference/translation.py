@@ -217,16 +217,30 @@ def checked_scores(scores: list[float]) -> list[float]:
 
 
 class RefuseNaN(LogitsProcessor):
-    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them."""
+    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them.
+
+    Either at once, or, since every look at an accelerator waits for it, when `check` is called after the search.
+    """
 
     # Our beam search gives it a few rows at a time.
     only_reads = True
 
+    def __init__(self, at_once: bool) -> None:
+        self.at_once = at_once
+        self._found: torch.Tensor | None = None
+
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         # Several, as some tokens may be barred.
-        if scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any():
-            raise ValueError(NAN_SCORE)
+        found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
+        self._found = found if self._found is None else self._found | found
+        if self.at_once:
+            self.check()
         return scores
+
+    def check(self) -> None:
+        """Raise a ValueError if any score so far was NaN."""
+        if self._found is not None and self._found:
+            raise ValueError(NAN_SCORE)
 
 
 def position_limit(config: Any) -> int | None:
@@ -318,9 +332,11 @@ class BatchTranslator:
         self._check_ids(int(input_ids.max()))
         lengths = torch.tensor([len(row) for row in ids])
         search: dict[str, Any] = NO_BEAM_SEARCH if self.num_beams == 1 else {}
+        # Drawing from NaN would end the process's use of a GPU.
+        refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
         if isinstance(self.model, GenerationMixin):
             # The last one, after those of the caller.
-            search = {**search, "logits_processor": [*self.options.get("logits_processor", ()), RefuseNaN()]}
+            search = {**search, "logits_processor": [*self.options.get("logits_processor", ()), refuse_nan]}
         with evaluation_mode(self.model):
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),
@@ -332,6 +348,7 @@ class BatchTranslator:
                 output_logits=self.with_scores and self.num_beams == 1,
                 **self.options | search | _output_bounds(self.model, self.options, int(lengths.max())),
             )
+        refuse_nan.check()
         if not self.with_scores:
             return output, [None] * len(output)
         return output.sequences, checked_scores(self._scores(output))

@@ -85,6 +85,14 @@ def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.masked_fill(hidden_keys(attention_mask), -torch.inf)
 
 
+def may_leave_out(attention_mask: Tensor | None) -> bool:
+    """Whether to look if a mask hides any key, and to do without if not.
+
+    Looking at a mask on an accelerator would wait for it; without padding, callers may pass no mask.
+    """
+    return attention_mask is None or is_plain_cpu(attention_mask)
+
+
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """Split (B, L, h * d_k) into (B, h, L, d_k)."""
     rows, length, width = x.shape

@@ -106,8 +106,11 @@ class Beams:
         best_possible = self.running_scores[:, :1] / (length - self.prefix_length) ** options.length_penalty
         worst = self.finished_scores.amin(1, keepdim=True).where(self.is_finished, MASKED_SCORE)
         self.can_improve &= (best_possible > worst).any(1, keepdim=True)
-        all_finished = options.early_stopping is True and bool(self.is_finished.all())
-        self.is_done = all_finished or not bool(self.can_improve.any()) or bool(ends.all())
+        is_done = ~self.can_improve.any() | ends.all()
+        if options.early_stopping is True:
+            is_done |= self.is_finished.all()
+        # The only number of a step that is read: each read waits for an accelerator.
+        self.is_done = bool(is_done)
 
 
 def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from .checks_vanilla_transformer import IGNORE_INDEX
-from .cpu_ops_vanilla_transformer import accumulation_dtype
+from .cpu_ops_vanilla_transformer import accumulation_dtype, is_plain_cpu
 from .linear_vanilla_transformer import linear_forward
 
-# Logits per chunk: 16 MiB in float32, which fits a processor's cache.
-CHUNK_ELEMENTS = 2**22
+# Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
+# products.
+CHUNK_ELEMENTS, ACCELERATOR_CHUNK_ELEMENTS = 2**22, 2**26
 # Gradients of several chunks form a block that is multiplied at once: adding up the gradient of a large output
 # projection for each chunk would cost more than the product.
 CHUNKS_PER_BLOCK = 4
@@ -49,9 +50,14 @@ def chunked_cross_entropy(
         least float32.
     """
     kept = labels != IGNORE_INDEX
-    counted = states[kept]
+    if is_plain_cpu(states):
+        counted, labels, counts = states[kept], labels[kept], None
+    else:
+        # How many labels count is not known without waiting for the accelerator. States of 0 add nothing to the
+        # gradient of W, and the others are multiplied by 0.
+        counted, labels, counts = states.masked_fill(~kept[:, None], 0), labels.clamp(min=0), kept[:, None]
     # The weight's gradient is transposed: oneDNN is faster where a product has fewer rows than columns.
-    loss, d_counted, d_weight, d_bias = _loss_by_chunks(counted, weight, bias, labels[kept], eps, differentiate)
+    loss, d_counted, d_weight, d_bias = _loss_by_chunks(counted, weight, bias, labels, counts, eps, differentiate)
     if eps:
         sum_of_states, mean_row = counted.sum(0, dtype=loss.dtype), weight.mean(0, dtype=loss.dtype)
         # Not a matrix product, which autocast would round to half precision.
@@ -59,33 +65,50 @@ def chunked_cross_entropy(
         d_counted -= (eps * mean_row).to(weight.dtype)
         d_weight -= eps / len(weight) * sum_of_states[:, None]
         if bias is not None:
-            loss -= eps * len(counted) * bias.mean(dtype=loss.dtype)
-            d_bias -= eps * len(counted) / len(weight)
-    d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
+            number = len(counted) if counts is None else kept.sum(dtype=loss.dtype)
+            loss -= eps * number * bias.mean(dtype=loss.dtype)
+            d_bias -= eps * number / len(weight)
+    if counts is None:
+        d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
+    else:
+        d_states = d_counted.masked_fill_(~counts, 0)
     return loss, d_states, d_weight.T.contiguous(), d_bias
 
 
 def _loss_by_chunks(
-    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    counts: Tensor | None,
+    eps: float,
+    differentiate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the loss and gradients without the uniform part of the target, that of W transposed, (d, V)."""
+    """Return the loss and gradients without the uniform part of the target, that of W transposed, (d, V).
+
+    Where `counts` (N, 1) is false, a label adds nothing to the loss, its state is 0, and its state's gradient is any.
+    """
     (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
     loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
     d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
-    rows = max(1, CHUNK_ELEMENTS // vocab_size)
+    rows = max(1, (CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS) // vocab_size)
     block_rows = CHUNKS_PER_BLOCK * rows
     if weight.dtype == torch.float16:
         block_rows = min(block_rows, MAX_FLOAT16_ROWS)
     d_logits = weight.new_empty(min(block_rows, len(states)) if differentiate else 0, vocab_size)
-    blocks = zip(states.split(block_rows), d_states.split(block_rows), labels.split(block_rows), strict=True)
-    for block, d_block, block_labels in blocks:
+    for start in range(0, len(states), block_rows):
+        block, d_block = (x[start : start + block_rows] for x in (states, d_states))
         for i in range(0, len(block), rows):
-            logits = linear_forward(block[i : i + rows], weight, bias).to(dtype)
-            log_probs, target = logits.log_softmax(-1), block_labels[i : i + rows, None]
-            loss += (eps * logits.gather(1, target) - log_probs.gather(1, target)).sum()
+            chunk = slice(start + i, start + min(i + rows, len(block)))
+            logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
+            # An accelerator converts within the softmax.
+            log_probs = logits.log_softmax(-1, dtype=dtype)
+            losses = eps * logits.gather(1, target).to(dtype) - log_probs.gather(1, target)
+            loss += (losses if counts is None else losses * counts[chunk]).sum()
             if differentiate:
                 d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
-                d_bias += d_chunk.sum(0) if bias is not None else 0
+                if bias is not None:
+                    d_bias += (d_chunk if counts is None else d_chunk * counts[chunk]).sum(0)
                 d_logits[i : i + len(d_chunk)] = d_chunk
         if differentiate:
             d_block.copy_(linear_forward(d_logits[: len(block)], weight.T))

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, StaticCache
 from transformers.masking_utils import create_masks_for_generate
 
 from .beam_search_vanilla_transformer import Beams, top_log_probs
@@ -52,7 +52,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
         """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache."""
-        getattr(past_key_values, "self_attention_cache", past_key_values).reorder_cache(beam_idx)
+        own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
+        if isinstance(own, StaticCache):
+            # In place: compiled steps expect it where it was.
+            for layer in own.layers:
+                for cached in (layer.keys, layer.values):
+                    cached.copy_(cached.index_select(0, beam_idx.to(cached.device)))
+        else:
+            own.reorder_cache(beam_idx)
         return past_key_values
 
     @staticmethod
@@ -84,7 +91,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return the sequences (B * num_return_sequences, T) of transformers' beam search, equal scores aside.
 
         Each row's best log-probabilities are selected in one pass, where the base class copies, normalizes and adds to
-        all of them. Sampling, reported scores and synchronized processes are left to the base class.
+        all of them. Steps over a static cache are compiled where the base class compiles those of greedy search.
+        Sampling, reported scores and synchronized processes are left to the base class.
         """
         options: Any = generation_config
         if synced_gpus or options.do_sample or options.return_dict_in_generate or options.low_memory:
@@ -94,6 +102,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
         model: Any = self
         beams = Beams(input_ids, stopping_criteria, options)
+        is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
+        forward = model.get_compiled_call(options.compile_config) if is_compiled else model
         outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
         while True:
             model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
@@ -108,7 +118,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             input_ids = beams.tokens()
             step = 1 if model_kwargs["use_cache"] else None
             inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
-            outputs = model(**inputs, return_dict=True)
+            outputs = forward(**inputs, return_dict=True)
 
 
 __all__ = ["VanillaTransformerGenerationMixin"]

@@ -103,7 +103,10 @@ def mean_over_labels(summed: Tensor, labels: Tensor, num_items_in_batch: int | T
     Without any such label, loss and gradients are 0: one such batch must not turn the weights into NaN.
     """
     count = labels.ne(IGNORE_INDEX).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
-    return summed / count.to(summed.device).clamp(min=1)
+    if count.dim() or not count.is_cpu:
+        # A number on the CPU divides as it is; copying it would wait for an accelerator.
+        count = count.to(summed.device)
+    return summed / count.clamp(min=1)
 
 
 def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -29,7 +29,13 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import VanillaTransformerAttention, fold_beams, lowest_to_inf, match_rows
+from .attention_vanilla_transformer import (
+    VanillaTransformerAttention,
+    fold_beams,
+    lowest_to_inf,
+    match_rows,
+    may_leave_out,
+)
 from .checks_vanilla_transformer import (
     check_batch_sizes,
     check_id_range,
@@ -230,7 +236,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(self.config, hidden_states, lowest_to_inf(attention_mask))
+        mask = create_bidirectional_mask(
+            self.config,
+            hidden_states,
+            lowest_to_inf(attention_mask),
+            allow_is_bidirectional_skip=may_leave_out(attention_mask),
+        )
         hidden_states = self._apply_layers(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
@@ -281,7 +292,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values)
         own_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        mask = create_causal_mask(self.config, hidden_states, lowest_to_inf(attention_mask), past_key_values=own_cache)
+        mask = create_causal_mask(
+            self.config,
+            hidden_states,
+            lowest_to_inf(attention_mask),
+            past_key_values=own_cache,
+            allow_is_causal_skip=may_leave_out(attention_mask),
+        )
         encoder_hidden_states, encoder_mask = self._prepare_source(
             hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
         )
@@ -304,7 +321,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
             if hidden_states.shape[0] != sources:
                 hidden_states = fold_beams(hidden_states, sources)
-        return encoder_states, create_bidirectional_mask(self.config, hidden_states, mask, encoder_states)
+        may_skip = may_leave_out(mask)
+        return encoder_states, create_bidirectional_mask(
+            self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip
+        )
 
     def _count_sources(self, rows: int, given: int, cache: Any) -> int:
         """Return how many sources the `rows` of the target attend to.

@@ -252,6 +252,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             # In a log file a progress bar takes thousands of lines.
             self.disable_tqdm = not sys.stderr.isatty()
         self.bf16 = self.bf16 or (self.bf16_if_fast and not self.fp16 and bf16_is_fast())
+        if self.accelerator_config is None and self.dataloader_pin_memory:
+            # Copying a batch to the GPU would otherwise wait for the steps before it.
+            self.accelerator_config = {"non_blocking": True}
         # transformers accepts bf16 on a CPU only with `use_cpu`.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         self._check_numbers()

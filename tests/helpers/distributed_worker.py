@@ -43,8 +43,9 @@ def part(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, tor
 def train(model, rank: int = 0, world: int = 1) -> list[float]:
     """Train by plain gradient descent, and return the loss over all processes of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
+    device, losses = next(model.parameters()).device, []
     for batch in batches():
+        batch = {name: rows.to(device) for name, rows in batch.items()}
         count = batch["labels"].ne(-100).sum()
         loss = model(**part(batch, rank, world), num_items_in_batch=count, **TRAINING).loss
         # DDP and FSDP average gradients; this makes it their sum.

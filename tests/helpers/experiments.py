@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from devices import TEST_DEVICE
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training import ModelArguments, VanillaTransformerTrainingArguments, train_translation
 from hf_vanilla_transformer.training import setup as experiment_setup
@@ -38,7 +39,14 @@ def write_splits(folder):
 
 def arguments(folder, model=MODEL, **options):
     """Return the three kinds of arguments of a run of the tiny model."""
-    options = {**model, **SCHEDULE, "use_cpu": True, "disable_tqdm": True, "output_dir": str(folder), **options}
+    options = {
+        **model,
+        **SCHEDULE,
+        "use_cpu": TEST_DEVICE == "cpu",
+        "disable_tqdm": True,
+        "output_dir": str(folder),
+        **options,
+    }
     kinds = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
     names = [{each.name for each in fields(kind)} for kind in kinds]
     assert options.keys() <= set.union(*names)

@@ -7,6 +7,7 @@ import datasets
 import torch
 from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, TrainerCallback, TrainerState
 
+from devices import TEST_DEVICE
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -52,7 +53,8 @@ def trainable_marian(seed=0):
 def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
     defaults = {"max_tokens": 128, "warmup_steps": 4} if kind is VanillaTransformerTrainingArguments else {}
     defaults |= {"eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "num_train_epochs": 2}
-    return kind(str(folder), use_cpu=True, disable_tqdm=True, **{**defaults, **options})
+    defaults["use_cpu"] = TEST_DEVICE == "cpu"
+    return kind(str(folder), disable_tqdm=True, **{**defaults, **options})
 
 
 def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, args=None, **options):

@@ -53,9 +53,9 @@ def test_chunk_sizes(monkeypatch, chunk_elements, chunks):
     monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)
     sizes, log_softmax = [], Tensor.log_softmax
 
-    def recording_log_softmax(logits: Tensor, dim: int) -> Tensor:
+    def recording_log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
         sizes.append(len(logits))
-        return log_softmax(logits, dim)
+        return log_softmax(logits, dim, dtype=dtype)
 
     monkeypatch.setattr(Tensor, "log_softmax", recording_log_softmax)
     labels = torch.randint(4, VOCABULARY, (2, 5))

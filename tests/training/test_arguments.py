@@ -56,6 +56,17 @@ class TestTrainingArguments:
             VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, **options)
         assert VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, bf16=True).bf16
 
+    def test_batches_are_copied_to_a_gpu_while_it_works(self, tmp_path):
+        options = {"dataloader_pin_memory": True}
+        args = VanillaTransformerTrainingArguments(str(tmp_path), **options)
+        assert args.accelerator_config.non_blocking
+        args = VanillaTransformerTrainingArguments(
+            str(tmp_path), accelerator_config={"split_batches": True}, **options
+        )
+        assert args.accelerator_config.split_batches and not args.accelerator_config.non_blocking
+        args = VanillaTransformerTrainingArguments(str(tmp_path), dataloader_pin_memory=False)
+        assert not args.accelerator_config.non_blocking
+
     def test_unknown_policy(self, tmp_path):
         with pytest.raises(ValueError, match="^`on_nonfinite` ignore is unknown; use stop or skip$"):
             VanillaTransformerTrainingArguments(str(tmp_path), on_nonfinite="ignore")

@@ -1,0 +1,165 @@
+"""Forward and backward passes on a GPU: as on a CPU, in every dtype, by every attention."""
+
+import copy
+from contextlib import nullcontext
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from devices import on
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
+from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
+from tiny import VOCABULARIES, batch_with_padding, close, close_gradients, gradients, labelled_batch, perturbed_model
+
+SHAPES = {
+    "paper": {},
+    "two vocabularies": {**VOCABULARIES["separate"], "lm_head_bias": True, "attention_bias": True},
+    "pre-norm, learned": {"norm_position": "pre", "position_embedding_type": "learned"},
+}
+# Sums of up to 50 products of numbers near 1, in another order: float32 rounds by 2**-24 each, and two layers multiply
+# the difference.
+EXACT = 2e-5
+# Largest error of loss and logits, relative to their norm: a rounding of 2**-8 or 2**-11 for each of some 30
+# operations, whose errors have random signs. The gradients pass as many again.
+HALF = {torch.bfloat16: 0.05, torch.float16: 0.01}
+
+
+def padded_labels():
+    batch = labelled_batch()
+    batch["attention_mask"][-1, 4:] = 0
+    return batch
+
+
+def loss_and_gradients(model, batch, **options):
+    loss = model(**batch, **options).loss
+    loss.backward()
+    return loss.detach().cpu(), {name: grad.cpu() for name, grad in gradients(model).items()}
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["logits", "no logits"])
+def test_float32_is_that_of_a_cpu(device, changes, options):
+    model, batch = perturbed_model(**changes).train(), padded_labels()
+    expected_loss, expected = loss_and_gradients(model, batch, **options)
+    loss, found = loss_and_gradients(model.to(device), on(device, batch), **options)
+    close(loss, expected_loss, EXACT)
+    close_gradients(found, expected, EXACT)
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_padding_on_either_side(device, changes):
+    model, batch = perturbed_model(**changes), batch_with_padding()
+    with torch.no_grad():
+        expected, found = model(**batch).logits, model.to(device)(**on(device, batch)).logits.cpu()
+    kept = batch["decoder_attention_mask"].bool()
+    close(found[kept], expected[kept], EXACT)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("way", ["autocast", "pure"])
+@pytest.mark.parametrize("skip_logits", [False, True])
+def test_half_precision(device, dtype, way, skip_logits):
+    model, batch = perturbed_model(scale=0.05).train(), padded_labels()
+    options = {"smoothing": 0.1, "skip_logits": skip_logits}
+    expected_loss, expected = loss_and_gradients(model, batch, **options)
+    half = copy.deepcopy(model).to(device)
+    half = half.to(dtype) if way == "pure" else half
+    with torch.autocast(device, dtype) if way == "autocast" else nullcontext():
+        loss = half(**on(device, batch), **options).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    close(loss.detach().cpu(), expected_loss, HALF[dtype])
+    for name, grad in gradients(half).items():
+        assert (grad.cpu().float() - expected[name]).norm() <= 2 * HALF[dtype] * max(1.0, expected[name].norm()), name
+
+
+ATTENTIONS = {"sdpa": None, "eager": None, "flex_attention": None, "flash_attention_2": "flash_attn"}
+
+
+@pytest.mark.parametrize("implementation", ATTENTIONS)
+def test_attention_implementations_agree(device, implementation):
+    package, is_flash = ATTENTIONS[implementation], implementation == "flash_attention_2"
+    if package and (device == "cpu" or not find_spec(package)):
+        pytest.skip(f"{implementation} needs a GPU and {package}")
+    if implementation == "flex_attention" and device == "cpu":
+        pytest.skip("tests/model/test_attention.py has flex attention on a CPU, which compiles it for minutes")
+    # Flash attention computes in half precision only, and for heads of at least 8; flex attention for at least 16.
+    dtype, sizes = torch.bfloat16 if is_flash else torch.float32, {"d_model": 64}
+    model = perturbed_model(**sizes).to(device, dtype)
+    reference = copy.deepcopy(model).float()
+    reference.set_attn_implementation("eager")
+    model.set_attn_implementation(implementation)
+    batch = on(device, padded_labels())
+    expected = reference(**batch)
+    found = model(**batch)
+    tolerance = HALF[torch.bfloat16] if is_flash else 1e-4
+    close(found.loss, expected.loss, tolerance)
+    error = (found.logits.float() - expected.logits).norm() / expected.logits.norm()
+    assert error < tolerance
+
+
+def test_the_routines_of_a_cpu_step_aside(cuda, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a routine of the CPU was called for tensors of a GPU")
+
+    monkeypatch.setattr(linear, "_ONEDNN", refuse)
+    monkeypatch.setattr(cpu_ops._Dropout, "apply", refuse)
+    for module in ("attention", "cpu_ops"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.model.{module}_vanilla_transformer.bmm_attention", refuse)
+    model, batch = perturbed_model(dropout=0.1).train().to(cuda), on(cuda, padded_labels())
+    assert not cpu_ops.is_plain_cpu(batch["input_ids"])
+    model(**batch, skip_logits=True).loss.backward()
+    with linear.decoding_products(shared=True):
+        model.eval().generate(batch["input_ids"], num_beams=4, max_new_tokens=8, eos_token_id=None)
+        products = linear._decoding_products.get()
+        assert not (products._packed or products._chosen or products._uses)
+
+
+def test_dropout_is_that_of_torch(device):
+    x = torch.ones(64, 1000, device=device)
+    dropped = cpu_ops.apply_dropout(x, 0.25)
+    # Five standard deviations of a mean of 64,000 draws.
+    assert (dropped.eq(0).float().mean() - 0.25).abs() < 5 * (0.25 * 0.75 / x.numel()) ** 0.5
+    if device == "cuda":
+        torch.manual_seed(1)
+        found = cpu_ops.apply_dropout(x, 0.25)
+        torch.manual_seed(1)
+        assert torch.equal(found, F.dropout(x, 0.25))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_saving_and_loading(device, tmp_path, dtype):
+    model, batch = perturbed_model().to(device, dtype), on(device, batch_with_padding())
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, dtype="auto").to(device)
+    with torch.no_grad():
+        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_loading_onto_a_gpu(cuda, tmp_path):
+    pytest.importorskip("accelerate", reason="`device_map` needs accelerate")
+    model, batch = perturbed_model(), batch_with_padding()
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, device_map="auto")
+    assert {parameter.device.type for parameter in loaded.parameters()} == {cuda}
+    with torch.no_grad():
+        expected, found = model(**batch).logits, loaded(**on(cuda, batch)).logits.cpu()
+    kept = batch["decoder_attention_mask"].bool()
+    close(found[kept], expected[kept], EXACT)
+
+
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["logits", "no logits"])
+def test_a_compiled_training_step(device, options):
+    """In one graph; on a CPU without generating code, which takes a minute."""
+    model, batch = perturbed_model().train().to(device), on(device, padded_labels())
+    expected_loss, expected = loss_and_gradients(model, batch, **options)
+    compiled = torch.compile(model, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    compiled(**batch, **options).loss.backward()
+    model.zero_grad()
+    loss = compiled(**batch, **options).loss
+    loss.backward()
+    close(loss.detach().cpu(), expected_loss, EXACT)
+    close_gradients({name: grad.cpu() for name, grad in gradients(model).items()}, expected, EXACT)

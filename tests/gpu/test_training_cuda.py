@@ -1,0 +1,146 @@
+"""Training on a GPU: mixed precision, resuming, skipping bad steps, data parallelism, and the command."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+pytest.importorskip("datasets", reason="the extra `train` installs it")
+
+from distributed_worker import train as train_by_hand
+from experiments import MODEL, SCHEDULE, write_splits
+from processes import surroundings
+from tiny import close, tiny_model
+from trainers import SAVING, assert_same_weights, id_pairs, losses, trainable_model, trainer_of
+
+# A GPU adds up gradients of embeddings in any order: equal runs differ in the last bits, and steps magnify them.
+ANY_ORDER = 1e-3
+
+
+def run(folder, device, **options):
+    trainer = trainer_of(folder, trainable_model(), use_cpu=device == "cpu", **options)
+    trainer.train()
+    assert trainer.model.device.type == device
+    return trainer
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_run_learns_and_ends_finite(device, tmp_path, precision):
+    if device == "cpu" and precision == "fp16":
+        pytest.skip("a CPU refuses fp16; tests/training/test_arguments.py")
+    mixed = {} if precision == "float32" else {precision: True}
+    trainer = run(tmp_path, device, num_train_epochs=8, warmup_steps=10, **mixed)
+    found = losses(trainer)
+    assert all(map(math.isfinite, found)) and found[-1] < found[0] - 0.1
+    assert all(
+        parameter.isfinite().all() and parameter.dtype == torch.float32 for parameter in trainer.model.parameters()
+    )
+    assert (getattr(trainer.accelerator, "scaler", None) is not None) == (precision == "fp16")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_resumed_run_has_the_same_losses(device, tmp_path, precision):
+    if device == "cpu" and precision == "fp16":
+        pytest.skip("a CPU refuses fp16; tests/training/test_arguments.py")
+    options = {**SAVING, **({} if precision == "float32" else {precision: True})}
+    whole = run(tmp_path, device, **options)
+    resumed = trainer_of(tmp_path, trainable_model(seed=7), use_cpu=device == "cpu", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert losses(resumed, 4) == pytest.approx(losses(whole, 4), abs=0 if device == "cpu" else ANY_ORDER)
+    assert len(losses(resumed, 4)) == 2
+
+
+def test_a_gpu_trains_as_a_cpu_does(cuda, tmp_path):
+    options = {"dropout": 0.0}
+    trainers = []
+    for device in ("cpu", cuda):
+        trainer = trainer_of(tmp_path / device, trainable_model(**options), use_cpu=device == "cpu", max_steps=8)
+        trainer.train()
+        trainers.append(trainer)
+    assert losses(trainers[1]) == pytest.approx(losses(trainers[0]), abs=ANY_ORDER)
+    assert_same_weights(trainers[0].model, trainers[1].model.to("cpu"), ANY_ORDER)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_bad_gradient_is_noticed(device, tmp_path, policy):
+    """In groups of steps on a GPU, at once on a CPU; before anything is logged in either case."""
+    trainer = trainer_of(
+        tmp_path, trainable_model(), use_cpu=device == "cpu", max_steps=6, on_nonfinite=policy, logging_steps=3
+    )
+    compute = trainer.compute_loss
+
+    def spoil(*args, **kwargs):
+        loss = compute(*args, **kwargs)
+        return loss * math.nan if trainer.state.global_step == 1 else loss
+
+    trainer.compute_loss = spoil
+    if policy == "stop":
+        with pytest.raises(ValueError, match="^step 2: gradient norm is nan"):
+            trainer.train()
+    else:
+        trainer.train()
+        assert trainer.skipped_steps.total == 1
+        assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+
+
+def test_evaluation_while_training(device, tmp_path):
+    options = {"eval_strategy": "epoch", "predict_with_generate": True, "metric_for_best_model": "loss"}
+    data, logged = id_pairs(), []
+    for where in dict.fromkeys(("cpu", device)):
+        trainer = trainer_of(
+            tmp_path / where, trainable_model(dropout=0.0), data, use_cpu=where == "cpu", eval_dataset=data, **options
+        )
+        trainer.train()
+        logged.append([entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry])
+    assert logged[0] == pytest.approx(logged[-1], abs=ANY_ORDER) and len(logged[0]) == 2
+
+
+def test_batches_do_not_wait_for_a_gpu(cuda, tmp_path):
+    trainer = run(tmp_path, cuda, max_steps=1)
+    assert trainer.args.dataloader_pin_memory and trainer.accelerator.non_blocking
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_data_parallel_training_on_one_device(device, tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    try:
+        model = tiny_model().to(device)
+        wrapped = DistributedDataParallel(model, device_ids=[0] if device == "cuda" else None)
+        found = train_by_hand(wrapped)
+        del wrapped
+    finally:
+        dist.destroy_process_group()
+    one = tiny_model()
+    assert found == pytest.approx(train_by_hand(one), abs=1e-4)
+    for name, weight in one.state_dict().items():
+        close(model.state_dict()[name].cpu(), weight, 1e-4)
+
+
+PROCESSES = [
+    pytest.param("cpu", marks=pytest.mark.slow),
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+]
+
+
+@pytest.mark.parametrize("where", PROCESSES)
+@pytest.mark.parametrize("launcher", ["python", "torchrun"])
+def test_the_command_trains(where, tmp_path, launcher):
+    """By itself, and by torchrun with one process, as a user with several devices starts it."""
+    options = {**MODEL, **SCHEDULE, **write_splits(tmp_path), "num_train_epochs": 1, "output_dir": tmp_path / "run"}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    words += ["--bf16"] if where == "cuda" else ["--use_cpu"]
+    start = [] if launcher == "python" else ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"]
+    environment = surroundings()
+    if where == "cuda":
+        del environment["CUDA_VISIBLE_DEVICES"]
+    command = [sys.executable, *start, "-m", "hf_vanilla_transformer", "train", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert math.isfinite(results["train_loss"])

@@ -1,0 +1,107 @@
+"""How often the processor waits for a GPU: on a CPU counted by the ops that would, on a GPU refused by CUDA."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from devices import on
+from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from synchronization import Waits
+from tiny import labelled_batch, padded_source, tiny_model
+
+
+@contextmanager
+def refused(device):
+    """Refuse to wait for a GPU."""
+    if device == "cpu":
+        with Waits() as waits:
+            yield
+        assert waits.found == []
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def count(device: str, work: Callable[[], Any]) -> int:
+    """How often `work` waits."""
+    if device == "cpu":
+        with Waits() as waits:
+            work()
+        return len(waits.found)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            work()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return sum("synchronizing CUDA operation" in str(each.message) for each in caught)
+
+
+@pytest.mark.parametrize("options", [{}, {"smoothing": 0.1}, {"smoothing": 0.1, "skip_logits": True}])
+@pytest.mark.parametrize("items", ["default", "number", "tensor"])
+def test_a_training_step_never_waits(device, options, items):
+    model, batch = tiny_model(dropout=0.1).train().to(device), labelled_batch()
+    batch["attention_mask"][-1, 4:] = 0
+    batch = on(device, batch)
+    number = {"default": None, "number": 20, "tensor": torch.tensor(20, device=device)}[items]
+
+    def step():
+        model(**batch, **options, num_items_in_batch=number).loss.backward()
+
+    # CUDA's libraries wait as they are loaded.
+    step()
+    with refused(device):
+        step()
+
+
+def test_the_loss_without_logits_never_waits(device, monkeypatch):
+    """Its inside is out of sight for `Waits`, as for every mode of PyTorch."""
+    monkeypatch.setattr(chunked_loss, "is_plain_cpu", lambda *tensors: False)
+    states, weight, labels = torch.randn(6, 8), torch.randn(13, 8), torch.tensor([1, 2, -100, 3, -100, 4])
+    given = [each.to(device) for each in (states, weight, torch.randn(13), labels)]
+    chunked_loss.chunked_cross_entropy._init_fn(*given, 0.1, True)
+    with refused(device):
+        chunked_loss.chunked_cross_entropy._init_fn(*given, 0.1, True)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_an_encoder_and_a_decoder_never_wait(device, attention):
+    model, source = tiny_model().to(device), on(device, padded_source())
+    model.set_attn_implementation(attention)
+    target = torch.ones(3, 2, dtype=torch.long, device=device)
+    mask = torch.ones_like(target)
+    with torch.no_grad():
+        model(**source, decoder_input_ids=target, decoder_attention_mask=mask)
+        with refused(device):
+            model(**source, decoder_input_ids=target, decoder_attention_mask=mask)
+
+
+@pytest.mark.parametrize(("num_beams", "per_step"), [(1, 1), (4, 1)], ids=["greedy", "beams"])
+def test_a_decoding_step_waits_once(device, num_beams, per_step):
+    """To find out whether it was the last."""
+    model, source = tiny_model().to(device), on(device, padded_source())
+
+    def generate(steps):
+        options = {"num_beams": num_beams, "max_new_tokens": steps, "eos_token_id": None, "do_sample": False}
+        return lambda: model.generate(**source, **options)
+
+    generate(4)()
+    assert count(device, generate(12)) - count(device, generate(4)) <= 8 * per_step
+
+
+def test_what_waits_is_found():
+    """Or the tests above would show nothing."""
+    x, condition = torch.arange(4), torch.tensor([True, False, True, True])
+    for work in (lambda: x.sum().item(), lambda: x[condition], lambda: condition.nonzero(), lambda: bool(x.any())):
+        assert count("cpu", work) == 1
+    assert count("cpu", lambda: x[torch.tensor([1, 2])] + 1) == 0
