@@ -26,7 +26,7 @@ with importing():
     import transformers
 
     from benchmarks.arguments import BenchmarkArguments
-    from benchmarks.run import BENCHMARKS, run_benchmarks
+    from benchmarks.run import ABOUT_THE_CPU, BENCHMARKS, run_benchmarks
     from hf_vanilla_transformer.cli.options import dataclass_parser, one_line_errors, parse_dataclasses
     from hf_vanilla_transformer.data.arguments import DataArguments
     from hf_vanilla_transformer.registration import register
@@ -51,7 +51,8 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(parser, advice="what was measured is in the output folder"):
         chosen = parser.parse_args(argv)
         args, data_args = parse_dataclasses(kinds, chosen)
-        names = list(BENCHMARKS) if "all" in chosen.benchmarks else list(dict.fromkeys(chosen.benchmarks))
+        known = [name for name in BENCHMARKS if args.device == "cpu" or name not in ABOUT_THE_CPU]
+        names = known if "all" in chosen.benchmarks else list(dict.fromkeys(chosen.benchmarks))
         run_benchmarks({name: BENCHMARKS[name] for name in names}, args, data_args, show_progress)
 
 

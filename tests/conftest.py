@@ -34,6 +34,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest  # noqa: E402 - must follow the environment above
 import torch  # noqa: E402 - must follow the environment above
 
+from devices import TEST_DEVICE
 from modules import import_file
 from paths import SCRIPTS, SHARED
 
@@ -50,6 +51,43 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+# Folders whose tests make their models and inputs on `TEST_DEVICE`, and modules in them that are about the CPU.
+DEVICE_FOLDERS = ("model", "inference")
+ABOUT_THE_CPU = {
+    "model/test_chunked_loss.py": "sizes of a CPU's chunks; tests/gpu/test_loss_cuda.py has a GPU's",
+    "model/test_cpu_ops.py": "routines of the CPU",
+    "model/test_cpu_routines.py": "routines of the CPU",
+    "model/test_from_pretrained.py": "weights that are moved between memory and disk",
+    "model/test_graphs.py": "graphs that run on a CPU; tests/gpu compiles for a GPU",
+    "model/test_hub_code.py": "files, no numbers",
+    "model/test_linear.py": "routines of the CPU",
+    "model/test_remote_code.py": "other processes, which use the CPU",
+    "inference/test_ctranslate2.py": "CTranslate2 on a CPU",
+    "inference/test_fingerprint.py": "files, no numbers",
+    "inference/test_pipeline.py": "pipelines that are told to use the CPU",
+    "inference/test_visualization.py": "pictures",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if TEST_DEVICE == "cpu":
+        return
+    for item in items:
+        if reason := ABOUT_THE_CPU.get(f"{item.path.parent.name}/{item.path.name}"):
+            item.add_marker(pytest.mark.skip(reason=f"about the CPU: {reason}"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Before other fixtures of a module, which may make models."""
+    uses_device = TEST_DEVICE != "cpu" and request.path.parent.name in DEVICE_FOLDERS
+    if uses_device:
+        torch.set_default_device(TEST_DEVICE)
+    yield
+    if uses_device:
+        torch.set_default_device(None)
 
 
 @pytest.fixture(autouse=True)

@@ -55,9 +55,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
         if isinstance(own, StaticCache):
             # In place: compiled steps expect it where it was.
-            for layer in own.layers:
-                for cached in (layer.keys, layer.values):
-                    cached.copy_(cached.index_select(0, beam_idx.to(cached.device)))
+            cached: Any
+            for cached in own.layers:
+                for states in (cached.keys, cached.values):
+                    states.copy_(states.index_select(0, beam_idx.to(states.device)))
         else:
             own.reorder_cache(beam_idx)
         return past_key_values

@@ -76,6 +76,13 @@ class BenchmarkArguments:
             "sizes the factors, numbers of beams and layers the first four."
         },
     )
+    torch_compile: bool = field(
+        default=False,
+        metadata={
+            "help": "Also measure with torch.compile: training steps of ours and Marian on identical batches, and our "
+            "decoding over a static cache, whose steps are compiled on a GPU."
+        },
+    )
     stream_pairs: int = field(default=10_000_000, metadata={"help": "scaling: pairs in the stream."})
     roofline_seconds: float = field(
         default=0.5,
@@ -106,7 +113,7 @@ def _check_numbers(name: str, values: list[Any]) -> None:
     if not values:
         raise ValueError(f"`{name}` is empty; give at least one value")
     for value in values:
-        if isinstance(value, (int, float)) and not value >= least:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not value >= least:
             raise ValueError(f"`{name}` {value} is too small; set at least {least}")
 
 

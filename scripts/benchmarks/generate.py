@@ -20,8 +20,10 @@ from .machine import DTYPES
 from .measure import OURS, Case
 from .roofline import decoding_flops_and_bytes
 
-# Data types of CTranslate2's weights by implementation; int8 decodes a few other tokens.
-CTRANSLATE2 = {f"ctranslate2 {dtype}": dtype for dtype in ("float32", "int8")}
+# Data types of CTranslate2's weights by device; int8 decodes a few other tokens.
+CTRANSLATE2 = {"cpu": ("float32", "int8"), "cuda": ("float16", "int8_float16")}
+# Of ours with steps that are compiled on a GPU.
+STATIC = "ours, static cache"
 
 
 def generate_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
@@ -53,16 +55,19 @@ def decoding_case(
     implementations = {OURS: generation(ours.to(args.device, DTYPES[dtype]), ids, num_beams)}
     if "marian" in args.baselines:
         implementations["marian"] = generation(marian.to(args.device, DTYPES[dtype]), ids, num_beams)
+    if args.torch_compile:
+        options = {"cache_implementation": "static"}
+        implementations[STATIC] = generation(ours, ids, num_beams, **options)
     implementations |= exported
     tokens = {name: decode() for name, decode in implementations.items()}
-    dtypes = {name: CTRANSLATE2.get(name, dtype) for name in tokens}
+    dtypes = {name: name.removeprefix("ctranslate2 ") if name in exported else dtype for name in tokens}
     notes = []
     for name, decoded in tokens.items():
         if name != OURS:
             compared_in = dtype if dtypes[name] == "float32" else dtypes[name]
             notes.append(f"{check_tokens(tokens[OURS], decoded, name, compared_in):.1%} of {name}'s tokens are equal")
     for name in exported:
-        size = (folder / CTRANSLATE2[name] / "model.bin").stat().st_size
+        size = (folder / dtypes[name] / "model.bin").stat().st_size
         notes.append(f"{name} takes {size / 1e6:.1f} MB")
     flops, read = decoding_flops_and_bytes(
         ours.config, rows, num_beams, args.length, args.length, DTYPES[dtype].itemsize
@@ -92,16 +97,16 @@ def _exported(
         print(f"ctranslate2: not measured, {reason}", file=sys.stderr, flush=True)
         return {}
     implementations = {}
-    for name, dtype in CTRANSLATE2.items():
+    for dtype in CTRANSLATE2[args.device]:
         (folder / dtype).mkdir()
         decoder = ctranslate2_like(model, folder / dtype, args.device, dtype)
-        implementations[name] = decoder(ids, num_beams, args.length)
+        implementations[f"ctranslate2 {dtype}"] = decoder(ids, num_beams, args.length)
     return implementations
 
 
-def generation(model: Any, ids: Tensor, num_beams: int) -> Callable[[], Tensor]:
+def generation(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Callable[[], Tensor]:
     """Return a function that decodes as many tokens as the sources (B, S) have."""
-    options = {"max_new_tokens": ids.shape[1], "num_beams": num_beams, "do_sample": False}
+    options = {"max_new_tokens": ids.shape[1], "num_beams": num_beams, "do_sample": False, **options}
     # Makes all outputs equally long; `min_new_tokens` would copy the scores of the whole vocabulary at every step.
     model.generation_config.eos_token_id = None
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

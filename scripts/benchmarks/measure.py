@@ -141,7 +141,7 @@ def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_prog
 
 def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
     synchronize(device)
-    if case.settle:
+    if case.settle and device == "cpu":
         time.sleep(SETTLE_SECONDS)
     start = time.perf_counter()
     result = work()

@@ -117,7 +117,7 @@ def matmul_probes(device: str, dtype: str) -> Iterator[Probe]:
 
 def bandwidth_probes(device: str) -> Iterator[Probe]:
     """Yield passes over memory that exceeds the caches."""
-    size = CPU_BYTES if device == "cpu" else GPU_BYTES
+    size = CPU_BYTES if device == "cpu" else min(GPU_BYTES, torch.cuda.mem_get_info()[0] // 4)
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     yield Probe("copy", 2.0 * size, lambda: target.copy_(source))

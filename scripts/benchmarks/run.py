@@ -37,6 +37,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "startup": startup_benchmark,
 }
 
+# Those that another device has no part in.
+ABOUT_THE_CPU = ("products",)
+
 
 def run_benchmarks(
     benchmarks: Mapping[str, Benchmark],
@@ -88,4 +91,4 @@ def _start_report(args: BenchmarkArguments, data_args: DataArguments) -> Report:
     return report
 
 
-__all__ = ["BENCHMARKS", "Benchmark", "run_benchmarks"]
+__all__ = ["ABOUT_THE_CPU", "BENCHMARKS", "Benchmark", "run_benchmarks"]

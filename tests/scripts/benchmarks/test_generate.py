@@ -36,6 +36,15 @@ def test_generate_benchmark(tmp_path):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
+def test_steps_over_a_static_cache_are_measured_too(tmp_path, num_beams):
+    case = decoding_case(
+        "tiny", 2, num_beams, "float32", small_arguments(torch_compile=True, baselines=["marian"]), tmp_path
+    )
+    assert list(case.implementations) == ["ours", "marian", "ours, static cache"]
+    assert case.notes.endswith("100.0% of ours, static cache's tokens are equal")
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
 def test_ctranslate2_decodes_our_tokens(tmp_path, num_beams):
     pytest.importorskip("ctranslate2", reason="the extra `export` installs it")
     ours = our_model("tiny", vocab_size=50).eval()

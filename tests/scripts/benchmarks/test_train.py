@@ -46,6 +46,16 @@ def test_parts_can_be_skipped(changes, names):
     assert [case.name for case in cases] == names
 
 
+def test_compiled_steps(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiled.append(type(model).__name__) or model)
+    args = small_arguments(vocab_size=[300], steps=0, torch_compile=True)
+    (case,) = train_benchmark(args, DataArguments())
+    assert list(case.implementations) == ["ours", "marian", "bart", "ours, compiled", "marian, compiled"]
+    assert compiled == ["VanillaTransformerForConditionalGeneration", "MarianMTModel"]
+    case.implementations["ours, compiled"]()
+
+
 def test_a_baseline_with_other_weights_is_not_timed(tmp_path, monkeypatch):
     def with_other_weights(model):
         torch.manual_seed(7)
