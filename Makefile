@@ -15,7 +15,7 @@ GPU_PYTHON := $(if $(filter command,$(origin PYTHON)),$(PYTHON),$(BIN)/python)
 GPU_STAMP := $(if $(filter command,$(origin PYTHON)),,$(STAMP))
 GPU_RUN := $(TEST_ENV) PYTHONPATH=$(CURDIR) $(GPU_PYTHON)
 GPU_JOBS ?= 8
-GPU_TESTS := tests/gpu tests/model tests/inference tests/training/test_trainer.py tests/training/test_divergence.py
+GPU_TESTS := tests/gpu tests/model tests/inference tests/training/test_trainer.py
 # Parts of the GPU's benchmark, each of at most ten minutes and with a folder of its own in runs/gpu.
 PART ?= train generate memory multi30k
 GPU_OPTIONS := --device cuda --dtype bfloat16 --preset base --vocab_size 37000

@@ -42,7 +42,7 @@ def arguments(folder, model=MODEL, **options):
     options = {
         **model,
         **SCHEDULE,
-        "use_cpu": TEST_DEVICE == "cpu",
+        "use_cpu": TEST_DEVICE.startswith("cpu"),
         "disable_tqdm": True,
         "output_dir": str(folder),
         **options,

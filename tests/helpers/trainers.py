@@ -53,7 +53,7 @@ def trainable_marian(seed=0):
 def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):
     defaults = {"max_tokens": 128, "warmup_steps": 4} if kind is VanillaTransformerTrainingArguments else {}
     defaults |= {"eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "num_train_epochs": 2}
-    defaults["use_cpu"] = TEST_DEVICE == "cpu"
+    defaults["use_cpu"] = TEST_DEVICE.startswith("cpu")
     return kind(str(folder), disable_tqdm=True, **{**defaults, **options})
 
 
@@ -88,7 +88,7 @@ def assert_same_weights(one, other, tolerance=0.0):
     state = other.state_dict()
     for name, weight in one.state_dict().items():
         torch.testing.assert_close(
-            weight, state[name], rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
+            weight.cpu(), state[name].cpu(), rtol=0, atol=tolerance, msg=lambda text, name=name: name + text
         )
 
 

@@ -85,7 +85,7 @@ class TestLoss:
         trainer = trainer_of(
             tmp_path, model, data, max_tokens=10_000, max_steps=1, label_smoothing_factor=smoothing, eval_dataset=data
         )
-        batch = trainer.data_collator([data[i] for i in range(20)])
+        batch = trainer.data_collator([data[i] for i in range(20)]).to(model.device)
         with torch.no_grad():
             logits = model.eval()(**batch).logits.flatten(0, 1)
         smoothed, plain = (
@@ -159,7 +159,7 @@ class TestAgainstSeq2SeqTrainer:
         args.per_device_eval_batch_size = len(data)
         trainer = trainer_of(tmp_path, model, kind=Seq2SeqTrainer, args=args, eval_dataset=data)
         with torch.no_grad():
-            expected = model.eval()(**trainer.data_collator([data[i] for i in range(20)])).loss
+            expected = model.eval()(**trainer.data_collator([data[i] for i in range(20)]).to(model.device)).loss
         assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), abs=1e-5)
 
     def test_without_a_collator(self, tmp_path):
@@ -336,7 +336,7 @@ class TestEvaluation:
 
     def test_the_labels_of_other_processes_do_not_count(self, tmp_path):
         trainer = trainer_of(tmp_path)
-        batch = trainer.data_collator([id_pairs(1)[0]])
+        batch = trainer.data_collator([id_pairs(1)[0]]).to(trainer.args.device)
         own, gathered = (
             trainer.compute_loss(trainer.model.eval(), dict(batch), num_items_in_batch=count)
             for count in (None, torch.tensor(1000))
