@@ -37,16 +37,20 @@ CALLABLES = {
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "",
     "torch.ops.mkldnn._linear_pointwise": "X W B attr scalars algorithm",
     "torch.ops.mkldnn._reorder_linear_weight": "self batch_size",
+    "torch.nn.attention.varlen.varlen_attn": ("query key value cu_seq_q cu_seq_k max_q max_k scale window_size"),
     "transformers.PreTrainedModel._get_resized_lm_head": "old_lm_head new_num_tokens",
     "transformers.PreTrainedModel._init_weights": "module",
     "transformers.PreTrainedModel._resize_token_embeddings": "new_num_tokens pad_to_multiple_of mean_resizing",
     "transformers.masking_utils.create_bidirectional_mask": (
-        "config inputs_embeds attention_mask encoder_hidden_states allow_is_bidirectional_skip"
+        "config inputs_embeds attention_mask encoder_hidden_states and_mask_function allow_is_bidirectional_skip"
     ),
     "transformers.masking_utils.create_causal_mask": (
-        "config inputs_embeds attention_mask past_key_values allow_is_causal_skip"
+        "config inputs_embeds attention_mask past_key_values and_mask_function allow_is_causal_skip"
     ),
     "transformers.masking_utils.create_masks_for_generate": "config inputs_embeds attention_mask past_key_values",
+    "transformers.modeling_flash_attention_utils._flash_attention_forward": (
+        "cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k"
+    ),
     "transformers.utils.generic.is_flash_attention_requested": "config",
     "transformers.utils.generic.merge_with_config_defaults": "func",
     "transformers.utils.output_capturing.OutputRecorder": "target_class index layer_name",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -281,4 +281,30 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
                 yield [buffer[i] for i in batch]
 
 
-__all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "token_lengths"]
+def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Pack pairs into a batch without padding: all sources one after another in one row, and all targets in another.
+
+    Args:
+        features: Pairs with `input_ids` and `labels`.
+
+    Returns:
+        `input_ids` and `labels` of shape (1, tokens) and, as the model takes them, the edges of the sequences and the
+        length of the longest: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
+
+    Raises:
+        DataError: A side of a pair has no token.
+    """
+    batch: dict[str, Any] = {}
+    for name, prefix in (("input_ids", ""), ("labels", "decoder_")):
+        sequences = [np.asarray(feature[name], dtype=np.int64) for feature in features]
+        edges = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
+        lengths = np.diff(edges)
+        if not lengths.all():
+            raise DataError(f"a pair has no token in '{name}'; packed pairs need one on each side, so drop such pairs")
+        batch[name] = torch.from_numpy(np.concatenate(sequences)[None])
+        # The length stays an int: as a tensor, a device would have to tell it.
+        batch |= {f"{prefix}cu_seq_lens": torch.from_numpy(edges), f"{prefix}max_length": int(lengths.max())}
+    return batch
+
+
+__all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "collate_packed", "token_lengths"]

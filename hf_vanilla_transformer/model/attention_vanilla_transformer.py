@@ -15,6 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import bmm_attention, is_plain_cpu, to_autocast_dtype, use_bmm_attention
 from .linear_vanilla_transformer import apply_linear
+from .packing_vanilla_transformer import Packing, varlen_arguments, varlen_attention
 
 
 def eager_attention(
@@ -131,12 +132,15 @@ class VanillaTransformerAttention(nn.Module):
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         implementation: str | None = None,
+        packing: Packing | None = None,
+        key_packing: Packing | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
 
         With k rows per source, (B * k, T, d), as for beams, the rows of a source become one row of k * T queries, and
         the mask must cover those. `implementation` is that of the configuration, unless the caller has looked it up.
+        `packing` and, where the keys are others, `key_packing` describe packed rows.
         """
         rows, length, _ = hidden_states.shape
         if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
@@ -146,7 +150,10 @@ class VanillaTransformerAttention(nn.Module):
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
         implementation = implementation or self.config._attn_implementation
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
-        if implementation == "sdpa" and use_bmm_attention(query, key, self.training):
+        if packing is not None:
+            kwargs.update(varlen_arguments(packing, key_packing or packing))
+            attend = varlen_attention if implementation == "sdpa" else attend
+        elif implementation == "sdpa" and use_bmm_attention(query, key, self.training):
             attend = bmm_attention
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)

@@ -135,3 +135,61 @@ def check_mask(mask: Tensor | None, states: Tensor, past: int | Tensor, name: st
             f"{name} has shape {tuple(mask.shape)}, but the tokens have {(rows, int(length))}, cached ones included; "
             "use 1 for each token and 0 for padding."
         )
+
+
+def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
+    """Check that `edges` (n + 1) and the length of the longest describe the sequences of one packed row.
+
+    Args:
+        x: Packed ids (1, L) or states (1, L, d).
+        edges: Edges of its sequences.
+        longest: Length of the longest, or more.
+        prefix: Prefix of the side in the error.
+
+    Raises:
+        ValueError: They do not.
+    """
+    name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
+    if edges is None or longest is None:
+        raise ValueError(f"packed sequences need both {name} and {length_name}; pass both.")
+    check_dense(x, f"the input of {name}")
+    check_dense(edges, name, x)
+    if edges.dim() != 1 or edges.shape[0] < 2 or edges.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name} has shape {tuple(edges.shape)} and dtype {edges.dtype}; use integers of shape (n + 1,) for n "
+            "sequences."
+        )
+    if not isinstance(longest, int):
+        raise ValueError(f"{length_name} is of type {type(longest).__name__}; pass an int, which no device must tell.")
+    if x.dim() < 2 or x.shape[0] != 1:
+        raise ValueError(f"{name} is given for an input of shape {tuple(x.shape)}; packed sequences share one row.")
+    if not is_plain_cpu(edges):
+        return
+    lengths = edges.diff()
+    if edges[0] != 0 or edges[-1] != x.shape[1] or lengths.min() < 1:
+        raise ValueError(
+            f"{name} goes from {edges[0]} to {edges[-1]} by steps of at least {lengths.min()}, but the input has "
+            f"{x.shape[1]} tokens; it must ascend from 0 to their number."
+        )
+    if lengths.max() > longest:
+        raise ValueError(f"{length_name} is {longest}, but a sequence has {lengths.max()} tokens; pass that number.")
+
+
+def refuse_with_packing(**arguments: Any) -> None:
+    """Refuse arguments that packed sequences leave no meaning.
+
+    Raises:
+        ValueError: One is set; names the first.
+    """
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            raise ValueError(f"`{name}` is set, but packed sequences (`cu_seq_lens`) do without; leave it out.")
+
+
+def check_same_count(sources: Tensor, targets: Tensor) -> None:
+    """Check that as many sources as targets are packed, by their edges (n + 1)."""
+    if sources.shape != targets.shape:
+        raise ValueError(
+            f"`cu_seq_lens` has the edges of {len(sources) - 1} sequences and `decoder_cu_seq_lens` of "
+            f"{len(targets) - 1}; pack one source for each target."
+        )

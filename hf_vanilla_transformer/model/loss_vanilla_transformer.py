@@ -24,10 +24,13 @@ TARGET_DIMS = {
 }
 
 
-def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
+def shift_tokens_right(
+    labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None, edges: Tensor | None = None
+) -> Tensor:
     """Shift labels (B, T) right into decoder input (B, T): the start token, then all labels but the last.
 
-    Padding on the left stays -100, before the start token; `move_padding_right` finds it.
+    Padding on the left stays -100, before the start token; `move_padding_right` finds it. Packed labels (1, T), whose
+    sequences go from one of the `edges` (n + 1) to the next, are shifted within each.
 
     Raises:
         ValueError: A token is None, or the labels are not rows of at least one.
@@ -37,9 +40,13 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_t
     if pad_token_id is None or decoder_start_token_id is None:
         name = "pad_token_id" if pad_token_id is None else "decoder_start_token_id"
         raise ValueError(f"`{name}` is None in the configuration; set it, or pass `decoder_input_ids`.")
+    shifted = F.pad(labels[:, :-1], (1, 0))
+    if edges is not None:
+        shifted = shifted.index_fill(1, edges[:-1].long(), decoder_start_token_id)
+        return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
     first = first_true_index(labels.ne(IGNORE_INDEX))
     indices = torch.arange(labels.shape[1], device=labels.device)
-    shifted = F.pad(labels[:, :-1], (1, 0)).masked_fill(indices == first, decoder_start_token_id)
+    shifted = shifted.masked_fill(indices == first, decoder_start_token_id)
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id).masked_fill(indices < first, IGNORE_INDEX)
 
 

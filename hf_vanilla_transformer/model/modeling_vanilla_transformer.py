@@ -40,8 +40,11 @@ from .checks_vanilla_transformer import (
     check_batch_sizes,
     check_id_range,
     check_mask,
+    check_packing,
+    check_same_count,
     check_states,
     check_tensor,
+    refuse_with_packing,
     to_integer_ids,
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -58,6 +61,7 @@ from .loss_vanilla_transformer import (
     summed_loss,
     summed_loss_without_logits,
 )
+from .packing_vanilla_transformer import Packing, packed_mask, stays_packed
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .recomputation_vanilla_transformer import is_recomputing, recomputation, recomputed
@@ -95,6 +99,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
+        encoder_packing: Packing | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Map (B, L, d) to (B, L, d); skip encoder-decoder attention without `encoder_hidden_states` (B, S, d)."""
@@ -105,6 +110,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         # Encoder-decoder attention
         if encoder_hidden_states is not None:
             kwargs.update(encoder_hidden_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
+            kwargs.update(key_packing=encoder_packing)
             hidden_states = self._residual(hidden_states, self.encoder_attn_layer_norm, self.encoder_attn, **kwargs)
         # Feed-forward
         if self.has_feed_forward:
@@ -175,7 +181,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return getattr(self.embed_tokens, "num_embeddings", None)
 
     def _embed(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        mask: Tensor | None,
+        cache: Cache | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Return the input (B, L, d) of the first layer: scaled embeddings plus positions."""
         past = 0 if cache is None else cache.get_seq_length()
@@ -195,7 +206,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
         embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
         begin_forward_pass(embeds)
-        embeds = embeds + self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)).to(embeds)
+        if packing is None:
+            positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
+        else:
+            positions = F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
+        embeds = embeds + positions.to(embeds)
         return apply_dropout(embeds, self.config.dropout) if self.training else embeds
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -207,6 +222,17 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             for layer in self.layers:
                 hidden_states = layer(hidden_states, *args, implementation=implementation, **kwargs)
         return hidden_states
+
+    def _refuse_with_packing(self, arguments: dict[str, Any], options: Any) -> None:
+        attentions = options.get("output_attentions", self.config.output_attentions)
+        refuse_with_packing(**arguments, output_attentions=attentions)
+
+    @can_return_tuple
+    def _pack_outputs(self, packing: Packing, run: Callable[..., Any], *padded: Any, **kwargs: Any) -> Any:
+        """Run the stack on padded input, and pack what it returns."""
+        outputs = run(*padded, return_dict=True, **kwargs)
+        packing.unpad_outputs(outputs)
+        return outputs
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -221,27 +247,53 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         layers = [VanillaTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)]
         super().__init__(config, config.vocab_size, layers)
 
-    @merge_with_config_defaults
-    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        cu_seq_lens: Tensor | None = None,
+        max_length: int | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
+        Of packed sources (1, S), `cu_seq_lens` (n + 1) are the edges, and `max_length` is the length of the longest.
+
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(
-            self.config,
-            hidden_states,
-            lowest_to_inf(attention_mask),
-            allow_is_bidirectional_skip=may_leave_out(attention_mask),
-        )
+        if cu_seq_lens is None and max_length is None:
+            return self._encode(input_ids, attention_mask, inputs_embeds, **kwargs)
+        self._refuse_with_packing({"attention_mask": attention_mask}, kwargs)
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        packing = Packing.of(x, cu_seq_lens, max_length)
+        if stays_packed(self, self.config.encoder_attention_heads, x):
+            return self._encode(input_ids, None, inputs_embeds, packing, **kwargs)
+        padded = (packing.pad(input_ids), packing.mask(), packing.pad(inputs_embeds))
+        return self._pack_outputs(packing, self._encode, *padded, **kwargs)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _encode(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        inputs_embeds: Tensor | None,
+        packing: Packing | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, packing=packing)
+        if packing is None:
+            mask = create_bidirectional_mask(
+                self.config,
+                hidden_states,
+                lowest_to_inf(attention_mask),
+                allow_is_bidirectional_skip=may_leave_out(attention_mask),
+            )
+        else:
+            mask = packed_mask(create_bidirectional_mask, self.config, hidden_states, packing, packing)
+            kwargs.update(packing=packing)
         hidden_states = self._apply_layers(hidden_states, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
 
@@ -267,8 +319,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         resize = super().resize_token_embeddings if shared else self.resize_decoder_token_embeddings
         return resize(*args, **kwargs)
 
-    @merge_with_config_defaults
-    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -278,6 +328,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        cu_seq_lens: Tensor | None = None,
+        max_length: int | None = None,
+        encoder_cu_seq_lens: Tensor | None = None,
+        encoder_max_length: int | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
@@ -285,23 +339,92 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; attention is causal regardless
         (section 3.2.3). The target may have k consecutive rows per source: (B * k, T) over (B, S, d).
 
+        Of packed targets (1, T), `cu_seq_lens` (n + 1) are the edges, and `max_length` is the length of the longest;
+        `encoder_cu_seq_lens` and `encoder_max_length` are those of their sources (1, S, d).
+
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
+        if cu_seq_lens is None and max_length is None and encoder_cu_seq_lens is None:
+            return self._decode(
+                input_ids,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                past_key_values,
+                inputs_embeds,
+                use_cache=use_cache,
+                **kwargs,
+            )
+        masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
+        self._refuse_with_packing({**masks, "past_key_values": past_key_values, "use_cache": use_cache}, kwargs)
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        target = Packing.of(x, cu_seq_lens, max_length, self.input_prefix)
+        source = Packing.of(encoder_hidden_states, encoder_cu_seq_lens, encoder_max_length)
+        check_same_count(source.edges, target.edges)
+        if stays_packed(self, self.config.decoder_attention_heads, x):
+            return self._decode(
+                input_ids,
+                encoder_hidden_states=encoder_hidden_states,
+                inputs_embeds=inputs_embeds,
+                use_cache=False,
+                packing=target,
+                encoder_packing=source,
+                **kwargs,
+            )
+        return self._pack_outputs(
+            target,
+            self._decode,
+            # Causal attention needs no mask of padding on the right.
+            target.pad(input_ids),
+            encoder_hidden_states=source.pad(encoder_hidden_states),
+            encoder_attention_mask=source.mask(),
+            inputs_embeds=target.pad(inputs_embeds),
+            use_cache=False,
+            **kwargs,
+        )
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _decode(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        packing: Packing | None = None,
+        encoder_packing: Packing | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values)
-        own_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        mask = create_causal_mask(
-            self.config,
-            hidden_states,
-            lowest_to_inf(attention_mask),
-            past_key_values=own_cache,
-            allow_is_causal_skip=may_leave_out(attention_mask),
-        )
-        encoder_hidden_states, encoder_mask = self._prepare_source(
-            hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
-        )
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values, packing)
+        if packing is None or encoder_packing is None:
+            own_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+            mask = create_causal_mask(
+                self.config,
+                hidden_states,
+                lowest_to_inf(attention_mask),
+                past_key_values=own_cache,
+                allow_is_causal_skip=may_leave_out(attention_mask),
+            )
+            encoder_hidden_states, encoder_mask = self._prepare_source(
+                hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
+            )
+        else:
+            mask = packed_mask(create_causal_mask, self.config, hidden_states, packing, packing, past_key_values=None)
+            encoder_mask = packed_mask(
+                create_bidirectional_mask,
+                self.config,
+                hidden_states,
+                packing,
+                encoder_packing,
+                encoder_hidden_states=encoder_hidden_states,
+            )
+            kwargs.update(packing=packing, encoder_packing=encoder_packing)
         hidden_states = self._apply_layers(
             hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
         )
@@ -383,9 +506,16 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        cu_seq_lens: Tensor | None = None,
+        max_length: int | None = None,
+        decoder_cu_seq_lens: Tensor | None = None,
+        decoder_max_length: int | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
+
+        Of packed pairs (1, S) and (1, T), `cu_seq_lens` and `decoder_cu_seq_lens` (n + 1) are the edges, `max_length`
+        and `decoder_max_length` the lengths of the longest source and target.
 
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
@@ -394,7 +524,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             raise ValueError("pass exactly one of `decoder_input_ids` and `decoder_inputs_embeds`, or only `labels`.")
         encoded: Any = encoder_outputs
         if encoded is None:
-            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+            packing: dict[str, Any] = {"cu_seq_lens": cu_seq_lens, "max_length": max_length}
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **packing, **kwargs)
         elif not isinstance(encoded, BaseModelOutput):
             encoded = BaseModelOutput(*encoded)
         if encoded.last_hidden_state is None:
@@ -407,6 +538,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            cu_seq_lens=decoder_cu_seq_lens,
+            max_length=decoder_max_length,
+            encoder_cu_seq_lens=cu_seq_lens,
+            encoder_max_length=max_length,
             return_dict=True,
             **kwargs,
         )
@@ -439,12 +574,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor, cu_seq_lens: Tensor | None = None) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); called by data collators.
 
-        Padding on the left stays -100, which `forward` accepts unless it fills a cache.
+        Padding on the left stays -100, which `forward` accepts unless it fills a cache. Of packed labels (1, T),
+        `cu_seq_lens` (n + 1) are the edges.
         """
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id, cu_seq_lens)
 
     @can_return_tuple
     def forward(
@@ -463,6 +599,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         num_items_in_batch: int | Tensor | None = None,
         smoothing: float = 0.0,
         skip_logits: bool = False,
+        cu_seq_lens: Tensor | None = None,
+        max_length: int | None = None,
+        decoder_cu_seq_lens: Tensor | None = None,
+        decoder_max_length: int | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the next target token, and the loss if `labels` (B, T) are given.
@@ -484,20 +624,28 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). Its name avoids "label": `Trainer` takes
                 such arguments for labels.
             skip_logits: Whether to compute the loss without storing logits, which are None then.
+            cu_seq_lens: Of n pairs packed without padding, their sources one after another in a row (1, S): where each
+                begins, and where the last one ends (n + 1). Such pairs take no masks and no cache.
+            max_length: Length of the longest packed source.
+            decoder_cu_seq_lens: The same as `cu_seq_lens` for packed targets (1, T).
+            decoder_max_length: Length of the longest packed target.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
             ValueError: The inputs are inconsistent, out of range, or exceed learned positions.
         """
-        use_cache, indices = self.config.use_cache if use_cache is None else use_cache, None
+        is_packed, indices = decoder_cu_seq_lens is not None, None
+        use_cache = self.config.use_cache and not is_packed if use_cache is None else use_cache
         if labels is not None:
             check_tensor(labels, 2, "`labels`", getattr(self.lm_head, "weight", None))
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                if decoder_cu_seq_lens is not None:
+                    check_packing(labels, decoder_cu_seq_lens, decoder_max_length, "decoder_")
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_cu_seq_lens)
         # A cache would keep moved tokens where they were moved to.
         fills_cache = labels is None and (use_cache or past_key_values is not None)
-        if decoder_input_ids is not None and not fills_cache:
+        if decoder_input_ids is not None and not fills_cache and not is_packed:
             decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
@@ -509,6 +657,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            cu_seq_lens=cu_seq_lens,
+            max_length=max_length,
+            decoder_cu_seq_lens=decoder_cu_seq_lens,
+            decoder_max_length=decoder_max_length,
             return_dict=True,
             **kwargs,
         )
@@ -592,6 +744,8 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         Raises:
             ValueError: Not exactly one input is given, or the labels do not suit the problem.
         """
+        if kwargs.get("cu_seq_lens") is not None:
+            raise ValueError("`cu_seq_lens` is set, but a classifier takes no packed sequences; pad them instead.")
         encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
         logits = self.classifier(mean_over_tokens(states, attention_mask))

@@ -30,10 +30,20 @@ SHOWN_CHARACTERS = 60
 
 
 class MicroBatch(NamedTuple):
-    """Loss and source ids (B, S) of a forward pass."""
+    """Loss and source ids (B, S) of a forward pass; of packed sources (1, S) also the edges."""
 
     loss: torch.Tensor
     input_ids: torch.Tensor | None
+    edges: torch.Tensor | None = None
+
+    @property
+    def sources(self) -> Sequence[torch.Tensor]:
+        """The ids of each source."""
+        if self.input_ids is None:
+            return []
+        if self.edges is None:
+            return list(self.input_ids)
+        return self.input_ids[0].tensor_split(self.edges[1:-1].cpu().long())
 
 
 class Step(NamedTuple):
@@ -105,7 +115,7 @@ class FiniteTrainer(Seq2SeqTrainer):
         loss, *outputs = result if return_outputs else (result,)
         if not self._batches and self.args.on_nonfinite == "skip":
             self._loss_before = self._tr_loss.clone()
-        self._batches.append(MicroBatch(loss.detach(), inputs.get("input_ids")))
+        self._batches.append(MicroBatch(loss.detach(), inputs.get("input_ids"), inputs.get("cu_seq_lens")))
         # 1, or NaN: an infinite loss alone may have finite gradients, and other processes would not see it.
         loss = loss * (1 + 0 * loss.detach())
         return (loss, *outputs) if return_outputs else loss
@@ -169,7 +179,7 @@ class FiniteTrainer(Seq2SeqTrainer):
         return f"step {step.number}: {fault}"
 
     def _describe_pairs(self, step: Step, indices: Sequence[int]) -> list[str]:
-        sources = [row for i in indices if (ids := step.batches[i].input_ids) is not None for row in ids]
+        sources = [row for i in indices for row in step.batches[i].sources]
         if not sources:
             return []
         described = [f"{len(sources)} pair{'s' * (len(sources) > 1)}"]

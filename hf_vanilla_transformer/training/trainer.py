@@ -1,6 +1,7 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import count, islice
@@ -14,7 +15,7 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
-from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, token_lengths
+from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, collate_packed, token_lengths
 from ..data.encoding import PairCounts
 from ..errors import DataError
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
@@ -53,8 +54,9 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
-    `DataCollatorForSeq2Seq`. Our model smooths labels in its own loss, and only in training: the evaluation loss is
-    the plain cross-entropy, averaged over all labels. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
+    `DataCollatorForSeq2Seq`. With `args.packing` the training batches are packed, whatever the collator. Our model
+    smooths labels in its own loss, and only in training: the evaluation loss is the plain cross-entropy, averaged over
+    all labels. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
 
     A NaN or infinite loss or gradient stops training or skips the step, as `args.on_nonfinite` says; see
     `FiniteTrainer`. Such weights are never saved. Checkpoints are whole or absent, and signals wait for one; see
@@ -73,6 +75,8 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             self.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model)
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
+        if self._packing:
+            self._check_packing(parameters)
         self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
             # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
@@ -87,6 +91,22 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             self.add_callback(callback)
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[torch.Tensor] = []
+
+    @property
+    def _packing(self) -> bool:
+        return getattr(self.args, "packing", False)
+
+    def _check_packing(self, parameters: Collection[str]) -> None:
+        if "decoder_cu_seq_lens" not in parameters:
+            raise ValueError(
+                f"`packing`: {type(self.model).__name__} takes no packed pairs, only models of this package do; leave "
+                "it out"
+            )
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one for each "
+                "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
+            )
 
     @property
     def run_record(self) -> RunRecord:
@@ -168,6 +188,14 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
         Raises:
             DataError: There are no pairs, or a pair is longer than the budget.
         """
+        if not self._packing:
+            return self._train_dataloader()
+        # Dispatching would cut the rows of a batch in as many parts as there are processes.
+        dispatch = replaced(self.accelerator.dataloader_config, "dispatch_batches", False)
+        with replaced(self, "data_collator", collate_packed), dispatch:
+            return self._train_dataloader()
+
+    def _train_dataloader(self) -> DataLoader:
         if not getattr(self.args, "max_tokens", None):
             return super().get_train_dataloader()
         if self.train_dataset is None:
@@ -229,11 +257,8 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
 
     def _shard(self, loader: DataLoader) -> DataLoader:
         """Give each of n processes every n-th batch; the sampler made the number of batches a multiple of n."""
-        even_batches, self.accelerator.even_batches = self.accelerator.even_batches, False
-        try:
+        with replaced(self.accelerator, "even_batches", False):
             return self.accelerator.prepare(loader)
-        finally:
-            self.accelerator.even_batches = even_batches
 
     # Evaluation
 
@@ -308,6 +333,17 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
         own = max(0, state.remainder - self.args.process_index * len(labels))
         duplicates = torch.arange(min(own, len(labels)), len(labels), device=labels.device)
         return labels.index_fill(0, duplicates, IGNORE_INDEX)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute another value meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 __all__ = ["EndlessStream", "VanillaTransformerTrainer"]

@@ -1,0 +1,195 @@
+"""Packed sequences: a batch without padding, and attention that stays within each sequence.
+
+The n sequences of a batch follow one another in one row of L tokens. Where no attention function takes them like that,
+they are padded to n rows of M tokens, and the result is packed again.
+
+Shapes: n sequences, L tokens in all, M tokens of the longest, h heads, d model width, d_k key width, d_v value width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils.generic import is_flash_attention_requested
+
+from .checks_vanilla_transformer import check_packing
+from .cpu_ops_vanilla_transformer import autocast_enabled
+
+# Widths of a head that PyTorch's flash attention takes: multiples of the one, up to the other.
+VARLEN_WIDTH_STEP, MAX_VARLEN_WIDTH = 8, 256
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where the sequences of a packed row begin and end.
+
+    Nothing here makes the host wait for a device.
+
+    Attributes:
+        edges: Sequence i is tokens `edges[i]` to `edges[i + 1]`, int32 (n + 1).
+        longest: M.
+        tokens: L.
+    """
+
+    edges: Tensor
+    longest: int
+    tokens: int
+
+    @classmethod
+    def of(cls, x: Any, cu_seq_lens: Any, max_length: Any, prefix: str = "") -> "Packing":
+        """Describe packed ids (1, L) or states (1, L, d); the arguments are named as in transformers.
+
+        Raises:
+            ValueError: They do not describe the sequences of one row; names them with the `prefix` of their side.
+        """
+        check_packing(x, cu_seq_lens, max_length, prefix)
+        return cls(cu_seq_lens.to(x.device, torch.int32), max_length, x.shape[1])
+
+    def sequences(self) -> Tensor:
+        """Return the index (L) of each token's sequence."""
+        return self._per_token(torch.arange(self.edges.shape[0] - 1, device=self.edges.device))
+
+    def positions(self) -> Tensor:
+        """Return the position (L) of each token in its sequence."""
+        return torch.arange(self.tokens, device=self.edges.device) - self._per_token(self.edges[:-1])
+
+    def mask(self) -> Tensor:
+        """Return the padding mask (n, M) of `pad`."""
+        return torch.arange(self.longest, device=self.edges.device) < self.edges.diff()[:, None]
+
+    def pad(self, x: Tensor | None) -> Tensor | None:
+        """Pad (1, L, ...) with zeros to (n, M, ...); None stays None."""
+        if x is None:
+            return None
+        rows = self.edges.shape[0] - 1
+        padded = x.new_zeros(rows * self.longest, *x.shape[2:]).index_copy(0, self._padded_indices(), x[0])
+        return padded.unflatten(0, (rows, self.longest))
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """Undo `pad`: (n, M, ...) to (1, L, ...)."""
+        return x.flatten(0, 1).index_select(0, self._padded_indices())[None]
+
+    def unpad_outputs(self, outputs: Any) -> None:
+        """Pack the states in a stack's outputs, in place."""
+        outputs.last_hidden_state = self.unpad(outputs.last_hidden_state)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = tuple(x if x is None else self.unpad(x) for x in outputs.hidden_states)
+
+    def _padded_indices(self) -> Tensor:
+        return self.sequences() * self.longest + self.positions()
+
+    def _per_token(self, x: Tensor) -> Tensor:
+        # Without the size, a device would have to tell the host the sum of the lengths.
+        return x.repeat_interleave(self.edges.diff(), output_size=self.tokens)
+
+
+def stays_packed(stack: PreTrainedModel, heads: int, x: Tensor) -> bool:
+    """Whether attention of `heads` heads takes packed sequences as they are, on the device of the input `x`."""
+    config: Any = stack.config
+    implementation = config._attn_implementation
+    if implementation == "flex_attention" or is_flash_attention_requested(config):
+        return True
+    key_width, value_width = config.attention_dims(heads)
+    return (
+        implementation == "sdpa"
+        and key_width == value_width <= MAX_VARLEN_WIDTH
+        and key_width % VARLEN_WIDTH_STEP == 0
+        and not (stack.training and config.attention_dropout)
+        and has_varlen_attention(
+            x.device, torch.get_autocast_dtype(x.device.type) if autocast_enabled(x) else stack.dtype
+        )
+    )
+
+
+@torch.compiler.assume_constant_result
+def has_varlen_attention(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether PyTorch's flash attention runs on `device` in `dtype`: half precision, on NVIDIA's from Ampere on."""
+    return (
+        device.type == "cuda"
+        and dtype in (torch.float16, torch.bfloat16)
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.backends.cuda.flash_sdp_enabled()
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def packed_mask(
+    create_mask: Callable[..., Any],
+    config: PreTrainedConfig,
+    states: Tensor,
+    queries: Packing,
+    keys: Packing,
+    **kwargs: Any,
+) -> Any:
+    """Return the mask by which flex attention keeps each sequence to itself; None for functions that take lengths.
+
+    Args:
+        create_mask: `create_causal_mask` or `create_bidirectional_mask` of transformers.
+        config: The configuration.
+        states: States (1, L, d) of the queries.
+        queries: Packing of the queries.
+        keys: Packing of the keys.
+        **kwargs: More arguments of `create_mask`.
+    """
+    if config._attn_implementation != "flex_attention":
+        return None
+    query_sequences, key_sequences = queries.sequences(), keys.sequences()
+
+    def same_sequence(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return query_sequences[query] == key_sequences[key]
+
+    return create_mask(config, states, None, and_mask_function=same_sequence, **kwargs)
+
+
+def varlen_arguments(queries: Packing, keys: Packing) -> dict[str, Any]:
+    """Return the `FlashAttentionKwargs` of transformers for attention from `queries` to `keys`."""
+    return {
+        "cu_seq_lens_q": queries.edges,
+        "cu_seq_lens_k": keys.edges,
+        "max_length_q": queries.longest,
+        "max_length_k": keys.longest,
+    }
+
+
+def varlen_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float,
+    cu_seq_lens_q: Tensor,
+    cu_seq_lens_k: Tensor,
+    max_length_q: int,
+    max_length_k: int,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention (section 3.2.1, eq. 1) within packed sequences, by PyTorch's flash attention.
+
+    Args:
+        module: Its `is_causal` hides later keys.
+        query: (1, h, L, d_k).
+        key: (1, h, L, d_k), of as many sequences but other lengths.
+        value: (1, h, L, d_k).
+        attention_mask: None.
+        scaling: Factor of the scores.
+        cu_seq_lens_q: Edges of the queries' sequences.
+        cu_seq_lens_k: Edges of the keys' sequences.
+        max_length_q: Most queries in a sequence.
+        max_length_k: Most keys in a sequence.
+        **kwargs: Ignored; other implementations take more.
+
+    Returns:
+        The output (1, L, h, d_k), and None for the weights.
+    """
+    # Defining its custom ops takes longer than importing this package.
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    lengths = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+    window = (-1, 0) if module.is_causal else (-1, -1)
+    out: Any = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
+    return out[None], None
