@@ -174,6 +174,15 @@ class TestRun:
         printed = capsys.readouterr()
         assert "hf_secret" not in printed.out + printed.err
 
+    def test_packing_changes_no_loss(self, words, tmp_path):
+        found = []
+        for option in ([], ["--packing"]):
+            folder = ["--output_dir", str(tmp_path / f"run{len(option)}")]
+            exact = ["--config_overrides", f"{TINY},dropout=0.0", "--eval_strategy", "no"]
+            main(["train", *words, *self.MODEL, *exact, *folder, *option])
+            found.append(json.loads((tmp_path / f"run{len(option)}" / "all_results.json").read_text())["train_loss"])
+        assert found[0] == pytest.approx(found[1], abs=1e-4)
+
     @pytest.mark.parametrize(
         ("given", "message"),
         [

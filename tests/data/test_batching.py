@@ -13,6 +13,7 @@ from hf_vanilla_transformer.data.batching import (
     TokenBudgetBatchSampler,
     TokenBudgetStream,
     check_token_ids,
+    collate_packed,
     token_lengths,
 )
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
@@ -256,3 +257,19 @@ class TestTokenBudgetStream:
             TokenBudgetStream(features, 256, num_replicas=2, rank=2)
         with pytest.raises(DataError, match="`buffer_size` is 0; it must be at least 1"):
             TokenBudgetStream(features, 256, buffer_size=0)
+
+
+def test_packed_pairs():
+    features = [
+        {"input_ids": [5, 6, 2], "labels": [7, 2]},
+        {"input_ids": torch.tensor([8]), "labels": np.array([9, 2])},
+    ]
+    batch = collate_packed(features)
+    assert batch["input_ids"].tolist() == [[5, 6, 2, 8]] and batch["labels"].tolist() == [[7, 2, 9, 2]]
+    assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
+    assert batch["cu_seq_lens"].tolist() == [0, 3, 4] and batch["decoder_cu_seq_lens"].tolist() == [0, 2, 4]
+    assert batch["cu_seq_lens"].dtype == batch["decoder_cu_seq_lens"].dtype == torch.int32
+    assert (batch["max_length"], batch["decoder_max_length"]) == (3, 2)
+    for side in ("input_ids", "labels"):
+        with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packed pairs need one on each side"):
+            collate_packed([*features, {"input_ids": [5], "labels": [5], side: []}])
