@@ -180,8 +180,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     packing: bool = field(
         default=False,
         metadata={
-            "help": "Train on batches without padding, which costs a GPU no time then: the same pairs in the same "
-            "order, one after another in one row, each attending to itself only. On a CPU as fast as without."
+            "help": "Train without padding: the same batches, but their pairs one after another in a row, each "
+            "attending to itself only. A GPU in bf16 or fp16 then computes no padding; a CPU does as without."
         },
     )
     num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
