@@ -10,6 +10,7 @@ import torch
 
 from devices import on
 from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from packed import packed, token_pairs
 from synchronization import Waits
 from tiny import labelled_batch, padded_source, tiny_model
 
@@ -59,6 +60,17 @@ def test_a_training_step_never_waits(device, options, items):
         model(**batch, **options, num_items_in_batch=number).loss.backward()
 
     # CUDA's libraries wait as they are loaded.
+    step()
+    with refused(device):
+        step()
+
+
+def test_a_packed_training_step_never_waits(device):
+    model, batch = tiny_model(dropout=0.1).train().to(device), packed(token_pairs(), device)
+
+    def step():
+        model(**batch, smoothing=0.1, skip_logits=True).loss.backward()
+
     step()
     with refused(device):
         step()
