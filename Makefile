@@ -35,8 +35,8 @@ AUDIT_STAMP := $(AUDIT_VENV)/.installed
 SBOM := build/sbom.cdx.json
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark gpu-check gpu-benchmark gpu-train gpu-generate gpu-memory gpu-multi30k test test-all test-reliability test-matrix mutation coverage lint format sbom audit \
-	clean
+.PHONY: help install demo benchmark gpu-check gpu-benchmark gpu-train gpu-generate gpu-memory gpu-multi30k test test-all \
+	test-reliability test-matrix mutation coverage lint format sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

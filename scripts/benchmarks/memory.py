@@ -16,12 +16,14 @@ from .machine import autocast
 from .measure import OURS, Case
 from .peak import FreshPeak, peak_above_idle
 
+CHECKPOINTED = f"{OURS}, gradient checkpointing"
+
 
 def memory_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Compare the peak memory of a training step above the idle model: weights, gradients, Adam's state."""
     for dtype, preset in product(args.dtype, args.preset):
         check_step(preset, dtype, args)
-        names = [OURS, *(name for name in ("marian", "bart") if name in args.baselines)]
+        names = [OURS, CHECKPOINTED, *(name for name in ("marian", "bart") if name in args.baselines)]
         rows = max(1, args.memory_tokens // args.length)
         sizes = {"preset": preset, "vocab_size": args.vocab_size[-1], "rows": rows, "length": args.length}
         size = f"vocabulary {args.vocab_size[-1]:,}, {rows} x {args.length}"
@@ -56,9 +58,13 @@ def build_step(
     """Build an implementation's model, a batch without padding, and the forward options of training."""
     model: Any = our_model(preset, vocab_size=vocab_size)
     batch = random_batch(model.config, rows, length, length, device)
-    if name != OURS:
+    if name == CHECKPOINTED:
+        # Transformers before 5.23 know the other name only.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable()
+    elif name != OURS:
         model = {"marian": marian_like, "bart": bart_like}[name](model)
-    return model.to(device), batch, training_options(name)
+    return model.to(device), batch, training_options(OURS if name == CHECKPOINTED else name)
 
 
 def peak_of_step(
