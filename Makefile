@@ -61,7 +61,7 @@ gpu-benchmark: $(addprefix gpu-,$(PART)) ## Measure on a GPU (PART=train, genera
 
 gpu-train: $(GPU_STAMP)
 	$(GPU_RUN) scripts/benchmark.py train $(GPU_OPTIONS) --tokens 25000 --max_tokens 50000 --steps 20 --rounds 5 \
-		--baselines marian --torch_compile --output_dir runs/gpu/train $(if $(MULTI30K),$(call multi30k_pair,train,train)) $(ARGS)
+		--baselines marian --torch_compile --packing --output_dir runs/gpu/train $(if $(MULTI30K),$(call multi30k_pair,train,train)) $(ARGS)
 
 gpu-generate: $(GPU_STAMP)
 	$(GPU_RUN) scripts/benchmark.py generate $(GPU_OPTIONS) --batch_size 1 128 --num_beams 1 4 --rounds 5 \

@@ -1,6 +1,6 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -91,6 +91,9 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             self.add_callback(callback)
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[torch.Tensor] = []
+
+    # Makes a batch of pairs with `args.packing`.
+    packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
 
     @property
     def _packing(self) -> bool:
@@ -192,7 +195,7 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             return self._train_dataloader()
         # Dispatching would cut the rows of a batch in as many parts as there are processes.
         dispatch = replaced(self.accelerator.dataloader_config, "dispatch_batches", False)
-        with replaced(self, "data_collator", collate_packed), dispatch:
+        with replaced(self, "data_collator", self.packed_collator), dispatch:
             return self._train_dataloader()
 
     def _train_dataloader(self) -> DataLoader:

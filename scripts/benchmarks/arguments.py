@@ -83,6 +83,7 @@ class BenchmarkArguments:
             "decoding over a static cache, whose steps are compiled on a GPU."
         },
     )
+    packing: bool = field(default=False, metadata={"help": "train: pack our batches of real text, without padding."})
     stream_pairs: int = field(default=10_000_000, metadata={"help": "scaling: pairs in the stream."})
     roofline_seconds: float = field(
         default=0.5,

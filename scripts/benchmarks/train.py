@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.batching import collate_packed
 from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
@@ -124,7 +125,8 @@ def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArgum
     torch.manual_seed(args.seed)
     ours = our_model(preset, vocab_size=len(text.tokenizer)).to(args.device)
     implementations: dict[str, Callable[[], Any]] = {OURS: TrainerSteps(OURS, ours, text, dtype, args, folder)}
-    notes = [f"{text.description}, {args.max_tokens} tokens per batch"]
+    packed = ", packed" if args.packing else ""
+    notes = [f"{text.description}, {args.max_tokens} tokens per batch{packed}"]
     if "marian" in args.baselines:
         marian = marian_like(ours).to(args.device)
         check_on_text(ours, marian, text, args)
@@ -213,14 +215,15 @@ class TrainerSteps:
         if name == OURS:
             self.trainer = VanillaTransformerTrainer
             self.training_arguments = VanillaTransformerTrainingArguments
-            self.settings["max_tokens"] = args.max_tokens
+            self.settings |= {"max_tokens": args.max_tokens, "packing": args.packing}
         else:
             self.settings["per_device_train_batch_size"] = matching_batch_size(text, args)
 
     def __call__(self) -> Sample:
         """Take the steps of one round."""
         self.calls += 1
-        collator = DataCollatorForSeq2Seq(self.text.tokenizer, model=self.model)
+        is_packed = self.settings.get("packing", False)
+        collator: Any = collate_packed if is_packed else DataCollatorForSeq2Seq(self.text.tokenizer, model=self.model)
         clock = _StepClock(self.args.device)
         lengths: list[list[tuple[int, int]]] = []
 
@@ -235,6 +238,8 @@ class TrainerSteps:
             data_collator=collate,
             callbacks=[clock],
         )
+        if isinstance(trainer, VanillaTransformerTrainer):
+            trainer.packed_collator = collate
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
         # The first step includes set-up, and the loader may have prefetched a batch beyond the last.

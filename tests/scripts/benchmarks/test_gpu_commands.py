@@ -55,6 +55,7 @@ def test_a_part_has_options_that_there_are(part, corpus, monkeypatch):
     assert args.vocab_size == [37000] and args.output_dir == f"runs/gpu/{part}"
     if part == "train":
         assert [Path(name).name for name in data_args.files("train")] == ["train.en", "train.de.gz"]
+        assert args.packing and args.torch_compile
 
 
 def test_multi30k_is_trained_by_its_recipe(corpus, monkeypatch):

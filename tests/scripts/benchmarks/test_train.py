@@ -80,6 +80,17 @@ def test_trainer_steps_are_on_fresh_batches_and_count_no_padding(tmp_path, some_
             assert sample.flops > 6 * sample.units * 128 * 128
 
 
+@pytest.mark.slow  # trains four times
+def test_packed_steps_count_the_same_tokens(tmp_path, some_pairs):
+    units = []
+    for packing in (False, True):
+        args = small_arguments(tmp_path, baselines=["marian"], packing=packing)
+        case = train.text_case(read_text(args, some_pairs), "tiny", "float32", args, tmp_path)
+        assert ("packed" in case.notes) == packing
+        units.append([case.implementations["ours"]().units for _ in range(2)])
+    assert units[0] == units[1]
+
+
 @pytest.mark.slow
 def test_multi30k_is_measured(shared_data, tmp_path):
     files = {
