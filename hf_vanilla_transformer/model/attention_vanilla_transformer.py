@@ -91,7 +91,7 @@ def may_leave_out(attention_mask: Tensor | None) -> bool:
 
     Looking at a mask on an accelerator would wait for it; without padding, callers may pass no mask.
     """
-    return attention_mask is None or is_plain_cpu(attention_mask)
+    return attention_mask is None or attention_mask.is_cpu
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:

@@ -9,7 +9,6 @@ V target vocabulary, K classes.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
@@ -64,7 +63,7 @@ from .loss_vanilla_transformer import (
 from .packing_vanilla_transformer import Packing, packed_mask, stays_packed
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
-from .recomputation_vanilla_transformer import is_recomputing, recomputation, recomputed
+from .recomputation_vanilla_transformer import KEEP_ALL, is_recomputing, recomputation, recomputed
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -109,9 +108,15 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         )
         # Encoder-decoder attention
         if encoder_hidden_states is not None:
-            kwargs.update(encoder_hidden_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
-            kwargs.update(key_packing=encoder_packing)
-            hidden_states = self._residual(hidden_states, self.encoder_attn_layer_norm, self.encoder_attn, **kwargs)
+            hidden_states = self._residual(
+                hidden_states,
+                self.encoder_attn_layer_norm,
+                self.encoder_attn,
+                encoder_hidden_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                key_packing=encoder_packing,
+                **kwargs,
+            )
         # Feed-forward
         if self.has_feed_forward:
             hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
@@ -132,7 +137,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
-        if is_recomputing() and is_bare_linear(self.fc1) and not is_hooked(self.activation_fn):
+        if self.training and is_recomputing() and is_bare_linear(self.fc1) and not is_hooked(self.activation_fn):
             parameters = (*self.fc1.parameters(), *self.activation_fn.parameters())
             inner = recomputed(self._inner_layer, hidden_states, *parameters)
         else:
@@ -216,9 +221,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
         implementation = self.config._attn_implementation
-        # Gradient checkpointing keeps less than this.
-        checkpoints = self.gradient_checkpointing and self.training
-        with nullcontext() if checkpoints else recomputation(hidden_states):
+        # Gradient checkpointing keeps less than recomputation.
+        with recomputation(hidden_states) if self.training and not self.gradient_checkpointing else KEEP_ALL:
             for layer in self.layers:
                 hidden_states = layer(hidden_states, *args, implementation=implementation, **kwargs)
         return hidden_states

@@ -17,6 +17,9 @@ from .cpu_ops_vanilla_transformer import is_plain_cpu
 # Elements of the hidden states: 16 MiB in float32. Smaller batches need little memory anyway.
 MIN_ELEMENTS = 2**22
 
+# Instead of `recomputation`.
+KEEP_ALL = nullcontext()
+
 # Names of nodes of the autograd graph; conversions give the same values in another dtype or shape.
 LAYER_NORM, COPY = "NativeLayerNormBackward0", "ToCopyBackward0"
 CONVERSIONS = (COPY, "ViewBackward0", "UnsafeViewBackward0")
@@ -31,9 +34,9 @@ def recomputation(hidden_states: Tensor) -> AbstractContextManager[Any]:
     for saved tensors.
     """
     if not torch.is_grad_enabled() or not is_plain_cpu(hidden_states):
-        return nullcontext()
+        return KEEP_ALL
     if hidden_states.numel() < MIN_ELEMENTS or _saved_tensors_hooks() is not None:
-        return nullcontext()
+        return KEEP_ALL
     return saved_tensors_hooks(_pack, _unpack)
 
 
@@ -154,4 +157,4 @@ def _call(node: Any, x: Tensor) -> Tensor:
         return node.function(x)
 
 
-__all__ = ["is_recomputing", "recomputation", "recomputed"]
+__all__ = ["KEEP_ALL", "is_recomputing", "recomputation", "recomputed"]

@@ -69,7 +69,7 @@ def test_same_gradients(changes, dtype, computed):
 
 
 def test_each_activation_is_computed_once(computed):
-    model = tiny_model()
+    model = tiny_model().train()
     step(model, labelled_batch())
     # Two encoder layers have two norms, three decoder layers three; nothing uses the last one's output again.
     assert computed.count("NativeLayerNormBackward0") == 2 * 2 + 3 * 3 - 1
@@ -77,7 +77,7 @@ def test_each_activation_is_computed_once(computed):
 
 
 def test_less_is_kept(monkeypatch):
-    model, batch = tiny_model(encoder_ffn_dim=64, decoder_ffn_dim=64), labelled_batch(8, 16)
+    model, batch = tiny_model(encoder_ffn_dim=64, decoder_ffn_dim=64).train(), labelled_batch(8, 16)
 
     def kept(pack):
         storages = {}
@@ -108,13 +108,13 @@ def test_second_derivatives():
         return gradients(model)
 
     # Flash attention has no second derivatives.
-    model = perturbed_model(activation_function="gelu", attn_implementation="eager").double()
+    model = perturbed_model(activation_function="gelu", attn_implementation="eager").double().train()
     batch = labelled_batch()
     close_gradients(second(plain=False), second(plain=True), 1e-9)
 
 
 def test_a_graph_is_used_several_times():
-    model, batch = perturbed_model(), labelled_batch()
+    model, batch = perturbed_model().train(), labelled_batch()
     _, expected = step(model, batch, plain=True)
     loss = model(**batch).loss
     weight = model.model.encoder.layers[0].self_attn.q_proj.weight
@@ -131,7 +131,7 @@ def test_a_graph_is_used_several_times():
 
 @pytest.mark.parametrize("frozen", ["fc1", "fc2", "layer_norm", "q_proj", "embed", "encoder"])
 def test_frozen_weights(frozen):
-    model, batch = perturbed_model(), labelled_batch()
+    model, batch = perturbed_model().train(), labelled_batch()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
     _, expected = step(model, batch, plain=True)
@@ -141,7 +141,7 @@ def test_frozen_weights(frozen):
 
 
 def test_changed_weights_are_refused():
-    model = perturbed_model()
+    model = perturbed_model().train()
     loss = model(**labelled_batch()).loss
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight.add_(1)
@@ -191,7 +191,7 @@ def test_nothing_outlives_the_graph(backward):
 
 
 def test_a_hooked_layer_runs_once():
-    model, calls = perturbed_model(), []
+    model, calls = perturbed_model().train(), []
     model.model.encoder.layers[0].fc1.register_forward_hook(lambda *_: calls.append(1))
     model.model.encoder.layers[1].activation_fn.register_forward_hook(lambda *_: calls.append(2))
     step(model, labelled_batch())
@@ -213,7 +213,7 @@ def test_yields_to_gradient_checkpointing(reentrant, computed):
 @pytest.mark.parametrize("outer", [save_on_cpu, lambda: saved_tensors_hooks(lambda x: x, lambda x: x)])
 def test_yields_to_other_hooks(outer, computed):
     with outer():
-        step(perturbed_model(), labelled_batch())
+        step(perturbed_model().train(), labelled_batch())
     assert not computed
 
 
@@ -221,11 +221,11 @@ def test_only_for_large_batches(monkeypatch, computed):
     batch = labelled_batch(2, 7)
     # 2 sources of 8 tokens, targets of 7, of width 16.
     monkeypatch.setattr(recomputation, "MIN_ELEMENTS", 2 * 8 * 16)
-    step(tiny_model(), batch)
+    step(tiny_model().train(), batch)
     # The decoder, whose hidden states are fewer, keeps the encoder's output.
     assert len(computed) == 2 * 2 - 1 + 2
     monkeypatch.setattr(recomputation, "MIN_ELEMENTS", 2 * 8 * 16 + 1)
-    step(tiny_model(), batch)
+    step(tiny_model().train(), batch)
     assert len(computed) == 2 * 2 - 1 + 2
 
 
