@@ -53,7 +53,7 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     # A tracer would record a comparison of sizes.
     if torch._C._get_tracing_state() or not is_bare_linear(layer):
         return layer(x)
-    return _multiply(x, layer.weight, layer.bias)
+    return multiply(x, layer.weight, layer.bias)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -61,7 +61,8 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return (_onednn_linear if _uses_onednn(x, weight) else F.linear)(x, weight, bias)
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W^T + b, (..., M) for `x` (..., K), `weight` (M, K) and `bias` (M)."""
     if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
     return (_OneDNNLinear.apply if torch.is_grad_enabled() else _onednn_linear)(x, weight, bias)
@@ -225,4 +226,12 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, d_bias
 
 
-__all__ = ["apply_linear", "begin_forward_pass", "decoding_products", "is_bare_linear", "is_hooked", "linear_forward"]
+__all__ = [
+    "apply_linear",
+    "begin_forward_pass",
+    "decoding_products",
+    "is_bare_linear",
+    "is_hooked",
+    "linear_forward",
+    "multiply",
+]

@@ -9,6 +9,7 @@ V target vocabulary, K classes.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from torch import Tensor, nn
@@ -49,7 +50,7 @@ from .checks_vanilla_transformer import (
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .linear_vanilla_transformer import apply_linear, begin_forward_pass, is_bare_linear, is_hooked
+from .linear_vanilla_transformer import apply_linear, begin_forward_pass
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
@@ -63,7 +64,7 @@ from .loss_vanilla_transformer import (
 from .packing_vanilla_transformer import Packing, packed_mask, stays_packed
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
-from .recomputation_vanilla_transformer import KEEP_ALL, is_recomputing, recomputation, recomputed
+from .recomputation_vanilla_transformer import KEEP_ALL, inner_layer, layer_norm, recomputation
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -129,25 +130,20 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) if "pre"."""
-        pre = self.is_pre_norm
-        output = sublayer(norm(x) if pre else x, **kwargs)[0]
+        pre, normalize = self.is_pre_norm, partial(layer_norm, norm) if self.training else norm
+        output = sublayer(normalize(x) if pre else x, **kwargs)[0]
         if self.training:
             output = apply_dropout(output, self.config.dropout)
-        return x + output if pre else norm(x + output)
+        return x + output if pre else normalize(x + output)
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
-        if self.training and is_recomputing() and is_bare_linear(self.fc1) and not is_hooked(self.activation_fn):
-            parameters = (*self.fc1.parameters(), *self.activation_fn.parameters())
-            inner = recomputed(self._inner_layer, hidden_states, *parameters)
-        else:
-            inner = self._inner_layer(hidden_states)
         if self.training:
+            inner = inner_layer(self.fc1, self.activation_fn, self.config.activation_function, hidden_states)
             inner = apply_dropout(inner, self.config.activation_dropout)
+        else:
+            inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
         return apply_linear(self.fc2, inner), None
-
-    def _inner_layer(self, hidden_states: Tensor) -> Tensor:
-        return self.activation_fn(apply_linear(self.fc1, hidden_states))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):

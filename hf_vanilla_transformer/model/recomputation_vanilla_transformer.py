@@ -2,6 +2,9 @@
 
 These are the outputs of layer norms, which cost a pass over memory, and the inner layers of feed-forward networks,
 which cost one of six products. Selective activation recomputation, Korthikanti et al. 2022, arXiv:2205.05198.
+
+Everything is kept on accelerators, where something traces or intercepts ops, within other hooks for saved tensors such
+as those of gradient checkpointing, and of modules that are more than their weights.
 """
 
 from collections.abc import Callable
@@ -9,10 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
 
 from .cpu_ops_vanilla_transformer import is_plain_cpu
+from .linear_vanilla_transformer import apply_linear, is_bare_linear, is_hooked, multiply
 
 # Elements of the hidden states: 16 MiB in float32. Smaller batches need little memory anyway.
 MIN_ELEMENTS = 2**22
@@ -20,83 +26,70 @@ MIN_ELEMENTS = 2**22
 # Instead of `recomputation`.
 KEEP_ALL = nullcontext()
 
-# Names of nodes of the autograd graph; conversions give the same values in another dtype or shape.
-LAYER_NORM, COPY = "NativeLayerNormBackward0", "ToCopyBackward0"
-CONVERSIONS = (COPY, "ViewBackward0", "UnsafeViewBackward0")
-# Key of a node's metadata.
-SHARED = "vanilla_transformer_shared"
+# Names of autograd nodes whose output has the values of their input.
+CAST, VIEWS = "ToCopyBackward0", ("ViewBackward0", "UnsafeViewBackward0")
 
 
 def recomputation(hidden_states: Tensor) -> AbstractContextManager[Any]:
-    """For a large batch, keep no outputs of layer norms and of `recomputed` for the backward pass.
-
-    Does nothing without gradients, on accelerators, where something traces or intercepts ops, or within other hooks
-    for saved tensors.
-    """
-    if not torch.is_grad_enabled() or not is_plain_cpu(hidden_states):
+    """For a large batch, keep no outputs of `layer_norm` and `inner_layer` for the backward pass."""
+    if not torch.is_grad_enabled() or not is_plain_cpu(hidden_states) or hidden_states.numel() < MIN_ELEMENTS:
         return KEEP_ALL
-    if hidden_states.numel() < MIN_ELEMENTS or _saved_tensors_hooks() is not None:
+    are_enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]  # not in its stub
+    if _saved_tensors_hooks() is not None or not are_enabled:
         return KEEP_ALL
-    return saved_tensors_hooks(_pack, _unpack)
+    return saved_tensors_hooks(_Scope().pack, _unpack)
 
 
-def is_recomputing() -> bool:
-    """Whether `recomputation` is in effect."""
-    return not torch.compiler.is_compiling() and (hooks := _saved_tensors_hooks()) is not None and hooks[0] is _pack
+def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
+    """Return `norm(x)`."""
+    if (scope := _current_scope()) and type(norm) is nn.LayerNorm and _is_function_of(norm, norm.weight, norm.bias):
+        return _Recomputed.apply(scope, _normalize(norm), x, norm.weight, norm.bias)
+    return norm(x)
 
 
-def recomputed(function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
-    """Return `function(x)`, which the backward pass computes again.
-
-    Args:
-        function: Draws no random numbers.
-        x: Its input.
-        parameters: Other tensors that it uses and that may need gradients.
-    """
-    return _Recomputed.apply(function, x, *parameters)
-
-
-def _saved_tensors_hooks() -> tuple[Callable, Callable] | None:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
-class _Shared:
-    """The value of a node, kept while the operations that saved it need it again."""
-
-    def __init__(self) -> None:
-        self.uses = self.uses_left = 0
-        self.value: Tensor | None = None
-
-    def take(self, node: Any) -> Tensor:
-        if self.value is None:
-            self.value, self.uses_left = _compute(node), self.uses
-        value, self.uses_left = self.value, self.uses_left - 1
-        if not self.uses_left:
-            self.value = None
-        return value
+def inner_layer(linear: nn.Module, activation: nn.Module, name: str, x: Tensor) -> Tensor:
+    """Return `activation(linear(x))`; `name` is that of the activation in a configuration."""
+    if (
+        (scope := _current_scope())
+        and is_bare_linear(linear)
+        and _is_function_of(linear, linear.weight, linear.bias)
+        # Any other might draw random numbers.
+        and type(activation) is type(ACT2FN[name])
+        and _is_function_of(activation)
+    ):
+        return _Recomputed.apply(scope, _activate(activation), x, linear.weight, linear.bias)
+    return activation(apply_linear(linear, x))
 
 
-def _pack(saved: Tensor) -> Any:
-    node = _recomputable(saved)
-    if node is None:
-        return saved, saved._version
-    shared = node.metadata.setdefault(SHARED, _Shared())
-    shared.uses += 1
-    return node, saved.shape, saved.dtype
+def _normalize(norm: nn.LayerNorm) -> Callable[..., Tensor]:
+    return lambda x, weight, bias: F.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
 
 
-def _recomputable(saved: Tensor) -> Any:
-    """Return the node that can compute `saved` again; None if there is none."""
-    node: Any = saved.grad_fn
-    copies = 0
-    while node is not None and node.name() in CONVERSIONS:
-        copies += node.name() == COPY
-        node = node.next_functions[0][0]
-    # Changed in place without autograd's knowledge, by a hook for example, or rounded more than once.
-    if node is None or saved._version or copies > 1:
-        return None
-    is_norm = node.name() == LAYER_NORM and None not in (node._saved_weight, node._saved_bias)
-    return node if is_norm or isinstance(node, _Recomputed._backward_cls) else None
+def _activate(activation: nn.Module) -> Callable[..., Tensor]:
+    return lambda x, weight, bias: activation(multiply(x, weight, bias))
+
+
+def _is_function_of(module: nn.Module, *parameters: Any) -> bool:
+    """Whether calling `module` does no more than to apply these, its only parameters, to the input."""
+    # Sharded models replace parameters by tensors that live for a moment.
+    own = list(module.parameters())
+    return not is_hooked(module) and len(own) == len(parameters) and all(type(p) is nn.Parameter for p in parameters)
+
+
+# Hooks for saved tensors
+
+
+class _Scope:
+    """One forward pass of a stack; its tensors are recomputed for operations within it."""
+
+    def pack(self, saved: Tensor) -> Any:
+        """Return what to keep instead of a tensor: its origin, shape and dtype, or itself and its version."""
+        node = _origin(saved)
+        # Changed in place without autograd's knowledge, by a hook for example, if the version is not 0.
+        if isinstance(node, _Recomputed._backward_cls) and node.scope is self and saved.is_cpu and not saved._version:
+            return node, saved.shape, saved.dtype
+        # An operation's own output would refer to the operation, for ever.
+        return saved.detach(), saved._version
 
 
 def _unpack(packed: Any) -> Tensor:
@@ -110,51 +103,65 @@ def _unpack(packed: Any) -> Tensor:
             )
         return saved
     node, shape, dtype = packed
-    return node.metadata[SHARED].take(node).to(dtype).view(shape)
-
-
-def _compute(node: Any) -> Tensor:
-    """Compute the output of a node again, without gradients."""
-    if isinstance(node, _Recomputed._backward_cls):
-        # The node's own backward uses it too.
+    if node.call is None:
+        # Kept for the node's own backward, which comes after those of all operations that used its output.
         node.call = _call_again(node)
-        return node.call[1].detach()
-    with torch.no_grad():
-        x, mean, rstd = node._saved_input, node._saved_result1, node._saved_result2
-        return (x - mean).mul_(rstd).mul_(node._saved_weight).add_(node._saved_bias).to(x.dtype)
+    return node.call[1].detach().to(dtype).reshape(shape)
+
+
+def _origin(saved: Tensor) -> Any:
+    """Return the autograd node whose output is `saved`, in another shape or cast once; None if unknown."""
+    node, casts = saved.grad_fn, 0
+    while node is not None and node.name() in (CAST, *VIEWS):
+        casts += node.name() == CAST
+        node = node.next_functions[0][0]
+    return node if casts < 2 else None
+
+
+def _current_scope() -> _Scope | None:
+    if torch.compiler.is_compiling() or (hooks := _saved_tensors_hooks()) is None:
+        return None
+    scope = getattr(hooks[0], "__self__", None)
+    return scope if isinstance(scope, _Scope) else None
+
+
+def _saved_tensors_hooks() -> tuple[Callable, Callable] | None:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 class _Recomputed(torch.autograd.Function):
+    """`function(*inputs)`, of which nothing but the inputs is kept; it draws no random numbers."""
+
     @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.function, ctx.call = function, None
+    def forward(ctx: Any, scope: _Scope, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+        ctx.scope, ctx.function, ctx.call = scope, function, None
         ctx.autocast_dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        ctx.save_for_backward(x, *parameters)
-        return _call(ctx, x)
+        ctx.save_for_backward(*inputs)
+        return _call(ctx, inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        call, ctx.call = ctx.call, None
-        inputs, output = call or _call_again(ctx)
-        is_needed = ctx.needs_input_grad[1:]
+        (inputs, output), ctx.call = ctx.call or _call_again(ctx), None
+        is_needed = ctx.needs_input_grad[2:]
         needed = [x for x, needs in zip(inputs, is_needed, strict=True) if needs]
         grads = iter(torch.autograd.grad(output, needed, grad, create_graph=torch.is_grad_enabled()))
-        return None, *(next(grads) if needs else None for needs in is_needed)
+        return None, None, *(next(grads) if needs else None for needs in is_needed)
 
 
-def _call_again(node: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the inputs of a node and its output, computed from them with gradients."""
-    inputs = node.saved_tensors
+def _call_again(node: Any) -> tuple[list[Any], Tensor]:
+    """Compute the output of a node again, with gradients; return its inputs, too."""
     with torch.enable_grad():
-        return inputs, _call(node, inputs[0])
+        # Aliases: hooks of the inputs themselves run when the outer backward pass comes to them.
+        inputs = [x if x is None else x.view_as(x) for x in node.saved_tensors]
+        return inputs, _call(node, inputs)
 
 
-def _call(node: Any, x: Tensor) -> Tensor:
+def _call(node: Any, inputs: Any) -> Tensor:
     """Call the function of a node, with the casts of its forward pass."""
     # Casts of weights are not cached: those made without gradients would have none later.
     enabled = node.autocast_dtype is not None
     with torch.autocast("cpu", node.autocast_dtype, enabled=enabled, cache_enabled=False):
-        return node.function(x)
+        return node.function(*inputs)
 
 
-__all__ = ["KEEP_ALL", "is_recomputing", "recomputation", "recomputed"]
+__all__ = ["KEEP_ALL", "inner_layer", "layer_norm", "recomputation"]
