@@ -16,6 +16,8 @@ from .linear_vanilla_transformer import linear_forward
 # Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
 # products.
 CHUNK_ELEMENTS, ACCELERATOR_CHUNK_ELEMENTS = 2**22, 2**26
+# Products of fewer rows are slow.
+MIN_CHUNK_ROWS = 128
 # Gradients of several chunks form a block that is multiplied at once: adding up the gradient of a large output
 # projection for each chunk would cost more than the product.
 CHUNKS_PER_BLOCK = 4
@@ -91,7 +93,8 @@ def _loss_by_chunks(
     (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
     loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
     d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
-    rows = max(1, (CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS) // vocab_size)
+    elements = CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
+    rows = max(MIN_CHUNK_ROWS, elements // vocab_size)
     block_rows = CHUNKS_PER_BLOCK * rows
     if weight.dtype == torch.float16:
         block_rows = min(block_rows, MAX_FLOAT16_ROWS)

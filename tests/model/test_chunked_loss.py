@@ -30,6 +30,7 @@ from tiny import VOCABULARY, close, close_gradients, gradients, labelled_batch, 
 )
 def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_per_block, dtype, tolerance):
     monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(chunked_loss, "MIN_CHUNK_ROWS", 1)
     monkeypatch.setattr(chunked_loss, "CHUNKS_PER_BLOCK", chunks_per_block)
     model, batch = one_layer_model(**changes).to(dtype), labelled_batch()
     if model.lm_head.bias is not None:
@@ -51,6 +52,7 @@ def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, 
 )
 def test_chunk_sizes(monkeypatch, chunk_elements, chunks):
     monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(chunked_loss, "MIN_CHUNK_ROWS", 1)
     sizes, log_softmax = [], Tensor.log_softmax
 
     def recording_log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
