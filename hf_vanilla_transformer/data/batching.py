@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import torch
 
 from ..errors import DataError
+from ..model.checks_vanilla_transformer import IGNORE_INDEX
 from .encoding import chunks
 
 
@@ -285,18 +286,19 @@ def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Pack pairs into a batch without padding: all sources one after another in one row, and all targets in another.
 
     Args:
-        features: Pairs with `input_ids` and `labels`.
+        features: Pairs with `input_ids` and `labels`; padding that an `attention_mask` hides, or -100 before the first
+            label, is left out.
 
     Returns:
         `input_ids` and `labels` of shape (1, tokens) and, as the model takes them, the edges of the sequences and the
         length of the longest: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
 
     Raises:
-        DataError: A side of a pair has no token.
+        DataError: A side of a pair is missing, has no token, or is not a list of integers.
     """
     batch: dict[str, Any] = {}
     for name, prefix in (("input_ids", ""), ("labels", "decoder_")):
-        sequences = [np.asarray(feature[name], dtype=np.int64) for feature in features]
+        sequences = [_without_padding(feature, name) for feature in features]
         edges = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
         lengths = np.diff(edges)
         if not lengths.all():
@@ -305,6 +307,17 @@ def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         # The length stays an int: as a tensor, a device would have to tell it.
         batch |= {f"{prefix}cu_seq_lens": torch.from_numpy(edges), f"{prefix}max_length": int(lengths.max())}
     return batch
+
+
+def _without_padding(feature: Mapping[str, Any], name: str) -> np.ndarray:
+    ids = np.asarray(feature.get(name, []))
+    if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+        raise DataError(f"'{name}' of a pair has shape {ids.shape} and dtype {ids.dtype}; use a list of integers")
+    ids = ids.astype(np.int64)
+    if name == "input_ids":
+        mask = feature.get("attention_mask")
+        return ids if mask is None else ids[np.asarray(mask, dtype=bool)]
+    return ids[np.argmax(ids != IGNORE_INDEX) :] if len(ids) else ids
 
 
 __all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "collate_packed", "token_lengths"]

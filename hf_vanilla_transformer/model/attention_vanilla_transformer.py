@@ -91,7 +91,7 @@ def may_leave_out(attention_mask: Tensor | None) -> bool:
 
     Looking at a mask on an accelerator would wait for it; without padding, callers may pass no mask.
     """
-    return attention_mask is None or attention_mask.is_cpu
+    return attention_mask is None or is_plain_cpu(attention_mask)
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
@@ -151,7 +151,7 @@ class VanillaTransformerAttention(nn.Module):
         implementation = implementation or self.config._attn_implementation
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
         if packing is not None:
-            kwargs.update(varlen_arguments(packing, key_packing or packing))
+            kwargs.update(varlen_arguments(packing, key_packing or packing, query.device))
             attend = varlen_attention if implementation == "sdpa" else attend
         elif implementation == "sdpa" and use_bmm_attention(query, key, self.training):
             attend = bmm_attention

@@ -151,7 +151,11 @@ def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
     """
     name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
     if edges is None or longest is None:
-        raise ValueError(f"packed sequences need both {name} and {length_name}; pass both.")
+        missing = name if edges is None else length_name
+        remedy = " (to a decoder alone, `encoder_cu_seq_lens` and `encoder_max_length`)" if not prefix else ""
+        raise ValueError(f"packed sequences need both {name} and {length_name}; pass {missing} too{remedy}.")
+    if x is None:
+        raise ValueError(f"{name} is given without the ids or embeddings that it describes; pass them.")
     check_dense(x, f"the input of {name}")
     check_dense(edges, name, x)
     if edges.dim() != 1 or edges.shape[0] < 2 or edges.dtype not in (torch.int32, torch.int64):

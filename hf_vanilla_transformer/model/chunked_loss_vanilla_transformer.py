@@ -107,11 +107,11 @@ def _loss_by_chunks(
             # An accelerator converts within the softmax.
             log_probs = logits.log_softmax(-1, dtype=dtype)
             losses = eps * logits.gather(1, target).to(dtype) - log_probs.gather(1, target)
-            loss += (losses if counts is None else losses * counts[chunk]).sum()
+            loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
             if differentiate:
                 d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
                 if bias is not None:
-                    d_bias += (d_chunk if counts is None else d_chunk * counts[chunk]).sum(0)
+                    d_bias += (d_chunk if counts is None else d_chunk.masked_fill(~counts[chunk], 0)).sum(0)
                 d_logits[i : i + len(d_chunk)] = d_chunk
         if differentiate:
             d_block.copy_(linear_forward(d_logits[: len(block)], weight.T))

@@ -38,7 +38,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode; takes the arguments of `GenerationMixin.generate`."""
+        """Decode; takes the arguments of `GenerationMixin.generate`.
+
+        Raises:
+            ValueError: The sources are packed, or an argument is wrong.
+        """
+        if kwargs.get("cu_seq_lens") is not None:
+            raise ValueError("`cu_seq_lens` is set, but `generate()` takes no packed sequences; pad them instead.")
         base: Any = super()
         with decoding_products():
             return base.generate(*args, **kwargs)

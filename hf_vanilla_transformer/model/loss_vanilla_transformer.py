@@ -42,7 +42,7 @@ def shift_tokens_right(
         raise ValueError(f"`{name}` is None in the configuration; set it, or pass `decoder_input_ids`.")
     shifted = F.pad(labels[:, :-1], (1, 0))
     if edges is not None:
-        shifted = shifted.index_fill(1, edges[:-1].long(), decoder_start_token_id)
+        shifted = shifted.index_fill(1, edges[:-1].to(labels.device, torch.long), decoder_start_token_id)
         return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
     first = first_true_index(labels.ne(IGNORE_INDEX))
     indices = torch.arange(labels.shape[1], device=labels.device)

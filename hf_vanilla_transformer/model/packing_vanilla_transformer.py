@@ -110,6 +110,7 @@ def has_varlen_attention(device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cuda"
         and dtype in (torch.float16, torch.bfloat16)
+        and torch.version.hip is None
         and torch.backends.cuda.is_flash_attention_available()
         and torch.backends.cuda.flash_sdp_enabled()
         and torch.cuda.get_device_capability(device) >= (8, 0)
@@ -144,11 +145,11 @@ def packed_mask(
     return create_mask(config, states, None, and_mask_function=same_sequence, **kwargs)
 
 
-def varlen_arguments(queries: Packing, keys: Packing) -> dict[str, Any]:
-    """Return the `FlashAttentionKwargs` of transformers for attention from `queries` to `keys`."""
+def varlen_arguments(queries: Packing, keys: Packing, device: torch.device) -> dict[str, Any]:
+    """Return the `FlashAttentionKwargs` of transformers for attention from `queries` to `keys` on `device`."""
     return {
-        "cu_seq_lens_q": queries.edges,
-        "cu_seq_lens_k": keys.edges,
+        "cu_seq_lens_q": queries.edges.to(device),
+        "cu_seq_lens_k": keys.edges.to(device),
         "max_length_q": queries.longest,
         "max_length_k": keys.longest,
     }

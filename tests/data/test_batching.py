@@ -273,3 +273,13 @@ def test_packed_pairs():
     for side in ("input_ids", "labels"):
         with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packed pairs need one on each side"):
             collate_packed([*features, {"input_ids": [5], "labels": [5], side: []}])
+        for wrong in ([[5, 6]], [5.5], 5):
+            with pytest.raises(DataError, match=f"'{side}' of a pair has shape .*; use a list of integers"):
+                collate_packed([{"input_ids": [5], "labels": [5], side: wrong}])
+
+
+def test_packed_pairs_have_no_padding():
+    padded = {"input_ids": [0, 5, 6, 0], "attention_mask": [0, 1, 1, 0], "labels": [-100, -100, 7, 2, -100]}
+    batch = collate_packed([padded, {"input_ids": [8], "labels": [9]}])
+    assert batch["input_ids"].tolist() == [[5, 6, 8]] and batch["cu_seq_lens"].tolist() == [0, 2, 3]
+    assert batch["labels"].tolist() == [[7, 2, -100, 9]] and batch["decoder_cu_seq_lens"].tolist() == [0, 3, 4]

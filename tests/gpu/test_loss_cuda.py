@@ -69,6 +69,18 @@ def test_states_of_ignored_labels_may_be_anything(accelerator):
     assert loss.isfinite() and all(grad.isfinite().all() for grad in grads)
 
 
+def test_an_impossible_token(accelerator):
+    """Ignored labels are looked up as token 0, whose probability may be 0."""
+    states, head, labels = problem(accelerator, torch.float32, bias=True)
+    with torch.no_grad():
+        head.bias[0] = -torch.inf
+    labels[labels == 0] = 1
+    assert (labels == IGNORE_INDEX).any()
+    loss = summed_loss_without_logits(states, head, labels, 0.0)
+    grads = torch.autograd.grad(loss, [states, *head.parameters()])
+    assert loss.isfinite() and all(grad.isfinite().all() for grad in grads)
+
+
 def test_no_label_at_all(accelerator):
     states, head, labels = problem(accelerator, torch.float32)
     loss = summed_loss_without_logits(states, head, labels.fill_(IGNORE_INDEX), 0.1)

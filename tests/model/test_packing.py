@@ -392,10 +392,15 @@ class TestErrors:
         assert tiny_model()(**batch).past_key_values is None
 
     def test_no_input(self):
-        with pytest.raises(ValueError, match="the input of `cu_seq_lens` is of type NoneType"):
+        with pytest.raises(ValueError, match="`cu_seq_lens` is given without the ids or embeddings"):
             tiny_model().get_encoder()(cu_seq_lens=torch.tensor([0, 2]), max_length=2)
 
     def test_a_classifier(self):
         model = VanillaTransformerForSequenceClassification(tiny_config())
         with pytest.raises(ValueError, match="a classifier takes no packed sequences"):
             model(torch.ones(1, 2, dtype=torch.long), cu_seq_lens=torch.tensor([0, 2]), max_length=2)
+
+
+def test_generate_takes_no_packed_sources():
+    with pytest.raises(ValueError, match=r"`generate\(\)` takes no packed sequences; pad them"):
+        tiny_model().generate(torch.tensor([[5, 6]]), cu_seq_lens=torch.tensor([0, 1, 2]), max_length=7)
