@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from .cpu_ops_vanilla_transformer import is_plain_cpu
-from .linear_vanilla_transformer import apply_linear, is_bare_linear, is_hooked, multiply
+from .linear_vanilla_transformer import apply_linear, is_hooked, multiply
 
 # Elements of the hidden states: 16 MiB in float32. Smaller batches need little memory anyway.
 MIN_ELEMENTS = 2**22
@@ -41,17 +41,20 @@ def recomputation(hidden_states: Tensor) -> AbstractContextManager[Any]:
 
 
 def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
-    """Return `norm(x)`."""
+    """Return `norm(x)`, which the backward pass computes again within `recomputation`."""
     if (scope := _current_scope()) and type(norm) is nn.LayerNorm and _is_function_of(norm, norm.weight, norm.bias):
         return _Recomputed.apply(scope, _normalize(norm), x, norm.weight, norm.bias)
     return norm(x)
 
 
 def inner_layer(linear: nn.Module, activation: nn.Module, name: str, x: Tensor) -> Tensor:
-    """Return `activation(linear(x))`; `name` is that of the activation in a configuration."""
+    """Return `activation(linear(x))`, which the backward pass computes again within `recomputation`.
+
+    `name` is that of the activation in a configuration.
+    """
     if (
         (scope := _current_scope())
-        and is_bare_linear(linear)
+        and type(linear) is nn.Linear
         and _is_function_of(linear, linear.weight, linear.bias)
         # Any other might draw random numbers.
         and type(activation) is type(ACT2FN[name])
