@@ -4,16 +4,14 @@ Shape legend: B batch, T target length.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .translation import checked_scores, evaluation_mode, position_limit
+from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, start_token_id
+from .translation import checked_scores, position_limit
 
 # Text, or ids as returned by `generate()`.
 Target = str | Sequence[int] | torch.Tensor
@@ -97,7 +95,7 @@ def score(
         forced_bos_token_id = getattr(model.generation_config, "forced_bos_token_id", None)
     scores: dict[int, Score] = {}
     with evaluation_mode(model):
-        for indices in _batches(pairs, max_tokens):
+        for indices in batches_of_pairs(pairs, max_tokens):
             log_probs = _token_log_probs(model, [pairs[i] for i in indices], forced_bos_token_id)
             for i, row in zip(indices, log_probs, strict=True):
                 ids = pairs[i][1]
@@ -118,15 +116,10 @@ def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, targ
         ids = tokenizer(text_target=target, verbose=False)["input_ids"]
         return _checked_ids(model, ids, f"target {number}")
     ids = [int(token) for token in target]
-    if ids and ids[0] == _start_token_id(model):
+    if ids and ids[0] == start_token_id(model):
         ids = ids[1:]
     end = next((i for i, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
     return _checked_ids(model, ids[: end + 1], f"target {number}")
-
-
-def _start_token_id(model: PreTrainedModel) -> int | None:
-    settings: Any = model.generation_config
-    return settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
 
 
 def _checked_ids(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
@@ -138,39 +131,10 @@ def _checked_ids(model: PreTrainedModel, ids: list[int], name: str) -> list[int]
     return ids
 
 
-def _batches(pairs: Sequence[tuple[list[int], list[int]]], max_tokens: int) -> Iterator[list[int]]:
-    """Yield indices of pairs of similar length, with at most `max_tokens` tokens a side unless it is a single pair."""
-    batch: list[int] = []
-    lengths = [max(map(len, pair)) for pair in pairs]
-    for i in sorted(range(len(pairs)), key=lengths.__getitem__):
-        # In this order the newest pair is the longest.
-        if batch and lengths[i] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
-
-
-def _token_log_probs(
-    model: PreTrainedModel, pairs: Sequence[tuple[list[int], list[int]]], forced: int | None
-) -> list[list[float]]:
+def _token_log_probs(model: PreTrainedModel, pairs: Sequence[IdPair], forced: int | None) -> list[list[float]]:
     """Return the log-probability of each target token, (B, T); values at padding are meaningless."""
-    device = model.device
-    sources, targets = ([torch.tensor(row, device=device) for row in side] for side in zip(*pairs, strict=True))
-    labels = pad_sequence(targets, batch_first=True, padding_value=-100)
-    start = _start_token_id(model)
-    if start is None:
-        raise ValueError("the generation settings have no decoder_start_token_id; set it in model.generation_config")
-    # Families shift labels in different ways or not at all; `generate()` puts the start token first for all.
-    decoder_input_ids = nn.functional.pad(labels[:, :-1].clamp(min=0), (1, 0), value=start)
-    logits = model(
-        input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
-        attention_mask=pad_sequence([torch.ones_like(row) for row in sources], batch_first=True),
-        decoder_input_ids=decoder_input_ids,
-        use_cache=False,
-    ).logits
-    log_probs = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    outputs, labels = force_targets(model, pairs)
+    log_probs = outputs.logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
     if forced is not None:
         log_probs[:, 0] = log_probs[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
     return log_probs.tolist()

@@ -5,7 +5,6 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -18,7 +17,9 @@ from transformers.utils import logging
 
 from ..errors import lone_surrogate, one_line
 from ..model.linear_vanilla_transformer import decoding_products
+from .attention import cross_attentions
 from .loading import load_model, load_tokenizer
+from .teacher_forcing import evaluation_mode
 
 logger = logging.get_logger(__name__)
 
@@ -255,18 +256,6 @@ def tightest_limit(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-@contextmanager
-def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Disable dropout and gradients, then restore the model's mode."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.train(training)
-
-
 class BatchTranslator:
     """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
 
@@ -418,18 +407,14 @@ def cross_attention(
         raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
-    implementation = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the only one that returns weights
-    try:
-        with evaluation_mode(model):
-            target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **_output_bounds(model, {}, len(ids)))
-            output = model(input_ids=input_ids, decoder_input_ids=target[:, :-1], output_attentions=True)
-    finally:
-        model.set_attn_implementation(implementation)
+    with evaluation_mode(model):
+        target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **_output_bounds(model, {}, len(ids)))
+    target_ids = target[0, 1:].tolist()
+    (weights,) = cross_attentions(model, [(ids, target_ids)])
     source_tokenizer = getattr(tokenizer, "source_tokenizer", tokenizer)
     source_tokens = [str(source_tokenizer.decode([token])) for token in ids]
-    target_tokens = [str(tokenizer.decode([token])) for token in target[0, 1:].tolist()]
-    return output.cross_attentions[-1][0].mean(0).float().cpu(), source_tokens, target_tokens
+    target_tokens = [str(tokenizer.decode([token])) for token in target_ids]
+    return weights[-1].mean(0), source_tokens, target_tokens
 
 
 __all__ = [
@@ -440,7 +425,6 @@ __all__ = [
     "checked_sentences",
     "cross_attention",
     "encode",
-    "evaluation_mode",
     "load",
     "position_limit",
     "tightest_limit",

@@ -1,0 +1,85 @@
+"""One pass of an encoder-decoder over sources and given targets.
+
+Shape legend: B batch, S source length, T target length.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from ..model.checks_vanilla_transformer import IGNORE_INDEX
+
+# Ids of a source and of its target, from after the start token through the end token.
+IdPair = tuple[Sequence[int], Sequence[int]]
+
+
+@contextmanager
+def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Disable dropout and gradients, then restore the model's mode."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
+
+
+def start_token_id(model: PreTrainedModel) -> int | None:
+    """Return the token that `generate()` starts with."""
+    settings: Any = model.generation_config
+    return settings.bos_token_id if settings.decoder_start_token_id is None else settings.decoder_start_token_id
+
+
+def batches_of_pairs(pairs: Sequence[IdPair], max_tokens: int) -> Iterator[list[int]]:
+    """Yield indices of pairs of similar length, with at most `max_tokens` tokens a side unless it is a single pair."""
+    batch: list[int] = []
+    lengths = [max(map(len, pair)) for pair in pairs]
+    for i in sorted(range(len(pairs)), key=lengths.__getitem__):
+        # In this order the newest pair is the longest.
+        if batch and lengths[i] * (len(batch) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: Any) -> tuple[Any, torch.Tensor]:
+    """Run the model over pairs in one batch.
+
+    Args:
+        model: Any encoder-decoder with `generate()`.
+        pairs: Ids of sources and targets, none of them empty.
+        **options: More arguments of its `forward`.
+
+    Returns:
+        Its outputs, which for target token t are in row t, and the labels (B, T), -100 at padding.
+
+    Raises:
+        ValueError: The generation settings have no start token.
+    """
+    sources, targets = (
+        [torch.as_tensor(row, device=model.device) for row in side] for side in zip(*pairs, strict=True)
+    )
+    labels = pad_sequence(targets, batch_first=True, padding_value=IGNORE_INDEX)
+    start = start_token_id(model)
+    if start is None:
+        raise ValueError("the generation settings have no decoder_start_token_id; set it in model.generation_config")
+    outputs = model(
+        input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
+        attention_mask=pad_sequence([torch.ones_like(row) for row in sources], batch_first=True),
+        # Families shift labels in different ways or not at all; `generate()` puts the start token first for all.
+        decoder_input_ids=nn.functional.pad(labels[:, :-1].clamp(min=0), (1, 0), value=start),
+        use_cache=False,
+        **options,
+    )
+    return outputs, labels
+
+
+__all__ = ["IdPair", "batches_of_pairs", "evaluation_mode", "force_targets", "start_token_id"]
