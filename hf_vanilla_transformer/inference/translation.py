@@ -293,7 +293,7 @@ class BatchTranslator:
         bar.update(len(ids) - len(order))
         with decoding_products(shared=True):
             while order:
-                size = self._batch_size(len(ids[order[0]]))
+                size = self.batch_size(len(ids[order[0]]))
                 indices, order = order[:size], order[size:]
                 sequences, scores = self.generate_batch([ids[i] for i in indices])
                 texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
@@ -308,7 +308,8 @@ class BatchTranslator:
         candidates = (self.options.get(name), getattr(self.model.generation_config, name, None))
         return next((value for value in candidates if value is not None), default)
 
-    def _batch_size(self, longest: int) -> int:
+    def batch_size(self, longest: int) -> int:
+        """Return how many sources of at most `longest` tokens to decode at a time."""
         bounds = _output_bounds(self.model, self.options, longest).values()
         outputs = max(filter(None, bounds)) if self.with_scores else 0
         return max(1, self.max_tokens // (self.rows_per_sentence * max(longest, outputs)))

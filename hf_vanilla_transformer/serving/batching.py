@@ -1,0 +1,263 @@
+"""Dynamic batching: sentences that wait at the same time are decoded together, in one worker thread."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import one_line
+
+OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
+
+
+class Busy(Exception):
+    """The server cannot take a request now; the message is one line."""
+
+
+class DecodingFailed(Exception):
+    """The model failed on a sentence; the message is one line."""
+
+
+class Decoder(Protocol):
+    """What a `Batcher` runs in its thread; `key` holds the settings that all sentences of a batch share."""
+
+    def measure(self, sentences: Sequence[str], key: Any) -> list[int]:
+        """Return the number of tokens of each sentence."""
+        ...
+
+    def batch_size(self, longest: int, key: Any) -> int:
+        """Return how many sentences of at most `longest` tokens to decode at a time."""
+        ...
+
+    def decode(self, sentences: Sequence[str], key: Any) -> list[Any]:
+        """Return the result of each sentence."""
+        ...
+
+
+@dataclass(eq=False)
+class _Request:
+    key: Hashable
+    sentences: Sequence[str]
+    results: list[Any]
+    future: Future[list[Any]]
+    missing: int
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A sentence in the queue."""
+
+    request: _Request
+    index: int
+    length: int
+
+    @property
+    def text(self) -> str:
+        return self.request.sentences[self.index]
+
+
+class Batcher:
+    """A queue of sentences and the thread that decodes them.
+
+    A batch is made around the sentence that has waited longest, of sentences with the same key whose lengths are
+    nearest to its own: little padding, and none waits for more batches than there are sentences before it.
+
+    Args:
+        name: Of the thread.
+        decoder: Decodes batches; only the thread calls it.
+        max_queue: Sentences that may wait; a request that finds the queue empty is always taken.
+        patience: Seconds to wait for more sentences before a batch begins.
+    """
+
+    def __init__(self, name: str, decoder: Decoder, max_queue: int, patience: float):
+        self._decoder, self._max_queue, self._patience = decoder, max_queue, patience
+        self._arrived: deque[_Request] = deque()
+        self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: list[_Waiting] = []
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def num_waiting(self) -> int:
+        """Sentences in the queue."""
+        return sum(len(request.sentences) for request in list(self._arrived)) + len(self._waiting)
+
+    def submit(self, sentences: Sequence[str], key: Hashable) -> Future[list[Any]]:
+        """Queue sentences and return the future of their results, in order; cancelling it takes them off the queue.
+
+        Raises:
+            Busy: The queue is full, or closed.
+        """
+        future: Future[list[Any]] = Future()
+        if not sentences:
+            future.set_result([])
+            return future
+        request = _Request(key, sentences, [None] * len(sentences), future, len(sentences))
+        with self._changed:
+            self._check_open()
+            waiting = self.num_waiting
+            if waiting and waiting + len(sentences) > self._max_queue:
+                raise Busy(f"the queue is full: {waiting} sentences wait; try again later")
+            self._arrived.append(request)
+            self._changed.notify()
+        future.add_done_callback(lambda _: self._forget(request))
+        return future
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call a function in the thread, before the next batch, and return the future of its result.
+
+        Raises:
+            Busy: The queue is closed.
+        """
+        future: Future[Any] = Future()
+        with self._changed:
+            self._check_open()
+            self._functions.append((future, lambda: function(*args)))
+            self._changed.notify()
+        return future
+
+    def close(self, wait: bool = True) -> None:
+        """Take nothing new; the thread ends when nothing waits.
+
+        Args:
+            wait: Whether to return only then.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if wait:
+            self._thread.join()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Busy("the server is shutting down; try another one")
+
+    def _forget(self, request: _Request) -> None:
+        """Take what is left of a request off the queue."""
+        if request.missing == 0:
+            return
+        with self._changed:
+            if request in self._arrived:
+                self._arrived.remove(request)
+            self._waiting = [each for each in self._waiting if each.request is not request]
+
+    def _work(self) -> None:
+        while self._wait():
+            if self._functions:
+                self._call(*self._functions.popleft())
+                continue
+            self._measure_arrived()
+            if batch := self._take_batch():
+                self._decode(batch)
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False: never again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
+            if self._arrived and not self._closed:
+                # Clients that were answered together ask again together.
+                self._changed.wait_for(lambda: self._closed or self._functions, self._patience)
+            return bool(self._arrived or self._waiting or self._functions)
+
+    @staticmethod
+    def _call(future: Future[Any], function: Callable[[], Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = function()
+        # Whatever it is, it belongs to who waits for it.
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _measure_arrived(self) -> None:
+        with self._changed:
+            arrived = list(self._arrived)
+        for request in arrived:
+            try:
+                lengths = self._decoder.measure(request.sentences, request.key)
+            # A panic of the tokenizers library is no Exception.
+            except BaseException as error:
+                _fail(request, error)
+                lengths = []
+            with self._changed:
+                # It may have been cancelled meanwhile.
+                if request in self._arrived:
+                    self._arrived.remove(request)
+                    self._waiting += [_Waiting(request, i, length) for i, length in enumerate(lengths)]
+
+    def _take_batch(self) -> list[_Waiting]:
+        with self._changed:
+            if not self._waiting:
+                return []
+            first = self._waiting[0]
+            alike = [each for each in self._waiting if each.request.key == first.request.key]
+            batch = self._around(first, sorted(alike, key=lambda each: each.length))
+            taken = set(batch)
+            self._waiting = [each for each in self._waiting if each not in taken]
+            return batch
+
+    def _around(self, first: _Waiting, ordered: list[_Waiting]) -> list[_Waiting]:
+        """Return the longest run of sentences around the first one, nearest lengths first, that may be one batch."""
+        start = ordered.index(first)
+        end = start + 1
+        while start > 0 or end < len(ordered):
+            shorter = first.length - ordered[start - 1].length if start > 0 else None
+            longer = ordered[end].length - first.length if end < len(ordered) else None
+            takes_longer = shorter is None or (longer is not None and longer < shorter)
+            longest = ordered[end if takes_longer else end - 1].length
+            if end - start + 1 > self._decoder.batch_size(longest, first.request.key):
+                break
+            start, end = (start, end + 1) if takes_longer else (start - 1, end)
+        return ordered[start:end]
+
+    def _decode(self, batch: list[_Waiting]) -> None:
+        """Decode a batch; if that fails, halves of it, so that an error reaches only the sentence that causes it."""
+        batch = [each for each in batch if not each.request.future.done()]
+        if not batch:
+            return
+        try:
+            results = self._decoder.decode([each.text for each in batch], batch[0].request.key)
+        # A panic of the tokenizers library is no Exception.
+        except BaseException as error:
+            if len(batch) == 1:
+                _fail(batch[0].request, error)
+                return
+        else:
+            for each, result in zip(batch, results, strict=True):
+                _deliver(each, result)
+            return
+        # Outside of the handler, whose traceback holds the tensors of the failed batch.
+        self._decode(batch[: len(batch) // 2])
+        self._decode(batch[len(batch) // 2 :])
+
+
+def _deliver(sentence: _Waiting, result: Any) -> None:
+    request = sentence.request
+    request.results[sentence.index] = result
+    request.missing -= 1
+    if request.missing == 0 and request.future.set_running_or_notify_cancel():
+        request.future.set_result(request.results)
+
+
+def _fail(request: _Request, error: BaseException) -> None:
+    if not request.future.done() and request.future.set_running_or_notify_cancel():
+        if isinstance(error, OUT_OF_MEMORY):
+            request.future.set_exception(Busy("out of memory; send shorter sentences or fewer beams"))
+        else:
+            request.future.set_exception(DecodingFailed(f"the model failed: {one_line(error)}"))
+
+
+__all__ = ["Batcher", "Busy", "DecodingFailed", "Decoder"]

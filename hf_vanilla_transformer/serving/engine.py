@@ -1,0 +1,246 @@
+"""Served models: each decodes in a thread of its own whatever requests arrive together."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
+from .batching import Batcher
+
+# Source and target language.
+Pair = tuple[str, str]
+
+# Language pairs that a message lists.
+MAX_LISTED = 50
+
+
+class UnknownModel(ValueError):
+    """No served model has the name, or translates the pair of languages, that a request asks for."""
+
+
+@dataclass(frozen=True)
+class TranslationOptions:
+    """How to translate; None means the model's own setting. Requests with equal options share batches.
+
+    Attributes:
+        num_beams: Number of beams; 1: greedy.
+        num_hypotheses: Translations of each sentence.
+        length_penalty: Above 0 favours long translations.
+        do_sample: Whether to draw tokens at random; without beams unless `num_beams` says otherwise.
+        temperature: Of sampling.
+        top_k: Tokens to draw from.
+        top_p: Probability of the tokens to draw from.
+        max_new_tokens: Most tokens of a translation.
+        with_scores: Whether hypotheses have scores.
+        with_alignments: Whether hypotheses have alignments.
+        glossary: Terms and their translations.
+    """
+
+    num_beams: int | None = None
+    num_hypotheses: int = 1
+    length_penalty: float | None = None
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    max_new_tokens: int | None = None
+    with_scores: bool = False
+    with_alignments: bool = False
+    glossary: Any = None
+
+    def generation_options(self) -> dict[str, Any]:
+        """Return the settings of `generate()` that are given."""
+        names = ["num_beams", "length_penalty", "max_new_tokens"]
+        settings: dict[str, Any] = {}
+        if self.do_sample:
+            names += ["temperature", "top_k", "top_p"]
+            # The model's own beams would make it a beam search that samples.
+            settings = {"do_sample": True, "num_beams": 1}
+        return settings | {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class _Key(NamedTuple):
+    """What the sentences of a batch share."""
+
+    options: TranslationOptions
+    source: str | None
+    target: str | None
+
+
+class ServedModel:
+    """A model that answers many callers at once from one thread.
+
+    Args:
+        name: What requests call it.
+        model: Any encoder-decoder with `generate()`.
+        tokenizer: The tokenizer it was trained with.
+        pairs: Language pairs it translates, source first; none: unknown.
+        max_tokens: Source tokens x beams decoded at once.
+        max_queue: Sentences that may wait.
+        patience: Seconds to wait for more sentences before a batch begins.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        pairs: Iterable[Pair] = (),
+        *,
+        max_tokens: int = 4096,
+        max_queue: int = 1024,
+        patience: float = 0.005,
+    ):
+        self.name, self.model, self.tokenizer = name, model, tokenizer
+        self.pairs = tuple(pairs)
+        self.max_tokens = max_tokens
+        self._translator = lru_cache(maxsize=64)(self._make_translator)
+        self._batcher = Batcher(f"model {name}", self, max_queue, patience)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._batcher.is_alive
+
+    @property
+    def num_waiting(self) -> int:
+        """Sentences in the queue."""
+        return self._batcher.num_waiting
+
+    async def translate(
+        self,
+        sentences: Sequence[str],
+        options: TranslationOptions | None = None,
+        source: str | None = None,
+        target: str | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Translate sentences, together with those of other callers; cancelling takes them off the queue.
+
+        Args:
+            sentences: Source sentences.
+            options: How to translate.
+            source: Source language, for multilingual models.
+            target: Target language, for the same.
+
+        Returns:
+            The hypotheses of each sentence, in order.
+
+        Raises:
+            ValueError: An option is out of range.
+            Busy: The queue is full or closed, or memory is too small for a sentence.
+            DecodingFailed: The model failed.
+        """
+        key = _Key(options or TranslationOptions(), source, target)
+        # Raises for options out of range.
+        self._translator(key.options)
+        return await asyncio.wrap_future(self._batcher.submit(sentences, key))
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in the model's thread, before its next batch, and return the result.
+
+        Raises:
+            Busy: The queue is closed.
+        """
+        return await asyncio.wrap_future(self._batcher.run(function, *args))
+
+    def close(self, wait: bool = True) -> None:
+        """Take nothing new; the thread ends when nothing waits, which `wait` waits for."""
+        self._batcher.close(wait)
+
+    def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
+        """Return the number of tokens of each sentence."""
+        ids, _ = encode(self.tokenizer, sentences)
+        return [len(row) for row in ids]
+
+    def batch_size(self, longest: int, key: _Key) -> int:
+        """Return how many sentences of at most `longest` tokens to decode at a time."""
+        return self._translator(key.options).batch_size(max(1, longest))
+
+    def decode(self, sentences: Sequence[str], key: _Key) -> list[list[Hypothesis]]:
+        """Translate the sentences of a batch."""
+        options = key.options
+        return translate(
+            self.model,
+            self.tokenizer,
+            sentences,
+            num_hypotheses=options.num_hypotheses,
+            max_tokens=self.max_tokens,
+            with_scores=options.with_scores,
+            **options.generation_options(),
+        )
+
+    def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
+        settings = options.generation_options()
+        return BatchTranslator(
+            self.model, self.tokenizer, options.num_hypotheses, self.max_tokens, options.with_scores, settings
+        )
+
+
+class Engine:
+    """The models of a server, picked by name or by language pair.
+
+    Args:
+        models: At least one, each with a name and pairs of its own.
+
+    Raises:
+        ValueError: There is no model, or two share a name or a pair.
+    """
+
+    def __init__(self, models: Iterable[ServedModel]):
+        self.models: dict[str, ServedModel] = {}
+        self.by_pair: dict[Pair, ServedModel] = {}
+        self.draining = False
+        for model in models:
+            if self.models.setdefault(model.name, model) is not model:
+                raise ValueError(f"two models are called {model.name}; give each a name of its own")
+            for pair in model.pairs:
+                if (other := self.by_pair.setdefault(pair, model)) is not model:
+                    raise ValueError(f"{other.name} and {model.name} both translate {'-'.join(pair)}; leave one out")
+        if not self.models:
+            raise ValueError("there is no model; give at least one")
+
+    def choose(self, source: str | None = None, target: str | None = None, name: str | None = None) -> ServedModel:
+        """Return the model of this name or for these languages, of which any may be left open.
+
+        Raises:
+            UnknownModel: There is none, or several fit; lists what there is.
+        """
+        if name is not None:
+            if name not in self.models:
+                raise UnknownModel(f"there is no model {name}; there are {', '.join(self.models)}")
+            return self.models[name]
+        fitting = {
+            model.name: model
+            for (left, right), model in self.by_pair.items()
+            if source in (None, left) and target in (None, right)
+        }
+        # A model of unknown languages may be of any.
+        unknown = [model for model in self.models.values() if not model.pairs]
+        if len(fitting) == 1:
+            return next(iter(fitting.values()))
+        if not fitting and len(unknown) == len(self.models) == 1:
+            return unknown[0]
+        asked = f"{source or 'any'}-{target or 'any'}"
+        raise UnknownModel(
+            f"{'several models translate' if fitting else 'no model translates'} {asked}; there are {self._offer()}"
+        )
+
+    def close(self, wait: bool = True) -> None:
+        """Take nothing new, and let every model finish what waits."""
+        self.draining = True
+        for model in self.models.values():
+            model.close(wait=False)
+        for model in self.models.values():
+            model.close(wait)
+
+    def _offer(self) -> str:
+        pairs = sorted("-".join(pair) for pair in self.by_pair)
+        unknown = [f"model {model.name}" for model in self.models.values() if not model.pairs]
+        return ", ".join([*pairs[:MAX_LISTED], *(["..."] if len(pairs) > MAX_LISTED else []), *unknown])
+
+
+__all__ = ["Engine", "Pair", "ServedModel", "TranslationOptions", "UnknownModel"]

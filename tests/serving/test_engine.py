@@ -1,0 +1,92 @@
+import asyncio
+import threading
+
+import pytest
+
+from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.serving.engine import Engine, ServedModel, TranslationOptions, UnknownModel
+from translators import ENGLISH, build
+
+BEAMS = TranslationOptions(num_beams=3, num_hypotheses=2, with_scores=True)
+
+
+@pytest.fixture
+def served():
+    served = ServedModel("tiny", *build("shared"), patience=0.05)
+    yield served
+    served.close()
+
+
+def test_concurrent_requests_are_translated_as_offline(served):
+    async def ask():
+        greedy = [served.translate([sentence], TranslationOptions(num_beams=1)) for sentence in ENGLISH * 3]
+        return await asyncio.gather(served.translate([*ENGLISH, " ", ENGLISH[0]], BEAMS), *greedy)
+
+    with_beams, *greedy = asyncio.run(ask())
+    options = {"num_beams": 3, "num_hypotheses": 2, "with_scores": True}
+    expected = translate(served.model, served.tokenizer, [*ENGLISH, " ", ENGLISH[0]], **options)
+    assert [[each.text for each in row] for row in with_beams] == [[each.text for each in row] for row in expected]
+    scores = [each.score for row in with_beams for each in row]
+    assert scores == pytest.approx([each.score for row in expected for each in row], abs=1e-5)
+    assert [row for (row,) in greedy] == translate(served.model, served.tokenizer, ENGLISH * 3, num_beams=1)
+
+
+def test_functions_run_in_the_thread_of_the_model(served):
+    async def ask():
+        return await served.run(lambda number: (threading.current_thread().name, number), 3)
+
+    assert asyncio.run(ask()) == ("model tiny", 3)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_hypotheses": 2}, "2 hypotheses need as many beams"),
+        ({"num_beams": 0}, "`num_beams` is 0"),
+        ({"length_penalty": float("nan")}, "`length_penalty` is nan"),
+    ],
+)
+def test_options_out_of_range_are_refused_before_they_wait(served, options, message):
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(served.translate(["a cat"], TranslationOptions(**options)))
+    assert served.num_waiting == 0
+
+
+class Stub(ServedModel):
+    """A served model without a thread."""
+
+    def __init__(self, name, *pairs):
+        self.name, self.pairs = name, pairs
+
+
+def test_models_are_picked_by_name_or_languages():
+    engine = Engine([Stub("a", ("en", "de")), Stub("b", ("de", "en"), ("de", "fr"))])
+    assert engine.choose(source="en").name == engine.choose(target="de").name == "a"
+    assert engine.choose("de", "fr").name == engine.choose(name="b").name == "b"
+    for question, message in [
+        ({"source": "fr", "target": "en"}, "no model translates fr-en; there are de-en, de-fr, en-de"),
+        ({}, "several models translate any-any"),
+        ({"name": "c"}, "there is no model c; there are a, b"),
+    ]:
+        with pytest.raises(UnknownModel, match=message):
+            engine.choose(**question)
+
+
+def test_a_model_of_unknown_languages_answers_any_pair_when_alone():
+    assert Engine([Stub("a")]).choose("en", "de").name == "a"
+    with pytest.raises(UnknownModel, match="no model translates en-de; there are fr-de, model a"):
+        Engine([Stub("a"), Stub("b", ("fr", "de"))]).choose("en", "de")
+
+
+@pytest.mark.parametrize(
+    "models, message",
+    [
+        ([], "there is no model"),
+        ([Stub("a"), Stub("a")], "two models are called a"),
+        ([Stub("a", ("en", "de")), Stub("b", ("en", "de"))], "a and b both translate en-de"),
+    ],
+    ids=["none", "one name", "one pair"],
+)
+def test_ambiguous_models_are_refused(models, message):
+    with pytest.raises(ValueError, match=message):
+        Engine(models)
