@@ -13,7 +13,7 @@ from .options import HELP, HELP_ALL, USAGE_ERROR, OneLineParser, help_option, im
 PROGRAM = "vanilla-transformer"
 
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
-COMMANDS = ("train", "translate", "evaluate", "score", "convert", "export", "publish", "average", "tokenizer")
+COMMANDS = ("train", "translate", "evaluate", "score", "convert", "export", "publish", "average", "tokenizer", "serve")
 
 USAGE = f"""usage: {PROGRAM} COMMAND [options]
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Pipeline, pipe
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
+from .languages import set_languages
 from .loading import check_finite
 from .scoring import Score, Target, score
 from .translation import (
@@ -119,7 +120,7 @@ class TranslationPipeline(Base):
         **options: Any,
     ) -> list[Score]:
         """Score each target as a translation of its source; see `hf_vanilla_transformer.score`."""
-        options = self._set_languages(src_lang, tgt_lang) | options
+        options = set_languages(self.tokenizer, src_lang, tgt_lang) | options
         return score(self.model, self.tokenizer, sources, targets, **options)
 
     def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
@@ -151,21 +152,6 @@ class TranslationPipeline(Base):
         )
         return preprocess, forward, postprocess
 
-    def _set_languages(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
-        """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them."""
-        build_inputs = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build_inputs is None:
-            if src_lang or tgt_lang:
-                raise ValueError(
-                    f"{type(self.tokenizer).__name__} has no languages to choose from; leave `src_lang` and "
-                    "`tgt_lang` out"
-                )
-            return {}
-        src_lang, tgt_lang = src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
-        inputs = build_inputs("", return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang)
-        self.tokenizer.tgt_lang = tgt_lang
-        return {"forced_bos_token_id": inputs["forced_bos_token_id"]}
-
     def preprocess(
         self, input_: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> dict[str, torch.Tensor]:
@@ -173,7 +159,7 @@ class TranslationPipeline(Base):
 
         A multilingual tokenizer adds `forced_bos_token_id` (1).
         """
-        languages = self._set_languages(src_lang, tgt_lang)
+        languages = set_languages(self.tokenizer, src_lang, tgt_lang)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
         (ids,), truncated = encode(self.tokenizer, [input_], limit)

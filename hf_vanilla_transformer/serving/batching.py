@@ -37,6 +37,10 @@ class Decoder(Protocol):
         """Return the result of each sentence."""
         ...
 
+    def observe(self, num_sentences: int, num_tokens: int) -> None:
+        """Take note of a batch that was decoded."""
+        ...
+
 
 @dataclass(eq=False)
 class _Request:
@@ -78,7 +82,7 @@ class Batcher:
         self._arrived: deque[_Request] = deque()
         self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Waiting] = []
-        self._closed = False
+        self._closed = self._is_working = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -87,6 +91,11 @@ class Batcher:
     def is_alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is decoded or called."""
+        return not (self._is_working or self._arrived or self._waiting or self._functions)
 
     @property
     def num_waiting(self) -> int:
@@ -164,7 +173,9 @@ class Batcher:
     def _wait(self) -> bool:
         """Wait until there is something to do; False: never again."""
         with self._changed:
+            self._is_working = False
             self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
+            self._is_working = True
             if self._arrived and not self._closed:
                 # Clients that were answered together ask again together.
                 self._changed.wait_for(lambda: self._closed or self._functions, self._patience)
@@ -236,6 +247,7 @@ class Batcher:
                 _fail(batch[0].request, error)
                 return
         else:
+            self._decoder.observe(len(batch), sum(each.length for each in batch))
             for each, result in zip(batch, results, strict=True):
                 _deliver(each, result)
             return

@@ -1,21 +1,26 @@
 """Served models: each decodes in a thread of its own whatever requests arrive together."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
-from .batching import Batcher
+from .batching import Batcher, Busy
 
 # Source and target language.
 Pair = tuple[str, str]
 
 # Language pairs that a message lists.
 MAX_LISTED = 50
+
+# Source tokens of models that compute positions for any length, where nothing else says how many they have seen.
+DEFAULT_LIMIT = 512
 
 
 class UnknownModel(ValueError):
@@ -63,6 +68,14 @@ class TranslationOptions:
         return settings | {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
+class Choice(NamedTuple):
+    """A model and the languages to translate between; None: the model's only ones, or unknown."""
+
+    model: "ServedModel"
+    source: str | None
+    target: str | None
+
+
 class _Key(NamedTuple):
     """What the sentences of a batch share."""
 
@@ -96,9 +109,13 @@ class ServedModel:
         patience: float = 0.005,
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.pairs = tuple(pairs)
+        # In order, and fast to look up.
+        self.pairs = dict.fromkeys(pairs).keys()
         self.max_tokens = max_tokens
+        self._is_multilingual = is_multilingual(tokenizer)
         self._translator = lru_cache(maxsize=64)(self._make_translator)
+        # Called after each batch with the numbers of its sentences and of their tokens.
+        self.observers: list[Callable[[int, int], None]] = []
         self._batcher = Batcher(f"model {name}", self, max_queue, patience)
 
     @property
@@ -110,6 +127,35 @@ class ServedModel:
     def num_waiting(self) -> int:
         """Sentences in the queue."""
         return self._batcher.num_waiting
+
+    @property
+    def num_beams(self) -> int:
+        """The model's own number of beams."""
+        return self._translator(TranslationOptions()).num_beams
+
+    @property
+    def max_source_length(self) -> int:
+        """Most tokens of a sentence, end token included."""
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        # A tokenizer without a limit has a huge number.
+        limits = (positions, self.tokenizer.model_max_length, None if positions else DEFAULT_LIMIT)
+        return min(limit for limit in limits if limit is not None)
+
+    def num_tokens(self, sentence: str) -> int:
+        """Return the number of tokens of a sentence, end token included; only for the model's thread."""
+        ((ids,), _) = encode(self.tokenizer, [sentence])
+        return len(ids)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in the queue or decoded."""
+        return self._batcher.is_idle
+
+    def find_pairs(self, source: str | None, target: str | None) -> list[Pair]:
+        """Return the pairs with these languages; None: any."""
+        if source is not None and target is not None:
+            return [(source, target)] if (source, target) in self.pairs else []
+        return [pair for pair in self.pairs if source in (None, pair[0]) and target in (None, pair[1])]
 
     async def translate(
         self,
@@ -134,7 +180,8 @@ class ServedModel:
             Busy: The queue is full or closed, or memory is too small for a sentence.
             DecodingFailed: The model failed.
         """
-        key = _Key(options or TranslationOptions(), source, target)
+        languages = (source, target) if self._is_multilingual else (None, None)
+        key = _Key(options or TranslationOptions(), *languages)
         # Raises for options out of range.
         self._translator(key.options)
         return await asyncio.wrap_future(self._batcher.submit(sentences, key))
@@ -153,12 +200,18 @@ class ServedModel:
 
     def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
         """Return the number of tokens of each sentence."""
+        self._set_languages(key)
         ids, _ = encode(self.tokenizer, sentences)
         return [len(row) for row in ids]
 
     def batch_size(self, longest: int, key: _Key) -> int:
         """Return how many sentences of at most `longest` tokens to decode at a time."""
         return self._translator(key.options).batch_size(max(1, longest))
+
+    def observe(self, num_sentences: int, num_tokens: int) -> None:
+        """Tell the observers of a batch."""
+        for observer in self.observers:
+            observer(num_sentences, num_tokens)
 
     def decode(self, sentences: Sequence[str], key: _Key) -> list[list[Hypothesis]]:
         """Translate the sentences of a batch."""
@@ -170,8 +223,13 @@ class ServedModel:
             num_hypotheses=options.num_hypotheses,
             max_tokens=self.max_tokens,
             with_scores=options.with_scores,
+            **self._set_languages(key),
             **options.generation_options(),
         )
+
+    def _set_languages(self, key: _Key) -> dict[str, int]:
+        """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them."""
+        return set_languages(self.tokenizer, key.source, key.target) if self._is_multilingual else {}
 
     def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
         settings = options.generation_options()
@@ -192,42 +250,54 @@ class Engine:
 
     def __init__(self, models: Iterable[ServedModel]):
         self.models: dict[str, ServedModel] = {}
-        self.by_pair: dict[Pair, ServedModel] = {}
         self.draining = False
+        self._num_admitted = 0
+        by_pair: dict[Pair, ServedModel] = {}
         for model in models:
             if self.models.setdefault(model.name, model) is not model:
                 raise ValueError(f"two models are called {model.name}; give each a name of its own")
             for pair in model.pairs:
-                if (other := self.by_pair.setdefault(pair, model)) is not model:
+                if (other := by_pair.setdefault(pair, model)) is not model:
                     raise ValueError(f"{other.name} and {model.name} both translate {'-'.join(pair)}; leave one out")
         if not self.models:
             raise ValueError("there is no model; give at least one")
 
-    def choose(self, source: str | None = None, target: str | None = None, name: str | None = None) -> ServedModel:
-        """Return the model of this name or for these languages, of which any may be left open.
+    def choose(self, source: str | None = None, target: str | None = None, name: str | None = None) -> Choice:
+        """Return the model of this name or for these languages, of which any may be left open if one pair remains.
 
         Raises:
-            UnknownModel: There is none, or several fit; lists what there is.
+            UnknownModel: None fits, or several pairs do; lists what there is.
         """
-        if name is not None:
-            if name not in self.models:
-                raise UnknownModel(f"there is no model {name}; there are {', '.join(self.models)}")
-            return self.models[name]
-        fitting = {
-            model.name: model
-            for (left, right), model in self.by_pair.items()
-            if source in (None, left) and target in (None, right)
-        }
-        # A model of unknown languages may be of any.
-        unknown = [model for model in self.models.values() if not model.pairs]
+        if name is not None and name not in self.models:
+            raise UnknownModel(f"there is no model {name}; there are {', '.join(self.models)}")
+        models = list(self.models.values()) if name is None else [self.models[name]]
+        if len(models) == 1 and not models[0].pairs:
+            return Choice(models[0], source, target)
+        fitting = [Choice(model, *pair) for model in models for pair in model.find_pairs(source, target)]
         if len(fitting) == 1:
-            return next(iter(fitting.values()))
-        if not fitting and len(unknown) == len(self.models) == 1:
-            return unknown[0]
-        asked = f"{source or 'any'}-{target or 'any'}"
-        raise UnknownModel(
-            f"{'several models translate' if fitting else 'no model translates'} {asked}; there are {self._offer()}"
-        )
+            return fitting[0]
+        problem = "several models or languages translate" if fitting else "no model translates"
+        raise UnknownModel(f"{problem} {source or 'any'}-{target or 'any'}; there are {_listed(models)}")
+
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Count a request as running; the server ends when none is.
+
+        Raises:
+            Busy: The server is shutting down.
+        """
+        if self.draining:
+            raise Busy("the server is shutting down; try another one")
+        self._num_admitted += 1
+        try:
+            yield
+        finally:
+            self._num_admitted -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is running and nothing is in a queue or decoded."""
+        return not self._num_admitted and all(model.is_idle for model in self.models.values())
 
     def close(self, wait: bool = True) -> None:
         """Take nothing new, and let every model finish what waits."""
@@ -237,10 +307,11 @@ class Engine:
         for model in self.models.values():
             model.close(wait)
 
-    def _offer(self) -> str:
-        pairs = sorted("-".join(pair) for pair in self.by_pair)
-        unknown = [f"model {model.name}" for model in self.models.values() if not model.pairs]
-        return ", ".join([*pairs[:MAX_LISTED], *(["..."] if len(pairs) > MAX_LISTED else []), *unknown])
+
+def _listed(models: Iterable[ServedModel]) -> str:
+    pairs = ["-".join(pair) for model in models for pair in model.pairs]
+    shown = pairs[:MAX_LISTED] + ["..."] * (len(pairs) > MAX_LISTED)
+    return ", ".join([*shown, *(f"model {model.name}" for model in models if not model.pairs)])
 
 
-__all__ = ["Engine", "Pair", "ServedModel", "TranslationOptions", "UnknownModel"]
+__all__ = ["Choice", "Engine", "Pair", "ServedModel", "TranslationOptions", "UnknownModel"]

@@ -56,16 +56,18 @@ class Stub(ServedModel):
     """A served model without a thread."""
 
     def __init__(self, name, *pairs):
-        self.name, self.pairs = name, pairs
+        self.name, self.pairs = name, dict.fromkeys(pairs).keys()
 
 
 def test_models_are_picked_by_name_or_languages():
     engine = Engine([Stub("a", ("en", "de")), Stub("b", ("de", "en"), ("de", "fr"))])
-    assert engine.choose(source="en").name == engine.choose(target="de").name == "a"
-    assert engine.choose("de", "fr").name == engine.choose(name="b").name == "b"
+    first, second = engine.models.values()
+    assert engine.choose(source="en") == engine.choose(target="de") == engine.choose(name="a") == (first, "en", "de")
+    assert engine.choose("de", "fr") == engine.choose(target="fr", name="b") == (second, "de", "fr")
     for question, message in [
-        ({"source": "fr", "target": "en"}, "no model translates fr-en; there are de-en, de-fr, en-de"),
-        ({}, "several models translate any-any"),
+        ({"source": "fr", "target": "en"}, "no model translates fr-en; there are en-de, de-en, de-fr"),
+        ({"source": "de"}, "several models or languages translate de-any"),
+        ({"source": "de", "target": "en", "name": "a"}, "no model translates de-en; there are en-de"),
         ({"name": "c"}, "there is no model c; there are a, b"),
     ]:
         with pytest.raises(UnknownModel, match=message):
@@ -73,7 +75,8 @@ def test_models_are_picked_by_name_or_languages():
 
 
 def test_a_model_of_unknown_languages_answers_any_pair_when_alone():
-    assert Engine([Stub("a")]).choose("en", "de").name == "a"
+    engine = Engine([Stub("a")])
+    assert engine.choose("en", "de") == (engine.models["a"], "en", "de")
     with pytest.raises(UnknownModel, match="no model translates en-de; there are fr-de, model a"):
         Engine([Stub("a"), Stub("b", ("fr", "de"))]).choose("en", "de")
 

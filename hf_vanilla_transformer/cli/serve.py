@@ -1,0 +1,112 @@
+"""Serve models over HTTP, in LibreTranslate's API and one of its own.
+
+    vanilla-transformer serve --model my-model
+    vanilla-transformer serve --model en-de=my-model de-en=another-model --port 8080
+    vanilla-transformer serve --model my-model --quantization int8
+
+    curl http://127.0.0.1:8000/translate -d q="A dog runs." -d source=en -d target=de
+    curl http://127.0.0.1:8000/v1/translations --json '{"text": "A dog runs.", "num_hypotheses": 3, "scores": true}'
+
+A model is a folder or a name on the Hub: one of this package, any encoder-decoder of transformers that translates, or
+an export to CTranslate2. /docs describes the routes. SIGTERM or Ctrl-C ends the server once it has answered what it
+took; a second one ends it at once.
+"""
+
+import os
+from argparse import Namespace
+from typing import Any
+
+from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
+
+# So that the key need not stand in a list of processes.
+KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--model",
+        nargs="+",
+        required=True,
+        metavar="[NAME=]MODEL",
+        help="Folders or names on the Hub; a NAME such as en-de says the languages, where the model does not.",
+    )
+    models.add_argument(
+        "--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any; for CTranslate2 the CPU."
+    )
+    models.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
+    models.add_argument(
+        "--quantization",
+        help="Export models of this package to CTranslate2 with weights of this type, such as int8, which is fast on "
+        "a CPU. Once: exports are kept below HF_HOME.",
+    )
+    models.add_argument(
+        "--backend",
+        choices=("transformers", "ctranslate2"),
+        help=parser.advanced("Default: by the files of the model."),
+    )
+    add_trust_option(parser, models)
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--host", default="127.0.0.1", help="Address; 0.0.0.0: all (default: 127.0.0.1, this machine)."
+    )
+    network.add_argument("--port", type=int, default=8000, help="Port; 0: any free one (default: 8000).")
+    network.add_argument("--api_key", help=f"Key that requests must present. Default: the variable {KEY_VARIABLE}.")
+    network.add_argument(
+        "--cors_origin",
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="Web sites whose pages may ask, such as https://example.org; *: all. Default: none.",
+    )
+    network.add_argument("--page", **SWITCH, help="Show a page to translate with, at /.")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument(
+        "--max_tokens",
+        type=int,
+        default=4096,
+        help="Source tokens x beams decoded at once (default: 4096); lower it if memory runs out.",
+    )
+    for name, default, text in (
+        ("max_queue", 1024, "Sentences that may wait; a full queue answers 503"),
+        ("max_text_length", 20_000, "Characters of a request's texts"),
+        ("max_body", 2**20, "Bytes of a request"),
+        ("max_beams", 16, "Beams that a request may ask for"),
+        ("max_hypotheses", 16, "Translations of a sentence that a request may ask for"),
+    ):
+        limits.add_argument(
+            f"--{name}", type=int, default=default, help=parser.advanced(f"{text} (default: {default}).")
+        )
+
+
+def run(arguments: Namespace) -> None:
+    for name in ("max_tokens", "max_queue", "max_text_length", "max_body", "max_beams", "max_hypotheses"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be at least 1")
+    with importing():
+        import torch
+
+        from ..serving.application import create_application
+        from ..serving.models import Loading, load_engine
+        from ..serving.server import address, listen, serve
+        from ..serving.service import Limits
+    quiet_unless_terminal()
+    # Before models are loaded, which takes a while.
+    listening = listen(arguments.host, arguments.port)
+    loading = Loading(
+        backend=arguments.backend,
+        device=arguments.device,
+        dtype=torch.bfloat16 if arguments.bf16 else None,
+        quantization=arguments.quantization,
+        trust_remote_code=arguments.trust_remote_code,
+    )
+    with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
+        engine = load_engine(arguments.model, loading, max_tokens=arguments.max_tokens, max_queue=arguments.max_queue)
+    limits = Limits(arguments.max_text_length, arguments.max_body, arguments.max_beams, arguments.max_hypotheses)
+    key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
+    application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
+    for model in engine.models.values():
+        languages = ", ".join("-".join(pair) for pair in list(model.pairs)[:4]) or "any languages"
+        print(f"{model.name}: {languages}{', ...' if len(model.pairs) > 4 else ''}")
+    print(f"{address(listening)} (routes at /docs)", flush=True)
+    serve(application, engine, listening)

@@ -1,0 +1,48 @@
+"""Languages that a tokenizer knows: those of a multilingual model, or the pair that it was trained for."""
+
+from itertools import permutations
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+
+def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
+    """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them.
+
+    Args:
+        tokenizer: Any tokenizer; one that is not multilingual has no languages to choose from.
+        src_lang: Source language; None: the current one.
+        tgt_lang: Target language; None: the current one.
+
+    Raises:
+        ValueError: The tokenizer is not multilingual, and a language is given; or it has no such language.
+    """
+    if not is_multilingual(tokenizer):
+        if src_lang or tgt_lang:
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no languages to choose from; leave `src_lang` and `tgt_lang` out"
+            )
+        return {}
+    src_lang, tgt_lang = src_lang or tokenizer.src_lang, tgt_lang or tokenizer.tgt_lang
+    inputs = tokenizer._build_translation_inputs("", return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang)
+    tokenizer.tgt_lang = tgt_lang
+    return {"forced_bos_token_id": inputs["forced_bos_token_id"]}
+
+
+def is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer has languages to choose from, as those of NLLB, M2M100 and mBART."""
+    return hasattr(tokenizer, "_build_translation_inputs")
+
+
+def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
+    """Return the pairs of source and target language of a tokenizer, none if it does not say."""
+    if is_multilingual(tokenizer):
+        # NLLB's languages are its special tokens.
+        codes = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
+        return list(permutations(map(str, codes), 2))
+    # As Marian's tokenizers name them.
+    pair = tuple(tokenizer.init_kwargs.get(f"{side}_lang") for side in ("source", "target"))
+    return [pair] if all(isinstance(code, str) and code for code in pair) else []
+
+
+__all__ = ["is_multilingual", "language_pairs", "set_languages"]

@@ -1,0 +1,185 @@
+"""The application: routes, errors of one line, limits, health and metrics."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from transformers.utils import logging
+
+from .. import __version__
+from ..errors import one_line
+from . import libretranslate, v1
+from .batching import Busy, DecodingFailed
+from .engine import Engine, UnknownModel
+from .metrics import Metrics
+from .service import Limits, Service
+
+logger = logging.get_logger(__name__)
+
+# Seconds after which a client that was turned away may ask again.
+RETRY_AFTER = 1
+
+# Errors of routes and the status of their answers.
+STATUSES: dict[type[Exception], int] = {UnknownModel: 400, ValueError: 422, DecodingFailed: 500, Busy: 503}
+
+
+def create_application(
+    engine: Engine, *, limits: Limits | None = None, api_key: str | None = None, cors_origins: Iterable[str] = ()
+) -> FastAPI:
+    """Return the application that serves the models of an engine, and closes it at its end.
+
+    Args:
+        engine: The models.
+        limits: The most that a request may ask for.
+        api_key: What requests for translations must present; None: nothing.
+        cors_origins: Web sites whose pages may ask; "*": all.
+    """
+    service = Service(engine, limits or Limits(), api_key)
+    metrics = Metrics(engine)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(engine.close)
+
+    application = FastAPI(
+        title="Vanilla Transformer",
+        version=__version__,
+        description="Translation by encoder-decoder models.",
+        lifespan=lifespan,
+    )
+    for error, status in STATUSES.items():
+        application.add_exception_handler(error, _answer_error(status))
+    application.add_exception_handler(RequestValidationError, _answer_invalid)
+    application.add_exception_handler(HTTPException, _answer_http_error)
+    application.add_exception_handler(Exception, _answer_unexpected)
+    application.include_router(v1.routes(service))
+    application.include_router(libretranslate.routes(service))
+    _add_operation_routes(application, engine, metrics)
+    application.add_middleware(BodyLimit, limit=service.limits.body)
+    if origins := list(cors_origins):
+        application.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    application.add_middleware(Measured, metrics=metrics)
+    return application
+
+
+def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics) -> None:
+    @application.get("/health", tags=["Operation"])
+    async def health() -> JSONResponse:
+        """Whether the server takes requests: 503 while it shuts down, or once a model's thread has ended."""
+        if engine.draining:
+            status = "draining"
+        else:
+            dead = [model.name for model in engine.models.values() if not model.is_alive]
+            status = f"dead: {', '.join(dead)}" if dead else "ok"
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
+
+    @application.get("/metrics", tags=["Operation"])
+    async def figures() -> Response:
+        """Figures for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+# Errors
+
+
+def _error(status: int, message: str, headers: Any = None) -> JSONResponse:
+    # Messages quote what clients send.
+    text = message.encode(errors="replace").decode()
+    busy = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
+    return JSONResponse({"error": text}, status, {**busy, **(headers or {})})
+
+
+def _answer_error(status: int) -> Any:
+    async def answer(_: Any, error: Exception) -> JSONResponse:
+        return _error(status, one_line(error))
+
+    return answer
+
+
+async def _answer_http_error(_: Any, error: Any) -> JSONResponse:
+    return _error(error.status_code, str(error.detail), error.headers)
+
+
+async def _answer_invalid(_: Any, error: Any) -> JSONResponse:
+    # Of a field that may have several types, the type that got furthest.
+    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    problem = first.get("ctx", {}).get("error", first["msg"])
+    if first.get("type") == "json_invalid":
+        return _error(422, f"body: no JSON: {problem}")
+    names = [str(name) for name in first["loc"] if name not in ("body", "str") and "[" not in str(name)]
+    return _error(422, f"{'.'.join(names) or 'body'}: {problem}")
+
+
+async def _answer_unexpected(_: Any, error: Exception) -> JSONResponse:
+    return _error(500, f"internal error: {type(error).__name__}; see the log of the server")
+
+
+# Middleware
+
+
+class BodyLimit:
+    """Answers 413 to a request whose body is too long, before it is read."""
+
+    def __init__(self, application: ASGIApp, limit: int):
+        self._application, self._limit = application, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._limit:
+            await _error(413, self._message())(scope, receive, send)
+            return
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._limit:
+                raise HTTPException(413, self._message())
+            return message
+
+        await self._application(scope, limited, send)
+
+    def _message(self) -> str:
+        return f"the body is longer than the limit of {self._limit} bytes; send less at a time"
+
+
+class Measured:
+    """Counts answers, and the time to them, by route and status."""
+
+    def __init__(self, application: ASGIApp, metrics: Metrics):
+        self._application, self._metrics = application, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._application(scope, receive, noted)
+        finally:
+            # Paths that no route has are of any number.
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.answered(route, status, time.perf_counter() - start)
+
+
+__all__ = ["create_application"]

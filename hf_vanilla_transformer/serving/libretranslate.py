@@ -1,0 +1,137 @@
+"""The routes of LibreTranslate, so that its clients work unchanged."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from .engine import Engine, TranslationOptions
+from .service import FieldError, Service, Text, enough_beams
+
+AUTO = "auto"
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+class TranslateRequest(BaseModel):
+    """A text or several, and their languages."""
+
+    q: Text | list[Text] = Field(description="A text, or several.")
+    source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
+    target: Text = Field(description="Target language.")
+    format: Literal["text", "html"] = Field("text", description="Only text.")
+    alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
+    api_key: Text | None = Field(None, description="The server's key, if it has one.")
+
+
+class DetectRequest(BaseModel):
+    """A text of unknown language."""
+
+    q: Text = Field(description="A text.")
+    api_key: Text | None = Field(None, description="The server's key, if it has one.")
+
+
+class DetectedLanguage(BaseModel):
+    language: str = Field(description="The only source language that fits.")
+    confidence: float = Field(default=0, description="0: nothing was detected.")
+
+
+class TranslateResponse(BaseModel):
+    translatedText: str | list[str] = Field(description="The translation of each text.")  # noqa: N815 - LibreTranslate's
+    alternatives: list[Any] | None = Field(None, description="Other translations of each text.")
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = Field(  # noqa: N815 - LibreTranslate's
+        None, description="Of each text, if `source` is auto."
+    )
+
+
+class Language(BaseModel):
+    code: str = Field(description="As in `source` and `target`.")
+    name: str = Field(description="In English.")
+    targets: list[str] = Field(description="Languages that it is translated to.")
+
+
+def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the documentation of a body that is JSON or a form."""
+    schema = kind.model_json_schema()
+    content = {each: {"schema": schema} for each in ("application/json", *FORMS)}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def _read(request: Request, kind: type[BaseModel]) -> Any:
+    """Return the body of a request, JSON or a form."""
+    if request.headers.get("content-type", "").startswith(FORMS):
+        form = await request.form()
+        # A text may occur several times.
+        given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
+    else:
+        given = _parse(await request.body())
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestValidationError([{"loc": ("body",), "msg": f"no JSON: {error}"}]) from error
+
+
+def routes(service: Service) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["LibreTranslate"])
+
+    @router.post(
+        "/translate",
+        response_model=TranslateResponse,
+        response_model_exclude_none=True,
+        openapi_extra=_body_of(TranslateRequest),
+    )
+    async def translate(request: Request) -> Any:
+        """Translate a text or several."""
+        body = await _read(request, TranslateRequest)
+        service.check_key(request, body.api_key)
+        if body.format == "html":
+            raise RequestValidationError([{"loc": ("format",), "msg": "html is not supported; send text"}])
+        if (count := 1 + body.alternatives) > (limit := service.limits.hypotheses):
+            raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
+        choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
+        options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        translated = await service.translate(request, texts, choice, options)
+        answer: dict[str, list[Any]] = {"translatedText": [each.text() for each in translated]}
+        if body.alternatives:
+            answer["alternatives"] = [[each.text(rank) for rank in range(1, count)] for each in translated]
+        if body.source == AUTO and choice.source:
+            answer["detectedLanguage"] = [DetectedLanguage(language=choice.source)] * len(texts)
+        return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
+
+    @router.post("/detect", openapi_extra=_body_of(DetectRequest))
+    async def detect(request: Request) -> list[DetectedLanguage]:
+        """Refuse: no model tells languages apart."""
+        service.check_key(request, (await _read(request, DetectRequest)).api_key)
+        raise HTTPException(400, "this server cannot detect languages; give `source`")
+
+    @router.get("/languages")
+    async def languages() -> list[Language]:
+        """Languages that the models translate; none of a model whose languages are unknown."""
+        return _languages(service.engine)
+
+    return router
+
+
+def _languages(engine: Engine) -> list[Language]:
+    targets: dict[str, list[str]] = {}
+    for model in engine.models.values():
+        for source, target in model.pairs:
+            targets.setdefault(source, []).append(target)
+    return [
+        Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(each))
+        for code, each in sorted(targets.items())
+    ]
+
+
+__all__ = ["routes"]

@@ -1,0 +1,138 @@
+"""Loading the models to serve: folders and names, CTranslate2 exports, and exports made on the way."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.constants import HF_HOME
+
+from .. import __version__
+from ..export import export_model
+from ..export.formats import load_for_export
+from ..inference.ctranslate2 import load_ctranslate2
+from ..inference.fingerprint import model_fingerprint
+from ..inference.languages import language_pairs
+from ..inference.translation import load
+from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from .engine import Engine, Pair, ServedModel
+
+# "en-de", or "eng_Latn-deu_Latn" as NLLB has it.
+PAIR_NAME = re.compile(r"([a-z]{2,3}(?:_\w+)?)-([a-z]{2,3}(?:_\w+)?)")
+
+# Beside the cache of the Hub, whose place the variable HF_HOME tells.
+EXPORTS = Path(HF_HOME) / "vanilla-transformer-exports"
+
+CTRANSLATE2_FILE = "model.bin"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How to load models.
+
+    Attributes:
+        backend: "transformers" or "ctranslate2"; None: by the files of the model.
+        device: For example "cuda:1"; None: a GPU, if any, for transformers, and the CPU for CTranslate2.
+        dtype: Of the weights, for transformers; None: the saved one.
+        quantization: Export models of this package to CTranslate2 with weights of this type, once; None: do not.
+        trust_remote_code: Whether to run Python code that comes with a model.
+    """
+
+    backend: str | None = None
+    device: str | None = None
+    dtype: torch.dtype | None = None
+    quantization: str | None = None
+    trust_remote_code: bool = False
+
+    def load(self, name: str) -> tuple[Any, Any]:
+        """Return a model and its tokenizer.
+
+        Raises:
+            ValueError: They cannot be loaded, or the options do not fit together.
+        """
+        is_export = Path(name, CTRANSLATE2_FILE).is_file()
+        backend = self.backend or ("ctranslate2" if is_export or self.quantization else "transformers")
+        if backend == "transformers":
+            if self.quantization:
+                raise ValueError("`quantization` needs `backend=ctranslate2`; leave one of the two out")
+            return load(name, self.dtype, self.device, self.trust_remote_code)
+        if self.dtype:
+            raise ValueError("`bf16` is for `backend=transformers`; leave it out")
+        if self.quantization and is_export:
+            raise ValueError(f"{name} is an export already; leave `quantization` out, or name the original model")
+        folder = self._export(name) if self.quantization else name
+        return load_ctranslate2(folder, self.device, trust_remote_code=self.trust_remote_code)
+
+    def _export(self, name: str) -> Path:
+        """Return an export of a model from the cache, made now if it is not there."""
+        model, tokenizer = load_for_export(name, self.trust_remote_code)
+        if tokenizer is None:
+            raise ValueError(f"{name} has no tokenizer; save it with the model")
+        folder = EXPORTS / f"{model_fingerprint(model, tokenizer)[:32]}-{self.quantization}-{__version__}"
+        if folder.is_dir():
+            return folder
+        try:
+            return export_model(
+                name, "ctranslate2", folder, quantization=self.quantization, trust_remote_code=self.trust_remote_code
+            )
+        except (OSError, ValueError):
+            # Another server may have been faster.
+            if folder.is_dir():
+                return folder
+            raise
+
+
+def load_engine(names: Iterable[str], loading: Loading, **options: Any) -> Engine:
+    """Load models and start their threads.
+
+    Args:
+        names: Folders or names on the Hub, each with or without `NAME=` before it; a NAME such as en-de says the
+            languages.
+        loading: How to load them.
+        **options: Of `ServedModel`.
+
+    Raises:
+        ValueError: A model cannot be loaded, or two have the same name or languages.
+    """
+    return Engine([_load_served(text, loading, options) for text in names])
+
+
+def _load_served(text: str, loading: Loading, options: dict[str, Any]) -> ServedModel:
+    name, folder = _split_name(text)
+    model, tokenizer = loading.load(folder)
+    known = language_pairs(tokenizer) or _card_pairs(model, folder)
+    named = PAIR_NAME.fullmatch(name)
+    if named and len(known) > 1 and named.groups() not in known:
+        codes = sorted({code for pair in known for code in pair})
+        raise ValueError(f"`model` {text}: its tokenizer has no pair {name}; its languages are {', '.join(codes)}")
+    pairs = [(named[1], named[2])] if named else known
+    return ServedModel(name, model, tokenizer, pairs, **options)
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """Return the name that requests use and the folder or name on the Hub."""
+    name, equals, folder = text.partition("=")
+    if not equals or Path(text).exists():
+        name, folder = Path(text).resolve().name if Path(text).exists() else text, text
+    if not name or not folder:
+        raise ValueError(f"`model` {text} lacks a name or a folder; say NAME=FOLDER")
+    return name, folder
+
+
+def _card_pairs(model: Any, folder: str) -> list[Pair]:
+    """Return the languages on the model card that training writes, the source first."""
+    card = Path(folder, "README.md")
+    if getattr(model.config, "model_type", MODEL_TYPE) != MODEL_TYPE or not card.is_file():
+        return []
+    try:
+        languages = ModelCard.load(card).data.get("language")
+    # A card that somebody edited; it is no part of the model.
+    except Exception:
+        return []
+    return [tuple(languages)] if isinstance(languages, list) and len(languages) == 2 else []
+
+
+__all__ = ["EXPORTS", "Loading", "load_engine"]

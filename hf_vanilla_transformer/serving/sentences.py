@@ -1,0 +1,108 @@
+"""Cutting a text into sentences, and putting the translations into its layout.
+
+A model is trained on single sentences. Spaces, line ends and blank lines of a text stay as they are.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import sentencex
+
+from ..errors import lone_surrogate
+
+# Where to cut a sentence that is too long: after punctuation within it, else at a space.
+CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
+SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A text as its sentences and what stands between them.
+
+    Attributes:
+        sentences: None is blank or has white space at its ends.
+        gaps: White space before each sentence, and after the last one.
+    """
+
+    sentences: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    def fill(self, sentences: Sequence[str]) -> str:
+        """Return the text with these sentences in place of its own."""
+        pairs = zip(self.gaps, (*sentences, ""), strict=True)
+        return "".join(part for pair in pairs for part in pair)
+
+    def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
+        """Return the layout with every sentence cut into pieces that together are the sentence."""
+        return _layout((self.gaps[0], *self._pieces(cut)))
+
+    def _pieces(self, cut: Callable[[str], Sequence[str]]) -> Iterator[str]:
+        for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):
+            yield from cut(sentence)
+            yield gap
+
+
+def whole(text: str) -> Layout:
+    """Return a text as a single sentence."""
+    return _layout([text])
+
+
+def split_sentences(text: str, language: str | None = None) -> Layout:
+    """Cut a text into sentences; none crosses the end of a line.
+
+    Args:
+        text: Any text.
+        language: Its language, as an ISO 639-1 code; others are cut as English.
+
+    Raises:
+        ValueError: The text has a lone surrogate.
+    """
+    if surrogate := lone_surrogate(text):
+        raise ValueError(f"the text has {surrogate}; send valid Unicode")
+    return _layout(
+        piece for line in text.splitlines(keepends=True) for piece in sentencex.segment(language or "en", line)
+    )
+
+
+def _layout(pieces: Sequence[str] | Iterator[str]) -> Layout:
+    sentences: list[str] = []
+    gaps = [""]
+    for piece in pieces:
+        sentence = piece.strip()
+        start = piece.index(sentence) if sentence else len(piece)
+        gaps[-1] += piece[:start]
+        if sentence:
+            sentences.append(sentence)
+            gaps.append(piece[start + len(sentence) :])
+    return Layout(tuple(sentences), tuple(gaps))
+
+
+def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) -> list[str]:
+    """Cut a sentence in halves until none has more than `limit` tokens, between clauses if there are any.
+
+    Args:
+        sentence: Any sentence.
+        limit: Most tokens of a piece.
+        measure: Returns the number of tokens of a piece.
+
+    Returns:
+        Pieces that together are the sentence.
+    """
+    if len(sentence) < 2 or measure(sentence) <= limit:
+        return [sentence]
+    middle = len(sentence) / 2
+    # A clause ends anywhere in the middle half; a word, anywhere.
+    clauses = [end for end in _ends(CLAUSE_ENDS, sentence) if middle / 2 < end < 1.5 * middle]
+    candidates = clauses or _ends(SPACES, sentence) or [int(middle)]
+    place = min(candidates, key=lambda end: abs(end - middle))
+    cut = partial(cut_long_sentence, limit=limit, measure=measure)
+    return [*cut(sentence[:place]), *cut(sentence[place:])]
+
+
+def _ends(pattern: re.Pattern[str], sentence: str) -> list[int]:
+    return [match.end() for match in pattern.finditer(sentence) if 0 < match.end() < len(sentence)]
+
+
+__all__ = ["Layout", "cut_long_sentence", "split_sentences", "whole"]

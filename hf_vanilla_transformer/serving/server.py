@@ -1,0 +1,65 @@
+"""Running the application: one process, which finishes what it took when it is told to end."""
+
+import os
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from ..errors import one_line
+from .engine import Engine
+
+# Seconds for answers that are ready to reach their clients, and for pages that stay open.
+LAST_ANSWERS = 5
+
+
+class Server(uvicorn.Server):
+    """Ends at a signal, once it has answered what it took, and at once at a second one; new requests get 503."""
+
+    def __init__(self, config: uvicorn.Config, engine: Engine):
+        super().__init__(config)
+        self._engine = engine
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take nothing new; called by a signal."""
+        if self._engine.draining:
+            os._exit(128 + sig)
+        self._engine.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to end."""
+        self.should_exit = self.should_exit or (self._engine.draining and self._engine.is_idle)
+        return await super().on_tick(counter)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to a port, 0 being any free one; it refuses connections until the server starts.
+
+    Raises:
+        ValueError: The address cannot be used.
+    """
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"`host` {host}, `port` {port} cannot be used: {one_line(error)}; choose others") from error
+    return listening
+
+
+def address(listening: socket.socket) -> str:
+    """Return the URL of a socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> None:
+    """Serve until a signal comes."""
+    config = uvicorn.Config(
+        application, log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_ANSWERS, lifespan="on"
+    )
+    Server(config, engine).run(sockets=[listening])
+
+
+__all__ = ["address", "listen", "serve"]

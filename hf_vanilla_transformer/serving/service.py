@@ -1,0 +1,171 @@
+"""What the routes share: limits, and translation of texts of several sentences."""
+
+import asyncio
+import hmac
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from ..errors import lone_surrogate
+from ..inference.translation import Hypothesis
+from .engine import Choice, Engine, ServedModel, TranslationOptions
+from .sentences import Layout, cut_long_sentence, split_sentences, whole
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for.
+
+    Attributes:
+        text_length: Characters of all texts.
+        body: Bytes.
+        beams: Beams.
+        hypotheses: Translations of a sentence.
+    """
+
+    text_length: int = 20_000
+    body: int = 2**20
+    beams: int = 16
+    hypotheses: int = 16
+
+
+def _unicode(text: str) -> str:
+    if surrogate := lone_surrogate(text):
+        raise ValueError(f"{surrogate}; send valid Unicode")
+    return text
+
+
+# JSON can spell lone surrogates.
+Text = Annotated[str, AfterValidator(_unicode)]
+
+
+class FieldError(ValueError):
+    """The value of a request's field cannot be used; the message begins with the name of the field."""
+
+    def __init__(self, name: str, problem: str):
+        super().__init__(f"{name}: {problem}")
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """A text, and the hypotheses of each of its sentences."""
+
+    layout: Layout
+    hypotheses: list[list[Hypothesis]]
+
+    def text(self, rank: int = 0) -> str:
+        """Return the text of the hypotheses of a rank, the best being 0."""
+        return self.layout.fill([row[rank].text for row in self.hypotheses])
+
+
+@dataclass
+class Service:
+    """Answers requests within limits.
+
+    Args:
+        engine: The models.
+        limits: The most that a request may ask for.
+        api_key: What requests must present; None: nothing.
+    """
+
+    engine: Engine
+    limits: Limits = field(default_factory=Limits)
+    api_key: str | None = None
+
+    def check_key(self, request: Request, given: str | None = None) -> None:
+        """Refuse a request without the key, given in its body or as `Authorization: Bearer KEY`."""
+        if self.api_key is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        candidates = (given, token.strip() if scheme.lower() == "bearer" else None)
+        if not any(_equal(candidate, self.api_key) for candidate in candidates if candidate):
+            message = "the API key is missing or wrong; send it as api_key or as Authorization: Bearer"
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+    async def translate(
+        self, request: Request, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
+    ) -> list[TranslatedText]:
+        """Translate texts, unless the client goes away meanwhile.
+
+        Args:
+            request: The request, whose body has been read.
+            texts: The texts.
+            choice: The model and its languages.
+            options: How to translate.
+            split: Whether to cut the texts into sentences; too long ones are cut in any case.
+        """
+        self._check(texts, options)
+        with self.engine.admission():
+            return await while_connected(request, _translate(texts, choice, options, split))
+
+    def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
+        if (length := sum(map(len, texts))) > self.limits.text_length:
+            raise HTTPException(
+                413, f"the text has {length} characters, the limit is {self.limits.text_length}; send less at a time"
+            )
+        for name, value, limit in (
+            ("num_hypotheses", options.num_hypotheses, self.limits.hypotheses),
+            ("num_beams", options.num_beams or 1, self.limits.beams),
+        ):
+            if value > limit:
+                raise FieldError(name, f"{value} is more than the limit of {limit}")
+
+
+def enough_beams(model: ServedModel, options: TranslationOptions) -> TranslationOptions:
+    """Return the options with at least as many beams as hypotheses, where none are given and none are drawn."""
+    if options.num_beams is not None or options.do_sample:
+        return options
+    return replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
+
+
+async def _translate(
+    texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool
+) -> list[TranslatedText]:
+    model, source, target = choice
+    layouts = [split_sentences(text, source) if split else whole(text) for text in texts]
+    # Tokens have a byte or more, but for special ones and letters that are spelt out: most texts need not be measured.
+    longest = max((len(sentence.encode()) for layout in layouts for sentence in layout.sentences), default=0)
+    if 2 * longest > model.max_source_length:
+        layouts = await model.run(_fit, layouts, model)
+    sentences = [sentence for layout in layouts for sentence in layout.sentences]
+    hypotheses = iter(await model.translate(sentences, options, source, target))
+    return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
+
+
+def _fit(layouts: list[Layout], model: ServedModel) -> list[Layout]:
+    """Cut sentences that are too long for the model; called in its thread."""
+    cut = partial(cut_long_sentence, limit=model.max_source_length, measure=model.num_tokens)
+    return [layout.cut(cut) for layout in layouts]
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of the work; cancel it when the client goes away."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            # Nobody reads it; the status is for the log and the metrics.
+            raise HTTPException(499, "the client closed the connection")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
+
+
+__all__ = ["FieldError", "Limits", "Service", "Text", "TranslatedText", "enough_beams", "while_connected"]

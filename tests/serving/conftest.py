@@ -1,0 +1,42 @@
+"""Tiny models behind the application."""
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+from hf_vanilla_transformer.serving.application import create_application
+from hf_vanilla_transformer.serving.engine import Engine, ServedModel
+from translators import build
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def concise(kind):
+    """Return a model whose outputs end before their bound, which would depend on the batch, and its tokenizer."""
+    model, tokenizer = build(kind)
+    with torch.no_grad():
+        model.lm_head.bias[model.config.eos_token_id] += 3
+    return model, tokenizer
+
+
+@pytest.fixture(scope="package")
+def engine():
+    engine = Engine(
+        [
+            ServedModel("en-es", *concise("shared"), [("en", "es")], patience=0.0),
+            ServedModel("de-fr", *concise("pair"), [("de", "fr")], patience=0.0),
+        ]
+    )
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="package")
+def application(engine):
+    return create_application(engine)
+
+
+@pytest.fixture
+def client(application):
+    # Without the lifespan, whose end would close the engine of all tests.
+    return TestClient(application, raise_server_exceptions=False)

@@ -1,0 +1,157 @@
+import pytest
+from fastapi.testclient import TestClient
+
+from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.serving.application import create_application
+from hf_vanilla_transformer.serving.engine import Engine, ServedModel
+from hf_vanilla_transformer.serving.service import Limits
+from translators import ENGLISH, build
+
+TEXT = "  a red house.  two dogs run\r\n\r\n\tthe small cat sleeps \n"
+SENTENCES = ["a red house.", "two dogs run", "the small cat sleeps"]
+PAIR = {"source": "en", "target": "es"}
+
+
+def offline(engine, sentences, **options):
+    model = engine.models["en-es"]
+    return translate(model.model, model.tokenizer, sentences, **options)
+
+
+def test_a_text_keeps_its_layout_and_gets_the_offline_translations(client, engine):
+    answer = client.post("/v1/translations", json={"text": [TEXT, " \n", ""], **PAIR}).json()
+    first, blank, empty = answer["translations"]
+    texts = [row[0].text for row in offline(engine, SENTENCES)]
+    assert first["text"] == "  {}  {}\r\n\r\n\t{} \n".format(*texts)
+    assert [sentence["source"] for sentence in first["sentences"]] == SENTENCES
+    assert [blank, empty] == [{"text": " \n", "sentences": []}, {"text": "", "sentences": []}]
+    assert answer["model"] == "en-es"
+
+
+def test_hypotheses_with_scores_are_those_of_a_search_with_as_many_beams(client, engine):
+    body = {"text": ENGLISH[2], **PAIR, "num_hypotheses": 3, "scores": True, "split_sentences": False}
+    (sentence,) = client.post("/v1/translations", json=body).json()["translations"][0]["sentences"]
+    (expected,) = offline(engine, ENGLISH[2:3], num_beams=3, num_hypotheses=3, with_scores=True)
+    assert [each["text"] for each in sentence["hypotheses"]] == [each.text for each in expected]
+    scores = [each["score"] for each in sentence["hypotheses"]]
+    assert scores == pytest.approx([each.score for each in expected], abs=1e-5)
+
+
+def test_sampled_hypotheses_need_no_beams(client):
+    body = {
+        "text": "a cat",
+        **PAIR,
+        "num_hypotheses": 4,
+        "do_sample": True,
+        "temperature": 3,
+        "top_k": 9,
+        "top_p": 0.9,
+    }
+    (sentence,) = client.post("/v1/translations", json=body).json()["translations"][0]["sentences"]
+    assert len(sentence["hypotheses"]) == 4
+
+
+@pytest.mark.parametrize(
+    "body, status, message",
+    [
+        (b"{", 422, "body: no JSON: "),
+        (b"[]", 422, "body: "),
+        (b"{}", 422, "text: Field required"),
+        (b'{"text": 3}', 422, "text: Input should be a valid string"),
+        (b'{"text": ["a", null]}', 422, "text.1: Input should be a valid string"),
+        (b'{"text": "a", "num_beam": 3}', 422, "num_beam: "),
+        (b'{"text": "a", "num_beams": 17}', 422, "num_beams: 17 is more than the limit of 16"),
+        (b'{"text": "a", "num_hypotheses": 17, "do_sample": true}', 422, "num_hypotheses: 17 is more than the limit"),
+        (
+            b'{"text": "a", "num_hypotheses": 3, "num_beams": 2}',
+            422,
+            "3 hypotheses need as many beams, but `num_beams`",
+        ),
+        (b'{"text": "a", "temperature": NaN}', 422, "temperature: "),
+        (b'{"text": "\\ud800"}', 422, "text: a lone surrogate, U+D800, at position 0"),
+        (b'{"text": "a", "source": "\\ud800"}', 422, "source: a lone surrogate"),
+        (b'{"text": "a", "source": "fr"}', 400, "no model translates fr-any; there are en-es, de-fr"),
+        (b'{"text": "a"}', 400, "several models or languages translate any-any; there are en-es, de-fr"),
+        (b'{"text": "a", "model": "x"}', 400, "there is no model x; there are en-es, de-fr"),
+    ],
+)
+def test_what_a_request_gets_wrong_is_one_line(client, body, status, message):
+    if status == 422:
+        body = body.replace(b'{"text": "a"', b'{"target": "es", "text": "a"')
+    answer = client.post("/v1/translations", content=body, headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert answer.status_code == status
+    assert error.startswith(message)
+    assert "\n" not in error and "Traceback" not in error
+
+
+def test_limits(engine):
+    client = TestClient(create_application(engine, limits=Limits(text_length=10, body=100)))
+    answer = client.post("/v1/translations", json={"text": ["123456", "78901"], **PAIR})
+    assert (answer.status_code, answer.json()["error"]) == (
+        413,
+        "the text has 11 characters, the limit is 10; send less at a time",
+    )
+    assert client.post("/v1/translations", json={"text": ["123456", "7890"], **PAIR}).status_code == 200
+    for content in (b" " * 101, iter([b" " * 60] * 2)):
+        answer = client.post("/v1/translations", content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]) == (
+            413,
+            "the body is longer than the limit of 100 bytes; send less at a time",
+        )
+
+
+def test_the_key_is_asked_for(engine):
+    client = TestClient(create_application(engine, api_key="sesame"))
+    body = {"text": "a cat", **PAIR}
+    for headers in ({}, {"Authorization": "Bearer Sesame"}, {"Authorization": "sesame"}):
+        answer = client.post("/v1/translations", json=body, headers=headers)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert "sesame" not in answer.text
+    assert client.post("/v1/translations", json=body, headers={"Authorization": "Bearer sesame"}).status_code == 200
+    assert client.post("/translate", json={"q": "a", **PAIR, "api_key": "sesame"}).status_code == 200
+    assert client.post("/translate", json={"q": "a", **PAIR, "api_key": "sesam"}).status_code == 401
+    assert client.get("/health").status_code == 200
+
+
+def test_other_sites_are_refused_unless_allowed(engine):
+    origin = {"Origin": "https://example.org"}
+    assert (
+        "access-control-allow-origin"
+        not in TestClient(create_application(engine)).get("/health", headers=origin).headers
+    )
+    allowed = TestClient(create_application(engine, cors_origins=["https://example.org"]))
+    assert allowed.get("/health", headers=origin).headers["access-control-allow-origin"] == "https://example.org"
+    refused = allowed.get("/health", headers={"Origin": "https://example.com"})
+    assert "access-control-allow-origin" not in refused.headers
+
+
+def test_figures_count_requests_sentences_and_batches(client):
+    client.post("/v1/translations", json={"text": ["a cat", "no"], **PAIR})
+    figures = client.get("/metrics").text
+    for line in (
+        'requests_total{route="/v1/translations",status="200"}',
+        'request_seconds_bucket{le="0.01",route="/v1/translations"}',
+        'sentences_total{model="en-es"}',
+        'source_tokens_total{model="en-es"}',
+        'batch_sentences_count{model="en-es"}',
+        'queue_sentences{model="en-es"} 0.0',
+    ):
+        assert f"vanilla_transformer_{line}" in figures
+
+
+def test_unknown_paths_share_a_label(client):
+    assert client.get("/a-path-of-its-own").json() == {"error": "Not Found"}
+    figures = client.get("/metrics").text
+    assert "a-path-of-its-own" not in figures and 'route="other",status="404"' in figures
+
+
+def test_a_server_that_shuts_down_says_so():
+    engine = Engine([ServedModel("a", *build("shared"))])
+    with TestClient(create_application(engine)) as client:
+        assert (client.get("/health").status_code, client.get("/health").json()) == (200, {"status": "ok"})
+        engine.draining = True
+        assert (client.get("/health").status_code, client.get("/health").json()) == (503, {"status": "draining"})
+        answer = client.post("/v1/translations", json={"text": "a cat"})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert "shutting down" in answer.json()["error"]
+    assert not engine.models["a"].is_alive

@@ -1,0 +1,76 @@
+import threading
+import time
+
+import pytest
+import uvicorn
+from libretranslatepy import LibreTranslateAPI
+
+from hf_vanilla_transformer.serving.server import address, listen
+
+PAIR = {"source": "en", "target": "es"}
+
+
+@pytest.fixture(scope="module")
+def url(application):
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield address(listening)
+    server.should_exit = True
+    thread.join()
+
+
+def test_the_published_client_works(url, client):
+    api = LibreTranslateAPI(url)
+    for text in ("a red house", "a red house\n\n the small cat sleeps", "ñ & = %", " "):
+        expected = client.post("/translate", json={"q": text, **PAIR}).json()["translatedText"]
+        assert api.translate(text, "en", "es") == expected
+    assert api.languages() == [
+        {"code": "de", "name": "German", "targets": ["fr"]},
+        {"code": "en", "name": "English", "targets": ["es"]},
+    ]
+
+
+def test_json_and_forms_are_answered_alike(client):
+    expected = client.post("/translate", json={"q": "a red house", **PAIR}).json()
+    assert expected.keys() == {"translatedText"}
+    assert client.post("/translate", data={"q": "a red house", **PAIR}).json() == expected
+    multipart = {name: (None, value) for name, value in {"q": "a red house", **PAIR}.items()}
+    assert client.post("/translate", files=multipart).json() == expected
+
+
+def test_a_list_is_answered_in_order(client):
+    texts = ["two dogs run", "", "no", "a red house"]
+    answer = client.post("/translate", json={"q": texts, **PAIR, "alternatives": 2, "source": "auto"}).json()
+    for i, text in enumerate(texts):
+        alone = client.post("/translate", json={"q": text, **PAIR, "alternatives": 2}).json()
+        assert [answer[name][i] for name in alone] == list(alone.values())
+        assert len(alone["alternatives"]) == 2
+    assert [each["language"] for each in answer["detectedLanguage"]] == ["en"] * 4
+    assert client.post("/translate", json={"q": [], **PAIR}).json() == {"translatedText": []}
+
+
+@pytest.mark.parametrize(
+    "body, status, message",
+    [
+        ({"q": "a"}, 422, "source: Field required"),
+        ({"q": "a", "source": "en", "target": "fr"}, 400, "no model translates en-fr; there are en-es, de-fr"),
+        ({"q": "a", "source": "auto", "target": "en"}, 400, "no model translates any-en"),
+        ({"q": "a", **PAIR, "alternatives": -1}, 422, "alternatives: "),
+        ({"q": "a", **PAIR, "alternatives": 16}, 422, "alternatives: 17 translations are more than the limit of 16"),
+        ({"q": "a", **PAIR, "format": "pdf"}, 422, "format: Input should be 'text' or 'html'"),
+    ],
+)
+def test_mistakes_are_named(client, body, status, message):
+    answer = client.post("/translate", json=body)
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(message)
+
+
+def test_languages_are_not_detected(client):
+    answer = client.post("/detect", data={"q": "a cat"})
+    assert answer.status_code == 400
+    assert "cannot detect languages" in answer.json()["error"]
