@@ -70,6 +70,7 @@ CALLABLES = {
     "transformers.PreTrainedTokenizerFast._decode": "token_ids",
     "transformers.PreTrainedTokenizerFast._from_pretrained": "resolved_vocab_files",
     "transformers.PreTrainedTokenizerFast._save_pretrained": "save_directory file_names legacy_format filename_prefix",
+    "transformers.NllbTokenizer._build_translation_inputs": "raw_inputs return_tensors src_lang tgt_lang",
     # The Hub
     "transformers.PreTrainedModel._upload_modified_files": "working_dir",
     "transformers.PreTrainedConfig._upload_modified_files": "working_dir",
@@ -128,6 +129,7 @@ VALUES = (
     "transformers.generation.utils.GenerateBeamEncoderDecoderOutput",
     "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface",
     "transformers.models.nllb.tokenization_nllb.FAIRSEQ_LANGUAGE_CODES",
+    "transformers.models.whisper.tokenization_whisper.LANGUAGES",
     "transformers.models.whisper.tokenization_whisper.TO_LANGUAGE_CODE",
     "transformers.Pipeline._load_feature_extractor",
     "transformers.Pipeline._load_image_processor",
@@ -243,8 +245,8 @@ def test_no_private_override_is_missing_from_the_list():
             continue
         for cls in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(cls) and cls.__module__ == info.name:
-                # Enumerations get theirs from the standard library.
-                foreign = [base for base in cls.__mro__ if not base.__module__.startswith((PACKAGE, "enum"))]
+                # Enumerations and protocols get theirs from the standard library.
+                foreign = [base for base in cls.__mro__ if not base.__module__.startswith((PACKAGE, "enum", "typing"))]
                 overrides |= {
                     name
                     for name in vars(cls)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard
-from huggingface_hub.constants import HF_HOME
+from huggingface_hub import ModelCard, constants
 
 from .. import __version__
 from ..export import export_model
@@ -24,7 +23,7 @@ from .engine import Engine, Pair, ServedModel
 PAIR_NAME = re.compile(r"([a-z]{2,3}(?:_\w+)?)-([a-z]{2,3}(?:_\w+)?)")
 
 # Beside the cache of the Hub, whose place the variable HF_HOME tells.
-EXPORTS = Path(HF_HOME) / "vanilla-transformer-exports"
+EXPORTS = Path(constants.HF_HOME) / "vanilla-transformer-exports"
 
 CTRANSLATE2_FILE = "model.bin"
 
