@@ -90,6 +90,9 @@ def run(arguments: Namespace) -> None:
         from ..serving.models import Loading, load_engine
         from ..serving.server import address, listen, serve
         from ..serving.service import Limits
+
+        if arguments.page:
+            from ..serving.page import mount_page
     quiet_unless_terminal()
     # Before models are loaded, which takes a while.
     listening = listen(arguments.host, arguments.port)
@@ -105,6 +108,8 @@ def run(arguments: Namespace) -> None:
     limits = Limits(arguments.max_text_length, arguments.max_body, arguments.max_beams, arguments.max_hypotheses)
     key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
     application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
+    if arguments.page:
+        mount_page(application, engine, limits=limits, api_key=key)
     for model in engine.models.values():
         languages = ", ".join("-".join(pair) for pair in list(model.pairs)[:4]) or "any languages"
         print(f"{model.name}: {languages}{', ...' if len(model.pairs) > 4 else ''}")

@@ -84,7 +84,7 @@ class Service:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         candidates = (given, token.strip() if scheme.lower() == "bearer" else None)
-        if not any(_equal(candidate, self.api_key) for candidate in candidates if candidate):
+        if not any(self.accepts(candidate) for candidate in candidates if candidate):
             message = "the API key is missing or wrong; send it as api_key or as Authorization: Bearer"
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
@@ -100,9 +100,19 @@ class Service:
             options: How to translate.
             split: Whether to cut the texts into sentences; too long ones are cut in any case.
         """
+        return await while_connected(request, self.answer(texts, choice, options, split))
+
+    async def answer(
+        self, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
+    ) -> list[TranslatedText]:
+        """Translate texts as `translate` does, for a client whose connection is not known."""
         self._check(texts, options)
         with self.engine.admission():
-            return await while_connected(request, _translate(texts, choice, options, split))
+            return await _translate(texts, choice, options, split)
+
+    def accepts(self, key: str) -> bool:
+        """Whether a key is the one that requests must present."""
+        return self.api_key is not None and hmac.compare_digest(_bytes(key), _bytes(self.api_key))
 
     def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
         if (length := sum(map(len, texts))) > self.limits.text_length:
@@ -164,8 +174,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
+def _bytes(key: str) -> bytes:
+    return key.encode(errors="surrogatepass")
 
 
 __all__ = ["FieldError", "Limits", "Service", "Text", "TranslatedText", "enough_beams", "while_connected"]

@@ -1,0 +1,185 @@
+"""What the page shows of cross-attention: a heat map as an HTML table, and the same in words.
+
+Shape legend: N layers, h heads, S source length, T target length.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..inference.attention import cross_attentions
+from ..inference.languages import is_multilingual, set_languages
+from ..inference.translation import encode, position_limit
+from .engine import Choice
+
+# A layer or head to show: the mean of all.
+MEAN = -1
+
+# Cells that a browser draws without delay.
+MAX_CELLS = 20_000
+
+NO_WEIGHTS = (
+    "This model runs in CTranslate2, which keeps no attention weights. To see the map, serve the model that it was "
+    "exported from."
+)
+
+# Tokenizers write the space before a word as one of these; the page as the first.
+WORD_STARTS = ("▁", "Ġ")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class AttendedPair:
+    """A sentence and its translation as the model sees them.
+
+    Attributes:
+        source_tokens: S readable tokens, end token included.
+        target_tokens: T readable tokens, end token included.
+        weights: Cross-attention (N, h, T, S) on the CPU, where row t produced target token t; None if the model has no
+            attention weights.
+    """
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    weights: torch.Tensor | None
+
+    def weights_of(self, layer: int, head: int) -> torch.Tensor | None:
+        """Return the weights (T, S) of a layer and a head, counted from 0, or `MEAN`."""
+        if self.weights is None:
+            return None
+        heads = self.weights.mean(0) if layer == MEAN else self.weights[layer]
+        return heads.mean(0) if head == MEAN else heads[head]
+
+
+def attend(choice: Choice, source: str, target: str) -> AttendedPair:
+    """Return the tokens of a sentence and its translation, and what these attended to.
+
+    Args:
+        choice: A model, in whose thread this runs, and its languages.
+        source: One sentence.
+        target: Its translation; like the source, truncated to the model's positions.
+    """
+    model, tokenizer = choice.model.model, choice.model.tokenizer
+    if is_multilingual(tokenizer):
+        set_languages(tokenizer, choice.source, choice.target)
+    limit = position_limit(model.config)
+    (source_ids,), _ = encode(tokenizer, [source], limit)
+    target_ids = tokenizer(text_target=target, truncation=limit is not None, max_length=limit)["input_ids"]
+    weights = None
+    if isinstance(model, PreTrainedModel) and source_ids and target_ids:
+        (weights,) = cross_attentions(model, [(source_ids, target_ids)])
+    return AttendedPair(
+        readable_tokens(getattr(tokenizer, "source_tokenizer", tokenizer), source_ids),
+        readable_tokens(tokenizer, target_ids),
+        weights,
+    )
+
+
+def aligning_heads(model: Any) -> tuple[int, int]:
+    """Return the layer and head to show first: the best for alignments, else the last layer but one and all heads."""
+    match getattr(model.generation_config, "alignment_heads", None):
+        case [[int(layer), int(head)]]:
+            return layer, head
+    return max(0, getattr(model.config, "decoder_layers", 1) - 2), MEAN
+
+
+def readable_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Return tokens as text, the space before a word written as ▁."""
+    return [
+        _readable(raw or "", str(tokenizer.decode([token])))
+        for token, raw in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
+    ]
+
+
+def _readable(raw: str, text: str) -> str:
+    """Return a token of the vocabulary, of which a byte-level one writes letters as bytes, as text on one line."""
+    starts_word = raw.startswith(WORD_STARTS) or text.startswith(" ")
+    # Part of a letter has no text.
+    word = raw if "\ufffd" in text or not text.strip() else text.strip(" ")
+    word = word.lstrip("".join(WORD_STARTS)) if starts_word else word
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{WORD_STARTS[0] if starts_word else ''}{word}")
+
+
+def _marked(token: str) -> str:
+    """Return a token as HTML, in which the space before a word is pale."""
+    word = token.removeprefix(WORD_STARTS[0])
+    return f"<i>{WORD_STARTS[0]}</i>{escape(word)}" if word != token else escape(token)
+
+
+def tokens_html(pair: AttendedPair) -> str:
+    """Return the tokens of both sides as lists."""
+    lists = (_token_list("Text", pair.source_tokens), _token_list("Translation", pair.target_tokens))
+    return f"<h3>Tokens</h3>{''.join(lists)}"
+
+
+def _token_list(side: str, tokens: Sequence[str]) -> str:
+    items = "".join(f"<li>{_marked(token)}</li>" for token in tokens)
+    label = f"Tokens of the {side.lower()}"
+    return f'<h4>{side}: {len(tokens)} tokens</h4><ol class="vt-tokens" aria-label="{label}">{items}</ol>'
+
+
+def map_html(pair: AttendedPair, layer: int, head: int) -> str:
+    """Return the weights of a layer and a head as a table, or why there is none."""
+    weights = pair.weights_of(layer, head)
+    if weights is None:
+        return f'<p class="vt-note">{NO_WEIGHTS}</p>'
+    size = f"{len(pair.target_tokens)} by {len(pair.source_tokens)} tokens"
+    if weights.numel() > MAX_CELLS:
+        return f'<p class="vt-note">A map of {size} is too large to draw; translate a shorter sentence to see one.</p>'
+    percent, strongest = (weights * 100).round().int().tolist(), weights.argmax(-1).tolist()
+    columns = "".join(f'<th scope="col"><span>{_marked(token)}</span></th>' for token in pair.source_tokens)
+    rows = "".join(
+        f'<tr><th scope="row">{_marked(token)}</th>{_cells(row, best, stop=i == 0)}</tr>'
+        for i, (token, row, best) in enumerate(zip(pair.target_tokens, percent, strongest, strict=True))
+    )
+    label = f"Attention of {size}, in percent; the list of alignments says the same in words"
+    return (
+        f'<div class="vt-frame"><div class="vt-map"><table role="grid" aria-label="{label}"><thead><tr>'
+        f"<td>translation ↓ text →</td>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
+        "<output>Point at a cell, or move with the arrow keys, to read its weight.</output></div>"
+    )
+
+
+def _cells(row: list[int], strongest: int, stop: bool) -> str:
+    """Return the cells of a row; `stop`: the tab key leads to its strongest one."""
+    return "".join(
+        f'<td style="--w:{weight}%" class="{_classes(weight, i == strongest)}"'
+        f"{' tabindex=0' if stop and i == strongest else ''}>{weight or ''}</td>"
+        for i, weight in enumerate(row)
+    )
+
+
+def _classes(weight: int, is_strongest: bool) -> str:
+    # From there on the other colour of text has more contrast, in the dark and in the light theme.
+    classes = {"vt-best": is_strongest, "vt-over-50": weight > 50, "vt-over-72": weight > 72}
+    return " ".join(name for name, holds in classes.items() if holds)
+
+
+def alignment_html(pair: AttendedPair, layer: int, head: int) -> str:
+    """Return in words what each target token attended to most: the text alternative of the map."""
+    weights = pair.weights_of(layer, head)
+    if weights is None:
+        return ""
+    best, places = weights.max(-1)
+    items = "".join(
+        f"<li>{_marked(target)} ← {_marked(pair.source_tokens[place])} <small>{weight:.0%}</small></li>"
+        for target, weight, place in zip(pair.target_tokens, best.tolist(), places.tolist(), strict=True)
+    )
+    return f'<h3>Strongest alignments</h3><ul class="vt-alignment">{items}</ul>'
+
+
+__all__ = [
+    "MEAN",
+    "AttendedPair",
+    "aligning_heads",
+    "alignment_html",
+    "attend",
+    "map_html",
+    "readable_tokens",
+    "tokens_html",
+]

@@ -1,0 +1,55 @@
+"""Example sentences from a model's card."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+MAX_EXAMPLES = 5
+
+CARD = "README.md"
+
+# How the cards of this package show pairs.
+SOURCE = re.compile(r"^source: +(.+)$", re.MULTILINE)
+
+
+def card_examples(model: Any) -> list[str]:
+    """Return sentences that the card of a loaded model shows: those of its `widget`, else its sample pairs.
+
+    Nothing is downloaded; without a card there are none.
+    """
+    path = _card(str(getattr(model, "folder", "") or getattr(model, "name_or_path", "")))
+    if path is None:
+        return []
+    try:
+        card = ModelCard.load(path, ignore_metadata_errors=True)
+    # Anybody may have written it.
+    except Exception:
+        return []
+    texts = list(_widget_texts(card.data.to_dict().get("widget"))) or SOURCE.findall(card.text)
+    return list(dict.fromkeys(text.strip() for text in texts if text.strip()))[:MAX_EXAMPLES]
+
+
+def _card(name: str) -> Path | None:
+    """Return the file of a card, in the model's folder or in the cache of the Hub."""
+    if not name:
+        return None
+    if Path(name).is_dir():
+        return path if (path := Path(name, CARD)).is_file() else None
+    try:
+        cached = try_to_load_from_cache(name, CARD)
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _widget_texts(widget: Any) -> Iterator[str]:
+    for entry in widget if isinstance(widget, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+            yield entry["text"]
+
+
+__all__ = ["card_examples"]

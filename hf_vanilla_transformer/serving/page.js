@@ -1,0 +1,58 @@
+() => {
+  // Read out what changes.
+  const live = (id) => {
+    const element = document.getElementById(id);
+    element?.setAttribute("aria-live", "polite");
+  };
+  live("vt-status");
+
+  // The map: a cell under the pointer or the focus is read, and its tokens are marked.
+  const cellOf = (target) => target.closest?.(".vt-map tbody td");
+  const marked = [];
+  const mark = (cell) => {
+    while (marked.length) marked.pop().classList.remove("vt-on");
+    const table = cell.closest("table");
+    const row = cell.parentElement.cells[0];
+    const column = table.tHead.rows[0].cells[cell.cellIndex];
+    for (const element of [cell, row, column]) {
+      element.classList.add("vt-on");
+      marked.push(element);
+    }
+    const weight = cell.textContent || "0";
+    const reading = `${row.textContent} → ${column.textContent}: ${weight} %`;
+    cell.title = reading;
+    cell.setAttribute("aria-label", reading);
+    table.closest(".vt-frame").querySelector("output").textContent = reading;
+  };
+  document.addEventListener("pointerover", ({ target }) => {
+    const cell = cellOf(target);
+    if (cell) mark(cell);
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    const cell = cellOf(target);
+    if (cell) mark(cell);
+  });
+
+  // One cell is a stop of the tab key; arrows lead to the others.
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  document.addEventListener("keydown", (event) => {
+    const cell = cellOf(event.target);
+    if (!cell) return;
+    const row = cell.parentElement;
+    const rows = row.parentElement.rows;
+    let next;
+    if (event.key in steps) {
+      const [down, right] = steps[event.key];
+      next = rows[row.sectionRowIndex + down]?.cells[cell.cellIndex + right];
+    } else if (event.key === "Home") {
+      next = row.cells[1];
+    } else if (event.key === "End") {
+      next = row.cells[row.cells.length - 1];
+    }
+    if (next?.tagName !== "TD") return;
+    event.preventDefault();
+    cell.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+}

@@ -1,0 +1,432 @@
+"""The page: translation with alternatives, and what the model attends to, by Gradio on the server's application.
+
+An answer is kept in the session of its user; the engine decodes the sentences of all users together.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from ..errors import one_line
+from .attention_map import (
+    MEAN,
+    AttendedPair,
+    aligning_heads,
+    alignment_html,
+    attend,
+    map_html,
+    tokens_html,
+)
+from .batching import Busy, DecodingFailed
+from .card_examples import card_examples
+from .engine import Choice, Engine, ServedModel, TranslationOptions
+from .service import Limits, Service, TranslatedText
+
+try:
+    import gradio as gr
+except ImportError as error:
+    raise ImportError('the page needs gradio; install it with `pip install "hf-vanilla-transformer[demo]"`') from error
+
+PATH = "/page"
+TITLE = "Translate"
+
+# Two cells of a map.
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8" rx="2" fill="#1d4ed8"/>'
+    '<path d="M2 2h2v2H2zM4 4h2v2H4z" fill="#fff"/></svg>'
+)
+
+# Seconds that an answer is kept for its user.
+KEPT = 3600
+
+# Events that may wait at a time.
+MAX_WAITING = 256
+
+# More are of little use to look at.
+MAX_ALTERNATIVES = 8
+
+# What a translation can fail with; the message is for the user.
+REFUSALS = (ValueError, Busy, DecodingFailed, HTTPException)
+
+# No event is part of an API, and none waits for another: the engine batches them.
+EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None, "show_progress": "minimal"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one user looks at.
+
+    Attributes:
+        choice: The model and its languages.
+        translated: The text and the hypotheses of its sentences.
+        ranks: For each sentence, which hypothesis was picked.
+        sentence: Which sentence is looked at.
+        pair: That sentence and its picked hypothesis, to the model.
+    """
+
+    choice: Choice
+    translated: TranslatedText
+    ranks: tuple[int, ...]
+    sentence: int
+    pair: AttendedPair
+
+    @classmethod
+    async def look(cls, choice: Choice, translated: TranslatedText, ranks: tuple[int, ...], sentence: int) -> "Answer":
+        """Return the answer with what its pair is to the model."""
+        source, hypothesis = translated.layout.sentences[sentence], translated.hypotheses[sentence][ranks[sentence]]
+        pair = await choice.model.run(attend, choice, source, hypothesis.text)
+        return cls(choice, translated, ranks, sentence, pair)
+
+    @property
+    def text(self) -> str:
+        """The text of the picked hypotheses."""
+        rows = zip(self.translated.hypotheses, self.ranks, strict=True)
+        return self.translated.layout.fill([row[rank].text for row, rank in rows])
+
+
+def mount_page(
+    application: FastAPI, engine: Engine, *, limits: Limits | None = None, api_key: str | None = None
+) -> FastAPI:
+    """Put the page on the server's application, at /page, to where / leads.
+
+    Args:
+        application: That of `create_application`.
+        engine: Its models.
+        limits: Those of its requests.
+        api_key: What users must log in with, under any name; None: nobody logs in.
+    """
+
+    @application.get("/", include_in_schema=False)
+    async def start() -> RedirectResponse:
+        # Relative, so that it works behind a proxy that serves the application under a path.
+        return RedirectResponse(f"{PATH.removeprefix('/')}/")
+
+    # Browsers ask for it there.
+    @application.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return Response(ICON, media_type="image/svg+xml")
+
+    service = Service(engine, limits or Limits(), api_key)
+    folder = files(__package__)
+    return gr.mount_gradio_app(
+        application,
+        Page(service).blocks,
+        PATH,
+        auth=(lambda _, password: service.accepts(password)) if api_key else None,
+        auth_message="Log in with any name and the server's API key as the password." if api_key else None,
+        footer_links=[],
+        run_history=False,
+        # Nothing is uploaded.
+        max_file_size="1b",
+        enable_monitoring=False,
+        ssr_mode=False,
+        theme=_theme(),
+        css=(folder / "page.css").read_text(encoding="utf-8"),
+        js=(folder / "page.js").read_text(encoding="utf-8"),
+    )
+
+
+def _theme() -> gr.themes.Base:
+    """Return a theme of the user's own fonts, whose smaller texts have contrast too."""
+    quiet = {"body_text_color_subdued": "*neutral_600", "body_text_color_subdued_dark": "*neutral_300"}
+    quiet |= {name.replace("body_text_color_subdued", "block_info_text_color"): color for name, color in quiet.items()}
+    theme = gr.themes.Base(
+        primary_hue="blue",
+        neutral_hue="slate",
+        font=["system-ui", "sans-serif"],
+        font_mono=["ui-monospace", "monospace"],
+    )
+    return theme.set(input_background_fill="*background_fill_primary", input_border_width="1px", **quiet)
+
+
+class Page:
+    """The controls of the page, and what they do."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self.models = service.engine.models
+        # Gradio would report its use, and look for a newer release.
+        with gr.Blocks(analytics_enabled=False, title=TITLE) as self.blocks:
+            self.answer = gr.State(None, time_to_live=KEPT)
+            gr.HTML(_heading(self.models.values()))
+            with gr.Row(equal_height=False):
+                with gr.Column():
+                    self._add_input(next(iter(self.models.values())))
+                with gr.Column():
+                    self._add_output()
+            with gr.Column(visible=False, elem_id="vt-details") as self.details:
+                self._add_details()
+            self._connect()
+        self.blocks.queue(max_size=MAX_WAITING, api_open=False)
+
+    def _add_input(self, model: ServedModel) -> None:
+        with gr.Row(visible=len(self.models) > 1 or len(model.pairs) > 1) as self.languages:
+            names = list(self.models)
+            self.model = gr.Dropdown(names, value=model.name, label="Model", visible=len(names) > 1, filterable=False)
+            self.source, self.target = _language(model, 0), _language(model, 1)
+        self.text = gr.Textbox(
+            label="Text", lines=5, max_lines=12, placeholder="Type or paste text", elem_id="vt-text"
+        )
+        self.button = gr.Button("Translate", variant="primary", elem_id="vt-translate")
+        self.examples = _examples(model, components=[self.text])
+        with gr.Accordion("Search settings", open=False, elem_id="vt-settings"):
+            self._add_search(model)
+
+    def _add_search(self, model: ServedModel) -> None:
+        limits = self.service.limits
+        most = min(limits.hypotheses, limits.beams, MAX_ALTERNATIVES)
+        few = min(3, most)
+        self.alternatives = gr.Slider(1, most, few, step=1, label="Alternatives")
+        self.beams = gr.Slider(
+            1,
+            limits.beams,
+            max(few, min(model.num_beams, limits.beams)),
+            step=1,
+            label="Beams",
+            info="Translations to follow at a time; at least as many as alternatives.",
+        )
+        self.length_penalty = gr.Slider(
+            -2,
+            4,
+            _setting(model, "length_penalty"),
+            step=0.1,
+            label="Length penalty",
+            info="Higher: longer translations.",
+        )
+        self.sample = gr.Checkbox(
+            label="Sample", info="Draw words at random instead of following beams.", interactive=True
+        )
+        with gr.Row(visible=False) as self.sampling:
+            self.temperature = gr.Slider(
+                0.1, 2, _setting(model, "temperature"), step=0.05, label="Temperature", info="Lower: likelier words."
+            )
+            self.top_p = gr.Slider(
+                0.05, 1, _setting(model, "top_p"), step=0.05, label="Top-p", info="Lower: fewer words to draw from."
+            )
+
+    def _add_output(self) -> None:
+        self.translation = gr.Textbox(
+            label="Translation", lines=5, max_lines=12, interactive=False, buttons=["copy"], elem_id="vt-translation"
+        )
+        self.status = gr.HTML(elem_id="vt-status")
+        self.sentence = gr.Dropdown(
+            [], label="Sentence", info="Whose alternatives and attention are shown.", visible=False, filterable=False
+        )
+        self.alternative = gr.Radio(
+            [],
+            label="Alternatives and their scores",
+            info="Pick one. A score is a log-probability, corrected for length: nearer to 0 is likelier.",
+            visible=False,
+            elem_id="vt-alternatives",
+        )
+
+    def _add_details(self) -> None:
+        gr.HTML(
+            "<h2>What the model attends to</h2><p>A row is a token of the translation. The stronger the colour of a "
+            "cell, the more the model attended to that source token, in percent; the strongest of a row is framed.</p>"
+        )
+        with gr.Row():
+            self.layer = gr.Dropdown([], label="Layer", filterable=False, interactive=True)
+            self.head = gr.Dropdown([], label="Head", filterable=False, interactive=True)
+        self.map = gr.HTML()
+        with gr.Row(equal_height=False):
+            with gr.Column():
+                self.alignment = gr.HTML()
+            with gr.Column():
+                self.tokens = gr.HTML()
+
+    def _connect(self) -> None:
+        looked_at = {self.answer, self.layer, self.head}
+        gr.on(
+            [self.button.click, self.text.submit],
+            self.translate,
+            {self.text, self.model, self.source, self.target, *self._search, *looked_at},
+            [self.status, self.translation, self.sentence, *self._shown],
+            show_progress_on=self.translation,
+            **EVENT,
+        )
+        outputs = [self.status, self.translation, *self._shown]
+        self.sentence.input(self.show_sentence, {self.sentence, *looked_at}, outputs, **EVENT)
+        self.alternative.input(self.pick_alternative, {self.alternative, *looked_at}, outputs, **EVENT)
+        gr.on([self.layer.input, self.head.input], self.show_weights, looked_at, outputs, **EVENT)
+        outputs = [self.source, self.target, self.examples, self.beams, self.length_penalty]
+        self.model.input(self.change_model, self.model, outputs, **EVENT)
+        self.examples.click(lambda sample: sample[0], self.examples, self.text, **EVENT)
+        # Alternatives need as many beams.
+        both = [self.alternatives, self.beams]
+        self.alternatives.input(lambda alternatives, beams: max(alternatives, beams), both, self.beams, **EVENT)
+        self.beams.input(lambda alternatives, beams: min(alternatives, beams), both, self.alternatives, **EVENT)
+        self.sample.input(
+            lambda sample: (gr.Row(visible=sample), *[gr.Slider(interactive=not sample)] * 2),
+            self.sample,
+            [self.sampling, self.beams, self.length_penalty],
+            **EVENT,
+        )
+
+    @property
+    def _search(self) -> list[Any]:
+        """How to translate."""
+        return [self.alternatives, self.beams, self.length_penalty, self.sample, self.temperature, self.top_p]
+
+    @property
+    def _shown(self) -> list[Any]:
+        """What shows a sentence and its picked hypothesis."""
+        outputs = [self.alternative, self.details, self.layer, self.head, self.map, self.alignment, self.tokens]
+        return [self.answer, *outputs]
+
+    async def translate(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Translate the text and show its first sentence; where that is refused, say so and leave the rest."""
+        start = time.perf_counter()
+        try:
+            if not values[self.text].strip():
+                raise ValueError("there is no text; type some, or choose an example")
+            choice = self.service.engine.choose(values[self.source], values[self.target], values[self.model])
+            (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
+            seconds = time.perf_counter() - start
+            answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
+        except REFUSALS as error:
+            return {self.status: _refusal(error)}
+        sentences = [f"{number}. {sentence}" for number, sentence in enumerate(translated.layout.sentences, start=1)]
+        choices = list(zip(sentences, range(len(sentences)), strict=True))
+        return {
+            self.status: _success(answer.text, len(sentences), seconds),
+            self.translation: answer.text,
+            self.sentence: gr.Dropdown(choices, value=0, visible=len(choices) > 1),
+            **self._show(answer, values),
+        }
+
+    def _options(self, values: dict[Any, Any]) -> TranslationOptions:
+        number = values[self.alternatives]
+        if values[self.sample]:
+            how = {"do_sample": True, "temperature": values[self.temperature], "top_p": values[self.top_p]}
+        else:
+            how = {"num_beams": max(values[self.beams], number), "length_penalty": values[self.length_penalty]}
+        return TranslationOptions(num_hypotheses=number, with_scores=True, **how)
+
+    async def show_sentence(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Show another sentence of the text."""
+        return await self._look(values, lambda answer: (answer.ranks, values[self.sentence]))
+
+    async def pick_alternative(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Show another hypothesis for the sentence, also in the text."""
+
+        def pick(answer: Answer) -> tuple[tuple[int, ...], int]:
+            ranks, place = answer.ranks, answer.sentence
+            return (*ranks[:place], values[self.alternative], *ranks[place + 1 :]), place
+
+        return await self._look(values, pick)
+
+    async def _look(
+        self, values: dict[Any, Any], where: Callable[[Answer], tuple[tuple[int, ...], int]]
+    ) -> dict[Any, Any]:
+        """Show what is at other ranks and at another sentence of the answer."""
+        try:
+            answer = _kept(values[self.answer])
+            answer = await Answer.look(answer.choice, answer.translated, *where(answer))
+        except REFUSALS as error:
+            return {self.status: _refusal(error)}
+        return {self.translation: answer.text, **self._show(answer, values)}
+
+    def show_weights(self, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Show another layer or head."""
+        try:
+            answer = _kept(values[self.answer])
+        except REFUSALS as error:
+            return {self.status: _refusal(error)}
+        return self._show_weights(answer.pair, values[self.layer], values[self.head])
+
+    def change_model(self, name: str) -> list[Any]:
+        """Offer what another model has."""
+        model = self.models[name]
+        return [
+            _language(model, 0),
+            _language(model, 1),
+            _examples(model),
+            gr.Slider(value=max(3, min(model.num_beams, self.service.limits.beams))),
+            gr.Slider(value=_setting(model, "length_penalty")),
+        ]
+
+    def _show(self, answer: Answer, values: dict[Any, Any]) -> dict[Any, Any]:
+        """Show the sentence of an answer, with the layer and head that its model was looked at before."""
+        before, pair, model = values[self.answer], answer.pair, answer.choice.model
+        layer, head = values[self.layer], values[self.head]
+        if before is None or before.choice.model is not model:
+            layer, head = aligning_heads(model.model)
+        layers, heads = (0, 0) if pair.weights is None else pair.weights.shape[:2]
+        labels = [
+            (item.text if item.score is None else f"{item.text}  ({item.score:.3f})", rank)
+            for rank, item in enumerate(answer.translated.hypotheses[answer.sentence])
+        ]
+        return {
+            self.answer: answer,
+            self.alternative: gr.Radio(labels, value=answer.ranks[answer.sentence], visible=True),
+            self.details: gr.Column(visible=True),
+            self.layer: gr.Dropdown(_numbered(layers, "mean"), value=layer, visible=layers > 0),
+            self.head: gr.Dropdown(_numbered(heads, "mean"), value=head, visible=layers > 0),
+            self.tokens: tokens_html(pair),
+            **self._show_weights(pair, layer, head),
+        }
+
+    def _show_weights(self, pair: AttendedPair, layer: int, head: int) -> dict[Any, Any]:
+        return {self.map: map_html(pair, layer, head), self.alignment: alignment_html(pair, layer, head)}
+
+
+def _kept(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise ValueError("the answer is no longer kept; translate again")
+    return answer
+
+
+def _heading(models: Iterable[ServedModel]) -> str:
+    names = [
+        f"{model.name} ({' to '.join(next(iter(model.pairs)))})" if len(model.pairs) == 1 else model.name
+        for model in models
+    ]
+    return f"<h1>{TITLE}</h1><p>{escape(', '.join(names))}</p>"
+
+
+def _language(model: ServedModel, side: int) -> gr.Dropdown:
+    languages = sorted({pair[side] for pair in model.pairs})
+    return gr.Dropdown(
+        languages,
+        value=next(iter(model.pairs))[side] if languages else None,
+        label=("From", "To")[side],
+        visible=len(model.pairs) > 1,
+    )
+
+
+def _examples(model: ServedModel, **options: Any) -> gr.Dataset:
+    samples = [[text] for text in card_examples(model.model)]
+    return gr.Dataset(samples=samples, label="Examples", visible=bool(samples), elem_id="vt-examples", **options)
+
+
+def _setting(model: ServedModel, name: str) -> float:
+    """Return the model's own setting of `generate()`."""
+    value = getattr(model.model.generation_config, name, None)
+    return 1.0 if value is None else float(value)
+
+
+def _numbered(number: int, mean: str) -> list[tuple[str, int]]:
+    return [(mean, MEAN), *((str(i + 1), i) for i in range(number))]
+
+
+def _refusal(error: BaseException) -> str:
+    message = error.detail if isinstance(error, HTTPException) else one_line(error)
+    return f'<p class="vt-error" role="alert">{escape(message[:1].upper() + message[1:])}.</p>'
+
+
+def _success(text: str, sentences: int, seconds: float) -> str:
+    number = f"{sentences} sentences" if sentences > 1 else "1 sentence"
+    # A live region does not read out the field with the translation.
+    spoken = f'<span class="vt-spoken">: {escape(text)}</span>'
+    return f"<p>Translated {number} in {seconds:.2f} s{spoken}</p>"
+
+
+__all__ = ["mount_page"]
