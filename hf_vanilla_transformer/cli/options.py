@@ -271,8 +271,11 @@ def _with_options(message: str, parser: OneLineParser) -> str:
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def importing(extra: str = "train") -> Iterator[None]:
     """Guard imports, which may take seconds: signals end the program quietly, and a missing package gets a remedy.
+
+    Args:
+        extra: The extra of this package that brings the packages.
 
     Raises:
         ImportError: A package is missing, with how to install it.
@@ -289,7 +292,7 @@ def importing() -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
-            'in, or install it there: pip install "hf-vanilla-transformer[train]"'
+            f'in, or install it there: pip install "hf-vanilla-transformer[{extra}]"'
         ) from error
 
 

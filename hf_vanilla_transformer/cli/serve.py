@@ -21,6 +21,9 @@ from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_
 # So that the key need not stand in a list of processes.
 KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
 
+# Language pairs of a model that are printed.
+MAX_SHOWN = 4
+
 
 def add_arguments(parser: OneLineParser) -> None:
     models = parser.add_argument_group("models")
@@ -83,19 +86,17 @@ def run(arguments: Namespace) -> None:
     for name in ("max_tokens", "max_queue", "max_text_length", "max_body", "max_beams", "max_hypotheses"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be at least 1")
-    with importing():
+    with importing("serve"):
         import torch
 
         from ..serving.application import create_application
         from ..serving.models import Loading, load_engine
-        from ..serving.server import address, listen, serve
+        from ..serving.server import listen, serve
         from ..serving.service import Limits
-
-        if arguments.page:
+    if arguments.page:
+        with importing("demo"):
             from ..serving.page import mount_page
     quiet_unless_terminal()
-    # Before models are loaded, which takes a while.
-    listening = listen(arguments.host, arguments.port)
     loading = Loading(
         backend=arguments.backend,
         device=arguments.device,
@@ -103,15 +104,22 @@ def run(arguments: Namespace) -> None:
         quantization=arguments.quantization,
         trust_remote_code=arguments.trust_remote_code,
     )
-    with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
-        engine = load_engine(arguments.model, loading, max_tokens=arguments.max_tokens, max_queue=arguments.max_queue)
     limits = Limits(arguments.max_text_length, arguments.max_body, arguments.max_beams, arguments.max_hypotheses)
     key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
-    application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
-    if arguments.page:
-        mount_page(application, engine, limits=limits, api_key=key)
-    for model in engine.models.values():
-        languages = ", ".join("-".join(pair) for pair in list(model.pairs)[:4]) or "any languages"
-        print(f"{model.name}: {languages}{', ...' if len(model.pairs) > 4 else ''}")
-    print(f"{address(listening)} (routes at /docs)", flush=True)
-    serve(application, engine, listening)
+    # The port first: models take a while to load.
+    with listen(arguments.host, arguments.port) as listening:
+        with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
+            engine = load_engine(
+                arguments.model, loading, max_tokens=arguments.max_tokens, max_queue=arguments.max_queue
+            )
+        application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
+        if arguments.page:
+            mount_page(application, engine, limits=limits, api_key=key)
+        for model in engine.models.values():
+            print(f"{model.name}: {_languages(model)}")
+        serve(application, engine, listening)
+
+
+def _languages(model: Any) -> str:
+    pairs = ["-".join(pair) for pair in model.pairs]
+    return ", ".join([*pairs[:MAX_SHOWN], *["..."] * (len(pairs) > MAX_SHOWN)]) or "any languages"

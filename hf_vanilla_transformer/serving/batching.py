@@ -11,6 +11,7 @@ import torch
 
 from ..errors import one_line
 
+CLOSED = "the server is shutting down; try another one"
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
@@ -150,7 +151,7 @@ class Batcher:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Busy("the server is shutting down; try another one")
+            raise Busy(CLOSED)
 
     def _forget(self, request: _Request) -> None:
         """Take what is left of a request off the queue."""
@@ -175,11 +176,11 @@ class Batcher:
         with self._changed:
             self._is_working = False
             self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
-            self._is_working = True
             if self._arrived and not self._closed:
                 # Clients that were answered together ask again together.
                 self._changed.wait_for(lambda: self._closed or self._functions, self._patience)
-            return bool(self._arrived or self._waiting or self._functions)
+            self._is_working = bool(self._arrived or self._waiting or self._functions)
+            return self._is_working
 
     @staticmethod
     def _call(future: Future[Any], function: Callable[[], Any]) -> None:
@@ -272,4 +273,4 @@ def _fail(request: _Request, error: BaseException) -> None:
             request.future.set_exception(DecodingFailed(f"the model failed: {one_line(error)}"))
 
 
-__all__ = ["Batcher", "Busy", "DecodingFailed", "Decoder"]
+__all__ = ["CLOSED", "Batcher", "Busy", "DecodingFailed", "Decoder"]

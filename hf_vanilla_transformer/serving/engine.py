@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
-from .batching import Batcher, Busy
+from .batching import CLOSED, Batcher, Busy
 
 # Source and target language.
 Pair = tuple[str, str]
@@ -251,7 +251,8 @@ class Engine:
     def __init__(self, models: Iterable[ServedModel]):
         self.models: dict[str, ServedModel] = {}
         self.draining = False
-        self._num_admitted = 0
+        # Requests that were taken and are not answered yet.
+        self.num_running = 0
         by_pair: dict[Pair, ServedModel] = {}
         for model in models:
             if self.models.setdefault(model.name, model) is not model:
@@ -287,17 +288,17 @@ class Engine:
             Busy: The server is shutting down.
         """
         if self.draining:
-            raise Busy("the server is shutting down; try another one")
-        self._num_admitted += 1
+            raise Busy(CLOSED)
+        self.num_running += 1
         try:
             yield
         finally:
-            self._num_admitted -= 1
+            self.num_running -= 1
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is running and nothing is in a queue or decoded."""
-        return not self._num_admitted and all(model.is_idle for model in self.models.values())
+        return not self.num_running and all(model.is_idle for model in self.models.values())
 
     def close(self, wait: bool = True) -> None:
         """Take nothing new, and let every model finish what waits."""

@@ -24,6 +24,8 @@ class Metrics:
         sentences = Counter("sentences", "Sentences translated.", ["model"], **own)
         tokens = Counter("source_tokens", "Source tokens translated.", ["model"], **own)
         sizes = Histogram("batch_sentences", "Sentences decoded together.", ["model"], buckets=BATCH_SIZES, **own)
+        running = Gauge("running_requests", "Requests for translations that are not answered yet.", **own)
+        running.set_function(lambda: engine.num_running)
         waiting = Gauge("queue_sentences", "Sentences that wait.", ["model"], **own)
         for model in engine.models.values():
             waiting.labels(model.name).set_function(partial(_num_waiting, model))

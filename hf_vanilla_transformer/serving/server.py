@@ -27,6 +27,12 @@ class Server(uvicorn.Server):
             os._exit(128 + sig)
         self._engine.draining = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say where."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            print(f"{address(listening)} (routes at /docs)", flush=True)
+
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end."""
         self.should_exit = self.should_exit or (self._engine.draining and self._engine.is_idle)
@@ -40,10 +46,11 @@ def listen(host: str, port: int) -> socket.socket:
         ValueError: The address cannot be used.
     """
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
+        listening.close()
         raise ValueError(f"`host` {host}, `port` {port} cannot be used: {one_line(error)}; choose others") from error
     return listening
 

@@ -209,8 +209,10 @@ class TestImporting:
         thread.join()
         assert done
 
-    def test_a_missing_package(self):
-        with pytest.raises(ImportError, match="has no package nowhere; activate .* pip install"), options.importing():
+    @pytest.mark.parametrize("words, extra", [((), "train"), (("serve",), "serve")])
+    def test_a_missing_package(self, words, extra):
+        message = rf'has no package nowhere; activate .* pip install "hf-vanilla-transformer\[{extra}\]"'
+        with pytest.raises(ImportError, match=message), options.importing(*words):
             import nowhere  # noqa: F401  # it is not there
 
     def test_another_fault(self):

@@ -1,11 +1,16 @@
 """Tiny models behind the application."""
 
+import threading
+import time
+
 import pytest
 import torch
+import uvicorn
 from fastapi.testclient import TestClient
 
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
+from hf_vanilla_transformer.serving.server import address, listen
 from translators import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,6 +39,20 @@ def engine():
 @pytest.fixture(scope="package")
 def application(engine):
     return create_application(engine)
+
+
+@pytest.fixture(scope="package")
+def url(application):
+    """Where the application listens."""
+    listening = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield address(listening)
+    server.should_exit = True
+    thread.join()
 
 
 @pytest.fixture

@@ -1,26 +1,7 @@
-import threading
-import time
-
 import pytest
-import uvicorn
 from libretranslatepy import LibreTranslateAPI
 
-from hf_vanilla_transformer.serving.server import address, listen
-
 PAIR = {"source": "en", "target": "es"}
-
-
-@pytest.fixture(scope="module")
-def url(application):
-    listening = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield address(listening)
-    server.should_exit = True
-    thread.join()
 
 
 def test_the_published_client_works(url, client):

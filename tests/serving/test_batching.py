@@ -1,0 +1,164 @@
+import threading
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.serving.batching import Batcher, Busy, DecodingFailed
+
+
+class Stub:
+    """Decodes sentences to upper case, a batch each time `go` is released, and fails as it is told."""
+
+    def __init__(self, budget=12):
+        self.budget = budget
+        self.batches, self.observed = [], []
+        self.go, self.begun = threading.Semaphore(0), threading.Semaphore(0)
+
+    def measure(self, sentences, key):
+        if "unmeasurable" in sentences:
+            raise ValueError("no\nsuch token")
+        return [len(sentence) for sentence in sentences]
+
+    def batch_size(self, longest, key):
+        return max(1, self.budget // longest)
+
+    def decode(self, sentences, key):
+        self.begun.release()
+        self.go.acquire()
+        self.batches.append(list(sentences))
+        for sentence in sentences:
+            if sentence == "nan":
+                raise ValueError("a score is NaN")
+            if sentence == "panic":
+                raise BaseException("a panic")
+        if sum(map(len, sentences)) > 10 or "huge" in sentences:
+            raise torch.OutOfMemoryError("too much")
+        return [sentence.upper() for sentence in sentences]
+
+    def observe(self, num_sentences, num_tokens):
+        self.observed.append((num_sentences, num_tokens))
+
+
+@pytest.fixture
+def decoder():
+    return Stub()
+
+
+@pytest.fixture
+def batcher(decoder):
+    batcher = Batcher("test", decoder, max_queue=8, patience=0.0)
+    yield batcher
+    decoder.go.release(100)
+    batcher.close()
+
+
+@pytest.fixture
+def occupied(batcher, decoder):
+    """A batcher that is decoding a sentence, until `go` is released."""
+    batcher.submit(["x"], "other")
+    decoder.begun.acquire()
+    return batcher
+
+
+def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occupied, decoder):
+    futures = [
+        occupied.submit(["aaa", "b", "cccc"], 1),
+        occupied.submit(["dd"], 2),
+        occupied.submit([], 1),
+        occupied.submit(["ee"], 1),
+    ]
+    decoder.go.release(100)
+    assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], [], ["EE"]]
+    # Around "aaa", the oldest, until the budget of 12 is full; the other key is older than what is left of the first.
+    assert decoder.batches[1:] == [["ee", "aaa", "cccc"], ["b"], ["dd"]]
+    assert decoder.observed == [(1, 1), (3, 9), (1, 1), (1, 2)]
+
+
+def test_the_oldest_sentence_is_in_the_next_batch(occupied, decoder):
+    long = occupied.submit(["l" * 10], 1)
+    short = [occupied.submit(["s"], 1) for _ in range(6)]
+    decoder.go.release(100)
+    assert long.result() == ["L" * 10]
+    assert [future.result() for future in short] == [["S"]] * 6
+    assert decoder.batches[1:] == [["l" * 10], ["s"] * 6]
+
+
+def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied, decoder):
+    first = occupied.submit(["a"] * 5, 1)
+    with pytest.raises(Busy, match="the queue is full: 5 sentences wait; try again later"):
+        occupied.submit(["b"] * 4, 1)
+    assert occupied.num_waiting == 5
+    assert first.cancel()
+    assert occupied.num_waiting == 0
+    # More than the queue holds, but it is empty.
+    second = occupied.submit(["b"] * 9, 1)
+    decoder.go.release(100)
+    assert second.result() == ["B"] * 9
+    assert decoder.batches == [["x"], ["b"] * 9]
+
+
+def test_a_request_cancelled_while_it_is_decoded_has_no_effect_on_others(occupied, decoder):
+    first, second = occupied.submit(["a" * 7, "b"], 1), occupied.submit(["c"], 1)
+    decoder.go.release()
+    decoder.begun.acquire()
+    assert first.cancel()
+    decoder.go.release(100)
+    assert second.result() == ["C"]
+    assert decoder.batches == [["x"], ["a" * 7], ["c"]]
+
+
+@pytest.mark.parametrize("bad, message", [("nan", "a score is NaN"), ("panic", "a panic")])
+def test_an_error_reaches_only_its_own_request(occupied, decoder, bad, message):
+    good = [occupied.submit(["a", "bb"], 1), occupied.submit(["cc"], 1)]
+    failing = occupied.submit(["d", bad, "e"], 1)
+    decoder.go.release(100)
+    assert [future.result() for future in good] == [["A", "BB"], ["CC"]]
+    with pytest.raises(DecodingFailed, match=f"the model failed: {message}"):
+        failing.result()
+    assert occupied.submit(["f"], 1).result() == ["F"]
+    assert occupied.num_waiting == 0
+
+
+def test_what_cannot_be_tokenized_fails_alone(occupied, decoder):
+    failing, good = occupied.submit(["unmeasurable"], 1), occupied.submit(["a"], 1)
+    decoder.go.release(100)
+    with pytest.raises(DecodingFailed, match="no such token"):
+        failing.result()
+    assert good.result() == ["A"]
+
+
+def test_a_batch_too_large_for_the_memory_is_halved(occupied, decoder):
+    fitting, huge = occupied.submit(["aaa"] * 4, 1), occupied.submit(["huge"], 2)
+    decoder.go.release(100)
+    assert fitting.result() == ["AAA"] * 4
+    assert decoder.batches[1:4] == [["aaa"] * 4, ["aaa"] * 2, ["aaa"] * 2]
+    with pytest.raises(Busy, match="out of memory; send shorter sentences or fewer beams"):
+        huge.result()
+
+
+def test_functions_run_before_the_next_batch_and_return_their_errors(occupied, decoder):
+    order = []
+    sentence = occupied.submit(["a"], 1)
+    sentence.add_done_callback(lambda _: order.append("sentence"))
+    failing, returning = occupied.run(int, "x"), occupied.run(order.append, "function")
+    cancelled = occupied.run(order.append, "cancelled")
+    cancelled.cancel()
+    decoder.go.release(100)
+    assert sentence.result() == ["A"]
+    assert order == ["function", "sentence"]
+    assert returning.result() is None
+    with pytest.raises(ValueError, match="invalid literal"):
+        failing.result()
+
+
+def test_closing_finishes_what_waits_and_takes_nothing_new(occupied, decoder):
+    future = occupied.submit(["a"], 1)
+    assert not occupied.is_idle
+    occupied.close(wait=False)
+    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.run(print)):
+        with pytest.raises(Busy, match="shutting down"):
+            refused()
+    decoder.go.release(100)
+    occupied.close()
+    assert future.result() == ["A"]
+    assert occupied.is_idle and not occupied.is_alive

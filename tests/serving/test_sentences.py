@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzzing import texts
+from hf_vanilla_transformer.serving.sentences import cut_long_sentence, split_sentences, whole
+
+PARTS = st.sampled_from(["One. ", "Zwei?  ", "\r\n", "\n", " ", "三。", "Dr. Who said: no, "])
+TEXTS = st.lists(st.one_of(texts(), PARTS)).map("".join)
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(TEXTS, st.sampled_from([None, "en", "de", "zh", "eng_Latn", "xx", "\0"]))
+def test_a_text_is_its_sentences_in_its_layout(text, language):
+    for layout in (split_sentences(text, language), whole(text)):
+        assert layout.fill(layout.sentences) == text
+        assert all(sentence and sentence == sentence.strip() for sentence in layout.sentences)
+        assert not any(gap.strip() for gap in layout.gaps)
+        cut = layout.cut(lambda sentence: cut_long_sentence(sentence, 5, len))
+        assert cut.fill(cut.sentences) == text
+        assert all(len(sentence) <= 5 for sentence in cut.sentences)
+
+
+@pytest.mark.parametrize(
+    "text, language, sentences",
+    [
+        ("Dr. Smith sleeps.  Does he?\nYes ", "en", ["Dr. Smith sleeps.", "Does he?", "Yes"]),
+        ("Das sind z. B. Hunde. Ja!", "de", ["Das sind z. B. Hunde.", "Ja!"]),
+        ("你好。你好！", "zh", ["你好。", "你好！"]),
+        ("One line\nand another", "en", ["One line", "and another"]),
+        (" \n\t", "en", []),
+    ],
+)
+def test_sentences(text, language, sentences):
+    assert list(split_sentences(text, language).sentences) == sentences
+
+
+@pytest.mark.parametrize(
+    "sentence, pieces",
+    [
+        ("one two, three four", ["one two, ", "three four"]),
+        ("one two three four", ["one two ", "three four"]),
+        ("一二三四五，六七八九十", ["一二三四五，", "六七八九十"]),
+        ("abcdefghijklmnop", ["abcdefgh", "ijklmnop"]),
+        ("short", ["short"]),
+    ],
+)
+def test_long_sentences_are_cut_where_it_harms_least(sentence, pieces):
+    assert cut_long_sentence(sentence, 10, len) == pieces
