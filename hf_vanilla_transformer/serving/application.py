@@ -9,15 +9,16 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
 from .. import __version__
-from ..errors import one_line
+from ..errors import one_line, shorten
 from . import libretranslate, v1
 from .batching import Busy, DecodingFailed
+from .docs_page import docs_page
 from .engine import Engine, UnknownModel
 from .metrics import Metrics
 from .service import Limits, Service
@@ -53,8 +54,11 @@ def create_application(
     application = FastAPI(
         title="Vanilla Transformer",
         version=__version__,
-        description="Translation by encoder-decoder models.",
+        description="Translates by encoder-decoder models, with the routes of LibreTranslate and one of its own.",
         lifespan=lifespan,
+        # These load scripts from other sites.
+        docs_url=None,
+        redoc_url=None,
     )
     for error, status in STATUSES.items():
         application.add_exception_handler(error, _answer_error(status))
@@ -72,6 +76,10 @@ def create_application(
 
 
 def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics) -> None:
+    @application.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(application.openapi()))
+
     @application.get("/health", tags=["Operation"])
     async def health() -> JSONResponse:
         """Whether the server takes requests: 503 while it shuts down, or once a model's thread has ended."""
@@ -93,7 +101,7 @@ def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics
 
 def _error(status: int, message: str, headers: Any = None) -> JSONResponse:
     # Messages quote what clients send.
-    text = message.encode(errors="replace").decode()
+    text = shorten(" ".join(message.encode(errors="replace").decode().split()))
     busy = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
     return JSONResponse({"error": text}, status, {**busy, **(headers or {})})
 

@@ -27,12 +27,14 @@ class Limits:
         body: Bytes.
         beams: Beams.
         hypotheses: Translations of a sentence.
+        new_tokens: Tokens of a translated sentence.
     """
 
     text_length: int = 20_000
     body: int = 2**20
     beams: int = 16
     hypotheses: int = 16
+    new_tokens: int = 1024
 
 
 def _unicode(text: str) -> str:
@@ -122,6 +124,7 @@ class Service:
         for name, value, limit in (
             ("num_hypotheses", options.num_hypotheses, self.limits.hypotheses),
             ("num_beams", options.num_beams or 1, self.limits.beams),
+            ("max_new_tokens", options.max_new_tokens or 1, self.limits.new_tokens),
         ):
             if value > limit:
                 raise FieldError(name, f"{value} is more than the limit of {limit}")

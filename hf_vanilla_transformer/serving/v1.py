@@ -38,7 +38,7 @@ class TranslationRequest(BaseModel):
     )
     top_k: Count | None = Field(None, description="Sample from this many tokens.")
     top_p: float | None = Field(None, gt=0, le=1, description="Sample from the likeliest tokens of this probability.")
-    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+    max_new_tokens: Count | None = Field(
         None, description="Most tokens of a translated sentence. Default: 50 more than its source has."
     )
     scores: bool = Field(False, description="Give the score of each hypothesis.")

@@ -103,6 +103,7 @@ def set_up(
         text = load_text(data_args)
         fit_schedule(args, text)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train)
+        name_languages(tokenizer, data_args)
         model = load_or_build_model(model_args, tokenizer)
         ids = tokenize_splits(text, tokenizer, model.config, data_args)
     return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args))
@@ -199,6 +200,12 @@ def load_or_train_tokenizer(
     # The other processes must have the very same.
     save_tokenizer(tokenizer, args.output_dir)
     return tokenizer
+
+
+def name_languages(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
+    """Make the tokenizer save the languages, if they are known, as Marian's tokenizers do."""
+    names = ("source_lang", "target_lang")
+    tokenizer.init_kwargs |= {name: value for name in names if (value := getattr(data_args, name))}
 
 
 def _train_tokenizer(model_args: ModelArguments, train: Any) -> PreTrainedTokenizerBase:

@@ -12,6 +12,8 @@ from experiments import SHAPE, TINY, arguments, sentences, set_up
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.inference.languages import language_pairs
+from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.training import setup
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.setup import TextSplits, check_arguments
@@ -109,6 +111,15 @@ class TestTokenizer:
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
         assert not config.share_encoder_decoder_embeddings
         assert (config.vocab_size, config.decoder_vocab_size) == (len(tokenizer), tokenizer.target_vocab_size)
+
+    @pytest.mark.parametrize("separate_vocabularies", [False, True])
+    def test_it_saves_the_languages(self, tmp_path, files, separate_vocabularies):
+        options = {"separate_vocabularies": separate_vocabularies, "vocab_size": 300}
+        tokenizer = set_up(tmp_path / "model", **files, **options, source_lang="en", target_lang="es").tokenizer
+        tokenizer.save_pretrained(tmp_path / "saved")
+        assert language_pairs(load_tokenizer(tmp_path / "saved")) == [("en", "es")]
+        unknown = set_up(tmp_path / "other", **files, **options).tokenizer
+        assert language_pairs(unknown) == []
 
     def test_unigram(self, tmp_path, files):
         options = {"tokenizer_algorithm": "unigram", "vocab_size": 60, "min_frequency": None}
