@@ -1,0 +1,309 @@
+"""Every command, every block of Python and every error of README and docs is as printed, long runs cut short."""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.cli.main import COMMANDS, main
+from paths import ROOT
+from processes import surroundings
+from reviewers import save_bert, save_reviews
+from source_models import TorchNN
+from translators import build
+
+PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+
+# Added to a command so that it ends in seconds.
+SHORT_RUN = "--max_steps 2 --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
+NEW_MODEL = "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
+CUT_SHORT = {
+    "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
+    "--validation_split_size 4",
+    "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
+    "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --roofline_seconds 0 "
+    "--baselines marian",
+    "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
+    "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
+}
+TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
+# Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
+INDEPENDENT = ("scripts/benchmark.py", "scripts/reproduce_tutorials.py", "scripts/imdb_bert_baseline.py")
+LAUNCHERS = ("accelerate", "torchrun")
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    page: str
+    language: str
+    title: str
+    code: str
+
+
+BLOCKS = [
+    Block(page, *found.groups(default=""))
+    for page, path in PAGES.items()
+    for found in re.finditer(
+        r'^ *```(\w+)(?: title="(.+)")?\n(.*?)^ *```$', path.read_text(encoding="utf-8"), re.M | re.S
+    )
+]
+
+
+def code_of(language: str, page: str | None = None) -> list[str]:
+    return [block.code for block in BLOCKS if block.language == language and page in (None, block.page)]
+
+
+def commands(page: str | None = None) -> list[list[str]]:
+    """Commands of a page, or all of them, each once."""
+    lines = [line for code in code_of("sh", page) for line in code.splitlines() if line.strip()]
+    return [shlex.split(line) for line in dict.fromkeys(lines)]
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A command that ends in seconds."""
+    program = Path(words[1]).name if words[0] == "python" else words[words[0] in LAUNCHERS and -1]
+    if "train" in words[:2] or ("hf_vanilla_transformer" in words and "train" in words):
+        begun = "--model_name_or_path" in words
+        vocabulary = "" if begun or "--tokenizer_name_or_path" in words else "--vocab_size 300"
+        return [*words, *SHORT_RUN.split(), *("" if begun else NEW_MODEL).split(), *vocabulary.split()]
+    return [*words, *CUT_SHORT.get(program, "").split()]
+
+
+def run(command: list[str], folder: Path, **options) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+def run_here(command: list[str]) -> None:
+    """Run a program in this process, as Python would; it saves the seconds of its imports."""
+    words = shortened(command)
+    program = words[1:] if words[0] == "python" else words
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        patch.setattr(sys, "argv", program)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        if command[0] == "python":
+            runpy.run_path(program[0], run_name="__main__")
+        else:
+            main()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the pages assume it: the scripts, and texts and models by the names that they use."""
+    path = tmp_path_factory.mktemp("docs")
+    (path / "scripts").symlink_to(ROOT / "scripts")
+    for name in TEXT_FILES:
+        for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
+            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40 if name == "train" else 8)]
+            (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (path / "latin1.de").write_text("Tür\n" * 40, encoding="latin-1")
+    (path / "headed.tsv").write_text("English\tGerman\none\teins\n", encoding="utf-8")
+    (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
+    for name in ("small-bert", "empty"):
+        (path / name).mkdir()
+    save_bert(path / "small-bert")
+    save_reviews(path / "reviews")
+    save_source_models(path)
+    return path
+
+
+def save_source_models(path: Path) -> None:
+    """Save what the pages convert: a folder under a name of the Hub, and a tutorial's file with its vocabularies."""
+    for each in build("marian"):
+        each.save_pretrained(path / "Helsinki-NLP" / "opus-mt-en-de")
+    torch.save(TorchNN(width=16, heads=8, batch_first=True).state_dict(), path / "seq2seq.pt")
+    for language, size in (("en", 13), ("de", 17)):
+        tokens = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"word{n}" for n in range(4, size))]
+        (path / f"vocab.{language}").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path) -> Path:
+    """The model that the README trains."""
+    (command,) = [each for each in commands("README") if "train" in each and "my-model" in each]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(corpus)
+        run_here(command)
+    return corpus / "my-model"
+
+
+@pytest.fixture
+def folder(corpus: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of its own for each page, with the trained model."""
+    shutil.copytree(corpus, tmp_path / "copy", symlinks=True)
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_commands_are_known_to_this_test():
+    for command in commands():
+        known = ("python", "make", "vanilla-transformer", *LAUNCHERS)
+        assert command[0] in known, f"no test runs {shlex.join(command)}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
+    for command in commands(page):
+        if command[0] in ("make", *LAUNCHERS) or command[1] in INDEPENDENT:
+            continue
+        if command[-2:] == ["--output_dir", "my-model"]:
+            # Another name, since the model is there.
+            command = [*command[:-1], "again"]
+        run_here(command)
+
+
+def test_python_of_all_pages_runs(folder: Path):
+    """In a process where nothing is registered before; each block by itself."""
+    blocks = [block.code for block in BLOCKS if block.language == "python" and not block.title]
+    run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks)], folder)
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if each[1] in INDEPENDENT], ids=shlex.join)
+def test_commands_that_stand_alone(command: list[str], corpus: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(corpus)
+    run_here(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(each[0] in LAUNCHERS for each in commands(page))])
+def test_commands_of_several_processes(page: str, folder: Path):
+    for block in BLOCKS:
+        if block.page == page and block.title:
+            (folder / block.title).write_text(block.code, encoding="utf-8")
+    # Commands of several machines run at the same time, here on one.
+    groups: dict[str, list[list[str]]] = {}
+    for command in commands(page):
+        if command[0] in LAUNCHERS:
+            rank = command.index("--machine_rank") + 1 if "--machine_rank" in command else None
+            key = shlex.join(command[:rank] + command[rank + 1 :] if rank else command)
+            groups.setdefault(key, []).append(launched(command))
+    for group in groups.values():
+        started = [
+            subprocess.Popen(
+                command, cwd=folder, env=surroundings(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            for command in group
+        ]
+        outputs = [process.communicate()[0] for process in started]
+        for command, process, output in zip(group, started, outputs, strict=True):
+            assert process.returncode == 0, f"{shlex.join(command)}\n{output}"
+
+
+def launched(command: list[str]) -> list[str]:
+    """A command of several processes on this machine."""
+    modules = {"accelerate": ["accelerate.commands.accelerate_cli"], "torchrun": ["torch.distributed.run"]}
+    words = ["127.0.0.1" if word == "10.0.0.1" else word for word in shortened(command)[1:]]
+    return [sys.executable, "-m", *modules[command[0]], *words]
+
+
+@pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)
+def test_make_targets_exist(command: list[str]):
+    run([*command, "--dry-run"], ROOT)
+
+
+@pytest.mark.slow
+def test_make_demo_runs(tmp_path: Path):
+    output = tmp_path / "demo"
+    arguments = f"--output_dir {output} --max_steps 3 --warmup_steps 1 --final_num_beams 1"
+    run(["make", "demo", f"ARGS={arguments}"], ROOT)
+    assert {"model.safetensors", "training_curve.png", "attention.png", "README.md"} <= {
+        path.name for path in output.iterdir()
+    }
+
+
+# Errors
+
+
+CONSOLE = [code.partition("\n") for code in code_of("console")]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"), [(line.removeprefix("$ "), output) for line, _, output in CONSOLE],
+    ids=[line.removeprefix("$ vanilla-transformer ") for line, _, _ in CONSOLE],
+)  # fmt: skip  # two columns
+def test_errors_are_as_quoted(command: str, expected: str, folder: Path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        main()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert doctest.OutputChecker().check_output(expected, f"{last}\n", doctest.ELLIPSIS), last
+
+
+@pytest.mark.parametrize("code", code_of("pycon"))
+def test_errors_in_python_are_as_quoted(code: str):
+    test = doctest.DocTestParser().get_doctest(code, {}, "docs", None, None)
+    output: list[str] = []
+    assert not doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=output.append).failed, "".join(output)
+
+
+# Links and names
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    """What mkdocs does beyond its plugins."""
+    pytest.importorskip("mkdocs", reason="the site is built by the extra `docs`")
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LINK = re.compile(r"\[(`?)([^][`]*)\1\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str, hooks):
+    path = PAGES[page]
+    for quote, name, target in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        file = (path.parent / target).resolve()
+        assert file.is_file(), f"{page}: {target}"
+        if file.suffix == ".py" and quote and not name.endswith(".py"):
+            assert hooks.line_of(name, file), f"{page}: {target} defines no {name}"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    missing = [path.name for path in PAGES.values() if path.name != "README.md" and f": {path.name}" not in navigation]
+    assert not missing
+
+
+def test_the_readme_is_for_the_first_five_minutes():
+    assert len(PAGES["README"].read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_options_of_other_toolkits_have_options_of_ours():
+    """The right columns of the tables name options and fields that there are."""
+    from hf_vanilla_transformer import VanillaTransformerConfig
+
+    options = {word for name in COMMANDS for word in re.findall(r"--\w+", help_of(name))}
+    rows = re.findall(r"^\|.*\|(.*)\|$", PAGES["coming_from"].read_text(encoding="utf-8"), re.M)
+    codes = [code for row in rows for code in re.findall(r"`([^`]+)`", row)]
+    named = {word for code in codes for word in re.findall(r"--\w+", code)}
+    assert len(named) > 30 and not named - options
+    fields = {field for code in codes for field in re.findall(r"\b(\w+)=", code)}
+    assert len(fields) > 10 and not fields - set(VanillaTransformerConfig().to_dict())
+
+
+def help_of(command: str) -> str:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), pytest.raises(SystemExit, match="^0$"):
+        main([command, "--help-all"])
+    return output.getvalue()
