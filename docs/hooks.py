@@ -1,8 +1,8 @@
 """mkdocs shows files of the repository outside of docs/ as pages where they are linked.
 
 The README becomes the home page and the notebook a page; other Markdown files become pages as they are, and code a
-page with numbered lines, to which a link leads whose text is the name of a function or class. So the links that readers
-of the repository follow, relative to the file that they stand in, hold on the site too.
+page with numbered lines, to which a link leads whose text is the name of a function or class. So the links of the
+repository, relative to the file that they stand in, hold on the site too.
 """
 
 import ast
