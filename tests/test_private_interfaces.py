@@ -228,7 +228,7 @@ def test_no_private_attribute_is_missing_from_the_list():
     ours: set[str] = set()
     used: set[str] = set()
     for node in (node for tree in syntax_trees() for node in ast.walk(tree)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             ours.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             ours.add(node.id)

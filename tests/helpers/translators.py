@@ -12,6 +12,9 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    MBart50Tokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
     PreTrainedModel,
 )
 
@@ -83,6 +86,17 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
     return VanillaTransformerForConditionalGeneration(
         VanillaTransformerConfig(**{**SHAPE, **fields, **changes})
     ).eval(), tokenizer
+
+
+def several_languages():
+    """Return an mBART and its tokenizer, whose first target token names the language."""
+    words = sorted({f"▁{word}" for text in ENGLISH + SPANISH for word in text.split()})
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokenizer = MBart50Tokenizer(vocab=[(word, 0.0) for word in special] + [(word, -2.0) for word in words])
+    ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    torch.manual_seed(5)
+    config = MBartConfig(vocab_size=len(tokenizer), **SHAPE, **ids, forced_eos_token_id=None, init_std=1.0)
+    return MBartForConditionalGeneration(config).eval(), tokenizer
 
 
 def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]:

@@ -9,9 +9,6 @@ from torch.utils.data import IterableDataset
 from transformers import (
     GenerationConfig,
     MarianMTModel,
-    MBart50Tokenizer,
-    MBartConfig,
-    MBartForConditionalGeneration,
     pipeline,
 )
 from transformers.pipelines import PIPELINE_REGISTRY, check_task
@@ -21,7 +18,7 @@ from hf_vanilla_transformer import TranslationPipeline
 from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
-from translators import ENGLISH, PAIR, SHAPE, SPANISH, build
+from translators import ENGLISH, PAIR, SPANISH, build
 
 KINDS = ("shared", "pair", "learned", "marian", "bart")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,17 +51,6 @@ def expected_texts(model, tokenizer, sentences, **options):
         ids = model.generate(**source, **options)
         found.append([tokenizer.decode(row, skip_special_tokens=True) for row in ids])
     return found
-
-
-def several_languages():
-    """Return an mBART and its tokenizer, whose first target token names the language."""
-    words = sorted({f"▁{word}" for text in ENGLISH + SPANISH for word in text.split()})
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    tokenizer = MBart50Tokenizer(vocab=[(word, 0.0) for word in special] + [(word, -2.0) for word in words])
-    ids = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    torch.manual_seed(5)
-    config = MBartConfig(vocab_size=len(tokenizer), **SHAPE, **ids, forced_eos_token_id=None, init_std=1.0)
-    return MBartForConditionalGeneration(config).eval(), tokenizer
 
 
 def texts(records):

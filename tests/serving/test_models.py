@@ -1,16 +1,19 @@
 """Loading of models: names and languages, CTranslate2 exports, and the cache of exports."""
 
+import asyncio
 from unittest.mock import Mock
 
 import pytest
 import torch
+from transformers import pipeline
 
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving import models
+from hf_vanilla_transformer.serving.engine import TranslationOptions, UnknownModel
 from hf_vanilla_transformer.serving.models import Loading, load_engine
-from translators import ENGLISH, save_translator
+from translators import ENGLISH, save_translator, several_languages
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +105,34 @@ def test_an_export_that_another_server_made_meanwhile_is_used(folder, tmp_path, 
     assert isinstance(model.model, CTranslate2Model)
     with pytest.raises(ValueError, match="`quantization` int3 is unknown"):
         serve(folder, quantization="int3")
+
+
+def test_a_multilingual_model_translates_between_all_of_its_languages(tmp_path, serve):
+    model, tokenizer = several_languages()
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path)
+    engine = serve(tmp_path)
+    served = engine.choose("en_XX", "es_XX").model
+    with pytest.raises(UnknownModel, match="no model translates en_XX-xx; there are .*, ..."):
+        engine.choose("en_XX", "xx")
+    with pytest.raises(UnknownModel, match="several models or languages translate any-es_XX"):
+        engine.choose(target="es_XX")
+
+    async def ask():
+        pairs = [("en_XX", "es_XX"), ("fr_XX", "es_XX"), ("en_XX", "de_DE")] * 2
+        options = TranslationOptions(max_new_tokens=6)
+        return pairs, await asyncio.gather(*(served.translate(ENGLISH[:3], options, *pair) for pair in pairs))
+
+    translate = pipeline("translation", model=model, tokenizer=tokenizer)
+    for (source, target), rows in zip(*asyncio.run(ask()), strict=True):
+        expected = translate(ENGLISH[:3], src_lang=source, tgt_lang=target, max_new_tokens=6)
+        assert [row[0].text for row in rows] == [each["translation_text"] for each in expected]
+
+
+def test_a_pair_that_a_multilingual_model_lacks_is_refused(tmp_path, serve):
+    for each in several_languages():
+        each.save_pretrained(tmp_path)
+    (model,) = serve(f"en_XX-es_XX={tmp_path}").models.values()
+    assert list(model.pairs) == [("en_XX", "es_XX")]
+    with pytest.raises(ValueError, match="its tokenizer has no pair en-es; its languages are af_ZA, ar_AR, "):
+        serve(f"en-es={tmp_path}")
