@@ -18,7 +18,7 @@ from hf_vanilla_transformer import TranslationPipeline
 from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
-from translators import ENGLISH, PAIR, SPANISH, build
+from translators import ENGLISH, PAIR, SPANISH, build, several_languages
 
 KINDS = ("shared", "pair", "learned", "marian", "bart")
 pytestmark = pytest.mark.usefixtures("one_thread")
