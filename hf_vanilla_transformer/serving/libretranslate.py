@@ -1,6 +1,7 @@
 """The routes of LibreTranslate, so that its clients work unchanged."""
 
 import json
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
@@ -9,7 +10,8 @@ from pydantic import BaseModel, Field, ValidationError
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from .engine import Engine, TranslationOptions
-from .service import FieldError, Service, Text, enough_beams
+from .html_text import Html, Plain
+from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
 AUTO = "auto"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -21,7 +23,9 @@ class TranslateRequest(BaseModel):
     q: Text | list[Text] = Field(description="A text, or several.")
     source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
     target: Text = Field(description="Target language.")
-    format: Literal["text", "html"] = Field("text", description="Only text.")
+    format: Literal["text", "html"] = Field(
+        "text", description="html: markup stays as it is, and what stands between two tags is translated by itself."
+    )
     alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
@@ -62,9 +66,9 @@ def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
 async def _read(request: Request, kind: type[BaseModel]) -> Any:
     """Return the body of a request, JSON or a form."""
     if request.headers.get("content-type", "").startswith(FORMS):
-        form = await request.form()
-        # A text may occur several times.
-        given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
+        async with request.form() as form:
+            # A text may occur several times.
+            given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
     else:
         given = _parse(await request.body())
     try:
@@ -94,17 +98,18 @@ def routes(service: Service) -> APIRouter:
         """Translate a text or several."""
         body = await _read(request, TranslateRequest)
         service.check_key(request, body.api_key)
-        if body.format == "html":
-            raise RequestValidationError([{"loc": ("format",), "msg": "html is not supported; send text"}])
         if (count := 1 + body.alternatives) > (limit := service.limits.hypotheses):
             raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
         choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
         options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
         texts = [body.q] if isinstance(body.q, str) else body.q
-        translated = await service.translate(request, texts, choice, options)
-        answer: dict[str, list[Any]] = {"translatedText": [each.text() for each in translated]}
+        documents = [Html.parse(text) if body.format == "html" else Plain((text,)) for text in texts]
+        parts = [part for document in documents for part in document.texts]
+        translated = iter(await service.translate(request, parts, choice, options))
+        ranked = [_by_rank(document, list(islice(translated, len(document.texts))), count) for document in documents]
+        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:
-            answer["alternatives"] = [[each.text(rank) for rank in range(1, count)] for each in translated]
+            answer["alternatives"] = [others for _, *others in ranked]
         if body.source == AUTO and choice.source:
             answer["detectedLanguage"] = [DetectedLanguage(language=choice.source)] * len(texts)
         return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
@@ -121,6 +126,11 @@ def routes(service: Service) -> APIRouter:
         return _languages(service.engine)
 
     return router
+
+
+def _by_rank(document: Html | Plain, parts: list[TranslatedText], count: int) -> list[str]:
+    """Return the document with the hypotheses of each rank, the best first."""
+    return [document.fill([part.text(rank) for part in parts]) for rank in range(count)]
 
 
 def _languages(engine: Engine) -> list[Language]:

@@ -34,6 +34,18 @@ def test_a_list_is_answered_in_order(client):
     assert client.post("/translate", json={"q": [], **PAIR}).json() == {"translatedText": []}
 
 
+def test_the_markup_of_html_stays(client):
+    translated = {
+        text: client.post("/translate", json={"q": text, **PAIR}).json()["translatedText"] for text in ("no", "a cat")
+    }
+    body = {"q": ["<p>no</p>\n<b>a cat</b>", "<hr>", "no"], **PAIR, "format": "html", "alternatives": 1}
+    answer = client.post("/translate", json=body).json()
+    no, cat = translated.values()
+    assert answer["translatedText"] == [f"<p>{no}</p>\n<b>{cat}</b>", "<hr>", no]
+    first, second, _ = answer["alternatives"]
+    assert len(first) == 1 and first[0].startswith("<p>") and first[0].endswith("</b>") and second == ["<hr>"]
+
+
 @pytest.mark.parametrize(
     "body, status, message",
     [
