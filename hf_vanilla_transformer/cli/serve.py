@@ -48,6 +48,11 @@ def add_arguments(parser: OneLineParser) -> None:
         choices=("transformers", "ctranslate2"),
         help=parser.advanced("Default: by the files of the model."),
     )
+    models.add_argument(
+        "--source_prefix",
+        default="",
+        help=parser.advanced('Text to put before every sentence, such as "translate English to German: " for T5.'),
+    )
     add_trust_option(parser, models)
     network = parser.add_argument_group("network")
     network.add_argument(
@@ -109,9 +114,8 @@ def run(arguments: Namespace) -> None:
     # The port first: models take a while to load.
     with listen(arguments.host, arguments.port) as listening:
         with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
-            engine = load_engine(
-                arguments.model, loading, max_tokens=arguments.max_tokens, max_queue=arguments.max_queue
-            )
+            options = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
+            engine = load_engine(arguments.model, loading, **options)
         application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
         if arguments.page:
             mount_page(application, engine, limits=limits, api_key=key)

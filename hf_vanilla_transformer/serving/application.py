@@ -17,7 +17,7 @@ from transformers.utils import logging
 from .. import __version__
 from ..errors import one_line, shorten
 from . import libretranslate, v1
-from .batching import Busy, DecodingFailed
+from .batching import Busy, DecodingFailed, InvalidRequest
 from .docs_page import docs_page
 from .engine import Engine, UnknownModel
 from .metrics import Metrics
@@ -29,7 +29,7 @@ logger = logging.get_logger(__name__)
 RETRY_AFTER = 1
 
 # Errors of routes and the status of their answers.
-STATUSES: dict[type[Exception], int] = {UnknownModel: 400, ValueError: 422, DecodingFailed: 500, Busy: 503}
+STATUSES: dict[type[Exception], int] = {UnknownModel: 400, InvalidRequest: 422, DecodingFailed: 500, Busy: 503}
 
 
 def create_application(

@@ -19,6 +19,10 @@ class Busy(Exception):
     """The server cannot take a request now; the message is one line."""
 
 
+class InvalidRequest(ValueError):
+    """A request asks for what cannot be done; the message is one line."""
+
+
 class DecodingFailed(Exception):
     """The model failed on a sentence; the message is one line."""
 
@@ -267,10 +271,12 @@ def _deliver(sentence: _Waiting, result: Any) -> None:
 
 def _fail(request: _Request, error: BaseException) -> None:
     if not request.future.done() and request.future.set_running_or_notify_cancel():
-        if isinstance(error, OUT_OF_MEMORY):
+        if isinstance(error, InvalidRequest):
+            request.future.set_exception(error)
+        elif isinstance(error, OUT_OF_MEMORY):
             request.future.set_exception(Busy("out of memory; send shorter sentences or fewer beams"))
         else:
             request.future.set_exception(DecodingFailed(f"the model failed: {one_line(error)}"))
 
 
-__all__ = ["CLOSED", "Batcher", "Busy", "DecodingFailed", "Decoder"]
+__all__ = ["CLOSED", "Batcher", "Busy", "DecodingFailed", "Decoder", "InvalidRequest"]

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import one_line
+from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
-from .batching import CLOSED, Batcher, Busy
+from .batching import CLOSED, Batcher, Busy, InvalidRequest
 
 # Source and target language.
 Pair = tuple[str, str]
@@ -95,6 +97,7 @@ class ServedModel:
         max_tokens: Source tokens x beams decoded at once.
         max_queue: Sentences that may wait.
         patience: Seconds to wait for more sentences before a batch begins.
+        source_prefix: Put before every sentence, such as "translate English to German: " for T5.
     """
 
     def __init__(
@@ -107,11 +110,12 @@ class ServedModel:
         max_tokens: int = 4096,
         max_queue: int = 1024,
         patience: float = 0.005,
+        source_prefix: str = "",
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
         # In order, and fast to look up.
         self.pairs = dict.fromkeys(pairs).keys()
-        self.max_tokens = max_tokens
+        self.max_tokens, self.source_prefix = max_tokens, source_prefix
         self._is_multilingual = is_multilingual(tokenizer)
         self._translator = lru_cache(maxsize=64)(self._make_translator)
         # Called after each batch with the numbers of its sentences and of their tokens.
@@ -143,7 +147,7 @@ class ServedModel:
 
     def num_tokens(self, sentence: str) -> int:
         """Return the number of tokens of a sentence, end token included; only for the model's thread."""
-        ((ids,), _) = encode(self.tokenizer, [sentence])
+        ((ids,), _) = encode(self.tokenizer, [self.source_prefix + sentence])
         return len(ids)
 
     @property
@@ -176,15 +180,15 @@ class ServedModel:
             The hypotheses of each sentence, in order.
 
         Raises:
-            ValueError: An option is out of range.
+            InvalidRequest: An option is out of range, or the model does not support it.
             Busy: The queue is full or closed, or memory is too small for a sentence.
             DecodingFailed: The model failed.
         """
         languages = (source, target) if self._is_multilingual else (None, None)
         key = _Key(options or TranslationOptions(), *languages)
-        # Raises for options out of range.
         self._translator(key.options)
-        return await asyncio.wrap_future(self._batcher.submit(sentences, key))
+        prefixed = [self.source_prefix + sentence if sentence.strip() else sentence for sentence in sentences]
+        return await asyncio.wrap_future(self._batcher.submit(prefixed, key))
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the model's thread, before its next batch, and return the result.
@@ -232,10 +236,20 @@ class ServedModel:
         return set_languages(self.tokenizer, key.source, key.target) if self._is_multilingual else {}
 
     def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
+        """Return what decodes with these options.
+
+        Raises:
+            InvalidRequest: An option is out of range, or the model does not support it.
+        """
         settings = options.generation_options()
-        return BatchTranslator(
-            self.model, self.tokenizer, options.num_hypotheses, self.max_tokens, options.with_scores, settings
-        )
+        try:
+            if isinstance(self.model, CTranslate2Model):
+                check_settings(settings)
+            return BatchTranslator(
+                self.model, self.tokenizer, options.num_hypotheses, self.max_tokens, options.with_scores, settings
+            )
+        except ValueError as error:
+            raise InvalidRequest(one_line(error)) from error
 
 
 class Engine:

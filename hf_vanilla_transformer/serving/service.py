@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from ..errors import lone_surrogate
 from ..inference.translation import Hypothesis
+from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions
 from .sentences import Layout, cut_long_sentence, split_sentences, whole
 
@@ -47,7 +48,7 @@ def _unicode(text: str) -> str:
 Text = Annotated[str, AfterValidator(_unicode)]
 
 
-class FieldError(ValueError):
+class FieldError(InvalidRequest):
     """The value of a request's field cannot be used; the message begins with the name of the field."""
 
     def __init__(self, name: str, problem: str):

@@ -1,11 +1,14 @@
 import asyncio
 import threading
+from functools import partial
 
 import pytest
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel, TranslationOptions, UnknownModel
-from translators import ENGLISH, build
+from translators import ENGLISH, SHARED, build
 
 BEAMS = TranslationOptions(num_beams=3, num_hypotheses=2, with_scores=True)
 
@@ -52,6 +55,16 @@ def test_options_out_of_range_are_refused_before_they_wait(served, options, mess
     assert served.num_waiting == 0
 
 
+def test_a_prefix_is_put_before_every_sentence():
+    served = ServedModel("t5", *build("shared"), source_prefix="no ")
+    options = TranslationOptions(num_beams=1, max_new_tokens=5)
+    translations = asyncio.run(served.translate(["a cat", " "], options))
+    expected = translate(served.model, served.tokenizer, ["no a cat", " "], num_beams=1, max_new_tokens=5)
+    assert translations == expected
+    assert served.num_tokens("a cat") == 4
+    served.close()
+
+
 class Stub(ServedModel):
     """A served model without a thread."""
 
@@ -93,3 +106,23 @@ def test_a_model_of_unknown_languages_answers_any_pair_when_alone():
 def test_ambiguous_models_are_refused(models, message):
     with pytest.raises(ValueError, match=message):
         Engine(models)
+
+
+def t5():
+    torch.manual_seed(5)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    ids = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(vocab_size=len(SHARED), **shape, **ids)).eval(), SHARED
+
+
+FAMILIES = {"t5": t5} | {kind: partial(build, kind) for kind in ("marian", "bart", "m2m100")}
+
+
+@pytest.mark.parametrize("translator", FAMILIES.values(), ids=FAMILIES)
+def test_models_of_other_families(translator):
+    served = ServedModel("other", *translator())
+    options = TranslationOptions(num_beams=2, max_new_tokens=5)
+    expected = translate(served.model, served.tokenizer, ENGLISH, num_beams=2, max_new_tokens=5)
+    assert asyncio.run(served.translate(ENGLISH, options)) == expected
+    assert served.max_source_length >= 64
+    served.close()

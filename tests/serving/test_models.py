@@ -11,6 +11,7 @@ from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving import models
+from hf_vanilla_transformer.serving.batching import InvalidRequest
 from hf_vanilla_transformer.serving.engine import TranslationOptions, UnknownModel
 from hf_vanilla_transformer.serving.models import Loading, load_engine
 from translators import ENGLISH, save_translator, several_languages
@@ -66,6 +67,9 @@ def test_an_export_is_recognized(folder, tmp_path, serve):
     export_model(folder, "ctranslate2", tmp_path / "export")
     (model,) = serve(tmp_path / "export").models.values()
     assert isinstance(model.model, CTranslate2Model)
+    sampling = TranslationOptions(do_sample=True)
+    with pytest.raises(InvalidRequest, match="CTranslate2 does not support `do_sample`=True"):
+        asyncio.run(model.translate(["a cat"], sampling))
     with pytest.raises(ValueError, match="is an export already; leave `quantization` out"):
         serve(tmp_path / "export", quantization="int8")
     with pytest.raises(ValueError, match="translate with `backend=ctranslate2`"):
