@@ -1,5 +1,6 @@
 """Running the application: one process, which finishes what it took when it is told to end."""
 
+import asyncio
 import os
 import socket
 from types import FrameType
@@ -10,8 +11,8 @@ from fastapi import FastAPI
 from ..errors import one_line
 from .engine import Engine
 
-# Seconds for answers that are ready to reach their clients, and for pages that stay open.
-LAST_ANSWERS = 5
+# Seconds for answers that are ready to reach their clients; pages that stay open are cut off then.
+LAST_ANSWERS = 3
 
 
 class Server(uvicorn.Server):
@@ -38,6 +39,15 @@ class Server(uvicorn.Server):
         self.should_exit = self.should_exit or (self._engine.draining and self._engine.is_idle)
         return await super().on_tick(counter)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the last answers, then close what is still open."""
+        asyncio.get_running_loop().call_later(LAST_ANSWERS, self._hang_up)
+        await super().shutdown(sockets)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket bound to a port, 0 being any free one; it refuses connections until the server starts.
@@ -63,9 +73,7 @@ def address(listening: socket.socket) -> str:
 
 def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> None:
     """Serve until a signal comes."""
-    config = uvicorn.Config(
-        application, log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_ANSWERS, lifespan="on"
-    )
+    config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     Server(config, engine).run(sockets=[listening])
 
 
