@@ -10,8 +10,10 @@ from hf_vanilla_transformer.presets import preset_config
 from .machine import DTYPES
 
 BASELINES = ("marian", "bart", "tutorial", "ctranslate2")
+BACKENDS = ("transformers", "ctranslate2")
 DEVICES = ("cpu", "cuda")
-MAY_BE_ZERO = ("label_smoothing_factor", "roofline_seconds", "seed", "steps", "tokens")
+MAY_BE_ZERO = ("label_smoothing_factor", "roofline_seconds", "seconds", "seed", "steps", "tokens")
+MAY_BE_EMPTY = ("model",)
 
 
 @dataclass
@@ -50,7 +52,11 @@ class BenchmarkArguments:
     )
     num_beams: list[int] = field(default_factory=lambda: [1, 4], metadata={"help": "generate: 1 is greedy search."})
     length: int = field(
-        default=32, metadata={"help": "Tokens per source, target and generated sequence in random batches."}
+        default=32,
+        metadata={
+            "help": "Tokens per source, target and generated sequence in random batches, and of what models of random "
+            "weights answer."
+        },
     )
     tokens: int = field(
         default=2048,
@@ -85,6 +91,21 @@ class BenchmarkArguments:
     )
     packing: bool = field(default=False, metadata={"help": "train: pack our batches of real text, without padding."})
     stream_pairs: int = field(default=10_000_000, metadata={"help": "scaling: pairs in the stream."})
+    model: list[str] = field(
+        default_factory=list,
+        metadata={"help": "serve, soak: folders of trained models, instead of presets with random weights."},
+    )
+    backend: list[str] = field(
+        default_factory=lambda: list(BACKENDS), metadata={"help": f"serve, soak: {' or '.join(BACKENDS)}, or both."}
+    )
+    quantization: str = field(default="int8", metadata={"help": "serve, soak: weights of the CTranslate2 exports."})
+    clients: list[int] = field(
+        default_factory=lambda: [1, 8, 64], metadata={"help": "serve: clients that ask at the same time."}
+    )
+    seconds: float = field(
+        default=60.0, metadata={"help": "serve: seconds of load for each number of clients, all rounds together."}
+    )
+    requests: int = field(default=10_000, metadata={"help": "soak: number of requests."})
     roofline_seconds: float = field(
         default=0.5,
         metadata={
@@ -95,7 +116,7 @@ class BenchmarkArguments:
     seed: int = field(default=0, metadata={"help": "Seed of the weights and batches."})
 
     def __post_init__(self) -> None:
-        for name, known in (("dtype", DTYPES), ("baselines", BASELINES)):
+        for name, known in (("dtype", DTYPES), ("baselines", BASELINES), ("backend", BACKENDS)):
             for value in getattr(self, name):
                 if value not in known:
                     raise ValueError(f"`{name}` {value} is unknown; choose from {', '.join(known)}")
@@ -111,7 +132,7 @@ class BenchmarkArguments:
 
 def _check_numbers(name: str, values: list[Any]) -> None:
     least = 0 if name in MAY_BE_ZERO else 1
-    if not values:
+    if not values and name not in MAY_BE_EMPTY:
         raise ValueError(f"`{name}` is empty; give at least one value")
     for value in values:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not value >= least:

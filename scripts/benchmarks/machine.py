@@ -26,10 +26,10 @@ def autocast(device: str, dtype: str) -> AbstractContextManager:
     return nullcontext() if dtype == "float32" else torch.autocast(device, DTYPES[dtype])
 
 
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not report it."""
+def resident_bytes(process: int | str = "self") -> int:
+    """Resident memory of a process, by default this one; 0 where the system does not report it."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -6,10 +6,11 @@ and its median over the rounds.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from .machine import synchronize
@@ -20,6 +21,8 @@ OURS = "ours"
 SETTLE_SECONDS = 0.3
 # Seconds to measure each peak again within a round.
 PEAK_SECONDS = 0.1
+# Of latencies.
+PERCENTILES = (50, 95, 99)
 
 
 class Disagreement(ValueError):
@@ -34,11 +37,13 @@ class Sample:
         cost: Seconds or bytes.
         units: Units of work done.
         flops: Minimum FLOPs of that work; 0 if irrelevant.
+        latencies: Seconds that each answer took, if there were several.
     """
 
     cost: float
     units: float = 1.0
     flops: float = 0.0
+    latencies: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,7 @@ class Measurement:
         ratios: How many times faster (or smaller) ours is, by baseline: the median over the rounds.
         quartiles: Lower and upper quartiles of the same.
         utilization: Median fraction 0..1 of the roofline that an implementation reaches, where the roofline applies.
+        latencies: Percentiles 50, 95 and 99 of the seconds of the answers in all rounds, where there are any.
     """
 
     benchmark: str
@@ -105,6 +111,7 @@ class Measurement:
     utilization: dict[str, float]
     axis: tuple[str, float] | None = None
     notes: str = ""
+    latencies: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 class _Peaks(NamedTuple):
@@ -187,7 +194,20 @@ def _summarize(case: Case, timed: Sequence[_Round]) -> Measurement:
         utilization,
         case.axis,
         case.notes,
+        _latencies(timed),
     )
+
+
+def _latencies(timed: Sequence[_Round]) -> dict[str, dict[int, float]]:
+    seconds: dict[str, list[float]] = {}
+    for each in timed:
+        for name, sample in each.samples.items():
+            seconds.setdefault(name, []).extend(sample.latencies)
+    return {
+        name: dict(zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist(), strict=True))
+        for name, values in seconds.items()
+        if values
+    }
 
 
 def _roofline_seconds(sample: Sample, case: Case, peaks: _Peaks) -> float:

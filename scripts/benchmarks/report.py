@@ -20,6 +20,7 @@ TITLES = {
     "generate": "Decoding: speed-up over the baselines",
     "loss": "Loss and its gradients: speed-up, and reduction of memory",
     "memory": "Memory of a training step: reduction over the baselines",
+    "serve": "Serving: throughput relative to offline translation",
     "startup": "Start-up: speed-up over the baselines",
 }
 
@@ -53,7 +54,14 @@ def measurement_lines(measurement: Measurement) -> list[str]:
         for name, ratio in measurement.ratios.items()
         for low, high in [measurement.quartiles[name]]
     ]
-    return [ours, *baselines, *([f"{indent} {measurement.notes}"] if measurement.notes else [])]
+    notes = format_notes(measurement)
+    return [ours, *baselines, *([f"{indent} {notes}"] if notes else [])]
+
+
+def format_notes(measurement: Measurement) -> str:
+    """Format the latencies of our implementation, if any, and the notes."""
+    latencies = [f"p{percent} {1000 * each:,.0f} ms" for percent, each in measurement.latencies.get(OURS, {}).items()]
+    return ", ".join([*latencies, *filter(None, [measurement.notes])])
 
 
 def roofline_lines(roofline: Roofline) -> list[str]:
@@ -93,7 +101,7 @@ def _table_line(measurement: Measurement, baseline: str | None) -> str:
             _utilization(measurement, baseline),
             f"{measurement.ratios[baseline]:.2f} ({low:.2f} to {high:.2f})",
         ]
-    return f"| {' | '.join([*cells, measurement.notes])} |"
+    return f"| {' | '.join([*cells, format_notes(measurement)])} |"
 
 
 def _utilization(measurement: Measurement, implementation: str) -> str:

@@ -20,6 +20,7 @@ from .products import products_benchmark
 from .report import Report, measurement_lines, roofline_lines
 from .roofline import measure_roofline
 from .scaling import scaling_benchmark
+from .serving import serve_benchmark, soak_benchmark
 from .startup import startup_benchmark
 from .train import train_benchmark
 
@@ -35,6 +36,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "products": products_benchmark,
     "scaling": scaling_benchmark,
     "startup": startup_benchmark,
+    "serve": serve_benchmark,
+    "soak": soak_benchmark,
 }
 
 # Those that another device has no part in.

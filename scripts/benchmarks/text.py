@@ -33,20 +33,34 @@ class TokenizedText:
     ids: datasets.Dataset
 
 
+def with_text(data_args: DataArguments) -> DataArguments:
+    """Return the arguments, with the built-in corpus if they name no text to train on."""
+    named = data_args.dataset_name or data_args.files("train")
+    return data_args if named else replace(data_args, toy_corpus=True)
+
+
+def read_pairs(data_args: DataArguments, split: str = "train") -> Any:
+    """Read the pairs of a split, with the strings `source` and `target`.
+
+    Raises:
+        DataError: There are none, or they cannot be read.
+    """
+    if data_args.streaming:
+        raise DataError("`streaming` text has no length to measure; leave it out")
+    splits = load_parallel_text(data_args)
+    if split not in splits:
+        raise DataError(f"there are no pairs for {split}; give a {split} file or a data set with a {split} split")
+    return splits[split]
+
+
 def read_text(args: BenchmarkArguments, data_args: DataArguments) -> TokenizedText:
     """Read the training pairs of the arguments, or of the built-in corpus, and train a tokenizer on them.
 
     Raises:
         DataError: There are none, or they cannot be read.
     """
-    if not (data_args.dataset_name or data_args.files("train")):
-        data_args = replace(data_args, toy_corpus=True)
-    if data_args.streaming:
-        raise DataError("`streaming` text has no length to measure; leave it out")
-    splits = load_parallel_text(data_args)
-    if "train" not in splits:
-        raise DataError("there are no training pairs; give a training file or a data set with a train split")
-    pairs: Any = splits["train"]
+    data_args = with_text(data_args)
+    pairs = read_pairs(data_args)
     sentences = (text for side in ("source", "target") for text in pairs[side])
     tokenizer = train_tokenizer(sentences, algorithm="bpe", vocab_size=args.text_vocab_size)
     ids, _ = tokenize_pairs(
@@ -70,4 +84,4 @@ def matching_batch_size(text: TokenizedText, args: BenchmarkArguments) -> int:
     return max(1, round(len(text.ids) / len(token_budget_batches(text, args))))
 
 
-__all__ = ["TokenizedText", "matching_batch_size", "read_text", "token_budget_batches"]
+__all__ = ["TokenizedText", "matching_batch_size", "read_pairs", "read_text", "token_budget_batches", "with_text"]

@@ -1,0 +1,98 @@
+"""Clients of a translation server, each of which asks, waits for the answer and asks again.
+
+They run in a process of their own and share the cores with the server, so this module imports nothing heavy.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import aiohttp
+
+# Of an answer that never came: the connection was refused or broke.
+NO_ANSWER = 0
+
+JSON = {"Content-Type": "application/json"}
+
+
+class Answer(NamedTuple):
+    """What came back for a request.
+
+    Attributes:
+        status: Of HTTP, or `NO_ANSWER`.
+        body: What was sent back, or what went wrong.
+        sent: Seconds from the start of the load to the request.
+        seconds: From the request to its answer.
+    """
+
+    status: int
+    body: str
+    sent: float
+    seconds: float
+
+    def json(self) -> Any:
+        """Return the body as JSON."""
+        return json.loads(self.body)
+
+
+class Load(NamedTuple):
+    """The answers in the order of the requests, and the seconds from the first request to the last answer."""
+
+    answers: list[Answer]
+    seconds: float
+
+
+def run_load(url: str, bodies: Sequence[Any], num_clients: int, seconds: float | None = None) -> Load:
+    """Send requests from several clients at once.
+
+    Args:
+        url: Of the route.
+        bodies: JSON of each request.
+        num_clients: Clients, each with a connection that it keeps.
+        seconds: Repeat the requests until so many seconds have passed; None: send each once.
+    """
+    return asyncio.run(_run_load(url, bodies, num_clients, seconds))
+
+
+async def _run_load(url: str, bodies: Sequence[Any], num_clients: int, seconds: float | None) -> Load:
+    encoded = [json.dumps(body).encode() for body in bodies]
+    pending = enumerate(encoded if seconds is None else cycle(encoded))
+    answers: dict[int, Answer] = {}
+    start = time.perf_counter()
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        for number, body in pending:
+            sent = time.perf_counter()
+            if seconds is not None and sent - start >= seconds:
+                return
+            status, text = await _post(session, url, body)
+            answers[number] = Answer(status, text, sent - start, time.perf_counter() - sent)
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
+        await asyncio.gather(*(client(session) for _ in range(num_clients)))
+    return Load([answers[number] for number in sorted(answers)], time.perf_counter() - start)
+
+
+async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> tuple[int, str]:
+    try:
+        async with session.post(url, data=body, headers=JSON) as response:
+            return response.status, await response.text()
+    except (aiohttp.ClientError, OSError) as error:
+        return NO_ANSWER, f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def own_process() -> Iterator[ProcessPoolExecutor]:
+    """Run functions in one fresh process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield process
+
+
+__all__ = ["NO_ANSWER", "Answer", "Load", "own_process", "run_load"]

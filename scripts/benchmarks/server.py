@@ -1,0 +1,69 @@
+"""A server in a process of its own, started by the command that users give."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .machine import resident_bytes
+
+COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server.
+
+    Attributes:
+        process: Its process.
+        url: Where it listens, without a path.
+    """
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+    @property
+    def resident_bytes(self) -> int:
+        """Its resident memory."""
+        return resident_bytes(self.process.pid)
+
+
+@contextmanager
+def running_server(
+    *options: str, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Start a server, wait until it listens, and end it by SIGTERM.
+
+    Args:
+        *options: Of the command, such as "--model" and a folder.
+        command: Prints the server's URL at the start of a line once it listens.
+        environment: Added to the environment variables.
+
+    Raises:
+        OSError: The server does not start, or does not end with status 0.
+    """
+    path = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))
+    surroundings = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **(environment or {})}
+    with subprocess.Popen([*command, *options], env=surroundings, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Server(process, _read_url(process))
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.communicate()
+    if process.returncode:
+        raise OSError(f"the server ended with status {process.returncode}; what it printed says why")
+
+
+def _read_url(process: "subprocess.Popen[str]") -> str:
+    for line in process.stdout or ():
+        if line.startswith("http"):
+            return line.split()[0]
+    raise OSError("the server did not start; what it printed says why")
+
+
+__all__ = ["Server", "running_server"]

@@ -1,0 +1,279 @@
+"""The server under load against the offline translation of the same sentences, and its memory over many requests."""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.export.formats import export_model
+from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
+from hf_vanilla_transformer.inference.translation import load, translate
+
+from .arguments import BenchmarkArguments
+from .baselines import our_model
+from .clients import Answer, Load, own_process, run_load
+from .measure import OURS, Case, Disagreement, Sample
+from .server import Server, running_server
+from .text import read_pairs, with_text
+
+# Sentences of the first request, a list.
+LIST_SIZE = 50
+
+# Clients of the soak, and the options that its requests take in turn.
+SOAK_CLIENTS = 32
+SOAK_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_beams": 1},
+    {"num_beams": 2, "num_hypotheses": 2, "scores": True},
+    {"num_beams": 2, "length_penalty": 0.6},
+)
+# Parts of its requests, after each of which memory is read, and how many of them warm the server up.
+SOAK_PARTS = 20
+SOAK_WARM_UP = 4
+# Growth after these that is no leak.
+SOAK_GROWTH = 1.05
+
+
+class Model(NamedTuple):
+    """A model to serve.
+
+    Attributes:
+        name: Of its preset or folder.
+        folder: Its files.
+        backend: "transformers" or "ctranslate2".
+        device: "cpu" or "cuda".
+        threads: CPU threads; None: the library's choice.
+        max_new_tokens: Most tokens of an answer; None: by the source.
+    """
+
+    name: str
+    folder: str
+    backend: str
+    device: str
+    threads: int | None
+    max_new_tokens: int | None
+
+    def server_options(self) -> list[str]:
+        return ["--model", self.folder, "--backend", self.backend, "--device", self.device]
+
+    def environment(self) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": str(self.threads)} if self.threads else {}
+
+    def request(self, text: str | Sequence[str]) -> dict[str, Any]:
+        body: dict[str, Any] = {"text": text, "split_sentences": False}
+        return body | ({"max_new_tokens": self.max_new_tokens} if self.max_new_tokens else {})
+
+
+def serve_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Compare what clients are answered with the offline translation of the same sentences."""
+    text, sentences = read_sentences(data_args)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, saved in saved_models(args, text, Path(folder)).items():
+            for backend in args.backend:
+                yield from load_cases(prepared(name, saved, backend, args, Path(folder)), sentences, args)
+
+
+def read_sentences(data_args: DataArguments) -> tuple[Any, list[str]]:
+    """Return the test pairs, if there is a file of them, or else the training pairs, and their sources."""
+    pairs = read_pairs(with_text(data_args), "test" if data_args.files("test") else "train")
+    return pairs, [sentence for sentence in pairs["source"] if sentence.strip()]
+
+
+def saved_models(args: BenchmarkArguments, text: Any, folder: Path) -> dict[str, str]:
+    """Return the folder of each model by its name: those given, or else one of random weights for each preset."""
+    if args.model:
+        return {Path(model).resolve().name: model for model in args.model}
+    tokenizer = train_tokenizer(
+        (sentence for side in ("source", "target") for sentence in text[side]),
+        algorithm="bpe",
+        vocab_size=args.text_vocab_size,
+    )
+    for preset in args.preset:
+        torch.manual_seed(args.seed)
+        our_model(preset, vocab_size=args.vocab_size[0]).save_pretrained(folder / preset)
+        tokenizer.save_pretrained(folder / preset)
+    return {preset: str(folder / preset) for preset in args.preset}
+
+
+def prepared(name: str, saved: str, backend: str, args: BenchmarkArguments, folder: Path) -> Model:
+    """Return a model as a backend takes it; answers of random weights end at `args.length` tokens."""
+    if backend == "ctranslate2":
+        saved = str(export_model(saved, "ctranslate2", folder / f"{name}-ct2", quantization=args.quantization))
+    return Model(name, saved, backend, args.device, args.threads, None if args.model else args.length)
+
+
+def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> Iterator[Case]:
+    """Compare a server's throughput with the offline one, for each number of clients."""
+    kind = model.backend if model.backend == "transformers" else f"{model.backend} {args.quantization}"
+    with (
+        running_server(*model.server_options(), environment=model.environment()) as server,
+        own_process() as clients,
+        own_process() as offline,
+    ):
+        check_list(model, server, sentences[:LIST_SIZE], clients, offline)
+        for number in args.clients:
+            load = ServedLoad(model, server, sentences, number, args.seconds / args.rounds, clients, offline)
+            yield Case(
+                "serve",
+                f"{number} client{'s' if number > 1 else ''}, {model.name}, {kind}",
+                {OURS: load.serve, "offline": load.translate},
+                unit="sentences",
+                notes=f"every answer equals the offline one, {args.seconds:g} s",
+                warm_up=False,
+            )
+
+
+@dataclass
+class ServedLoad:
+    """A load on a server, and the offline translation of the sentences of the last one.
+
+    Attributes:
+        model: What is served.
+        server: The server.
+        sentences: What the clients ask for, over and over.
+        num_clients: Clients that ask at the same time.
+        seconds: How long they ask.
+        clients: Process of the clients.
+        offline: Process that translates offline.
+        answers: The answers to the last load.
+    """
+
+    model: Model
+    server: Server
+    sentences: list[str]
+    num_clients: int
+    seconds: float
+    clients: ProcessPoolExecutor
+    offline: ProcessPoolExecutor
+    answers: list[Answer] = field(default_factory=list)
+
+    def serve(self) -> Sample:
+        """Let the clients ask for a while."""
+        bodies = [self.model.request(sentence) for sentence in self.sentences]
+        load = ask(self.server, bodies, self.num_clients, self.clients, self.seconds)
+        self.answers = load.answers
+        return Sample(load.seconds, len(load.answers), latencies=[answer.seconds for answer in load.answers])
+
+    def translate(self) -> Sample:
+        """Translate the same sentences offline, and check that every answer is the same."""
+        asked = [self.sentences[i % len(self.sentences)] for i in range(len(self.answers))]
+        texts, seconds = self.offline.submit(translate_offline, self.model, asked).result()
+        check_equal([text for answer in self.answers for text in translations(answer)], texts)
+        return Sample(seconds, len(texts))
+
+
+def check_list(
+    model: Model, server: Server, sentences: list[str], clients: ProcessPoolExecutor, offline: ProcessPoolExecutor
+) -> None:
+    """Check that the answer to a list has its order; warms up the server and the offline process."""
+    (answer,) = ask(server, [model.request(sentences)], 1, clients).answers
+    check_equal(translations(answer), offline.submit(translate_offline, model, sentences).result()[0])
+
+
+def ask(
+    server: Server, bodies: list[Any], num_clients: int, clients: ProcessPoolExecutor, seconds: float | None = None
+) -> Load:
+    """Run a load in the process of the clients.
+
+    Raises:
+        OSError: A request was not answered, or refused.
+    """
+    load = clients.submit(run_load, f"{server.url}/v1/translations", bodies, num_clients, seconds).result()
+    for number, answer in enumerate(load.answers, start=1):
+        if answer.status != 200:
+            raise OSError(f"the server answered request {number} with status {answer.status}: {answer.body[:200]}")
+    return load
+
+
+def translations(answer: Answer) -> list[str]:
+    """Return the best translations of the sentences of an answer."""
+    return [
+        sentence["hypotheses"][0]["text"] for text in answer.json()["translations"] for sentence in text["sentences"]
+    ]
+
+
+def check_equal(served: list[str], offline: list[str]) -> None:
+    """Check that the server's answers are the offline translations, in the same order."""
+    if len(served) != len(offline):
+        raise Disagreement(f"the server gave {len(served)} translations for {len(offline)} sentences")
+    if different := [i for i, (one, other) in enumerate(zip(served, offline, strict=True)) if one != other]:
+        i = different[0]
+        raise Disagreement(
+            f"{len(different)} of {len(served)} answers differ from the offline translation, the first in sentence "
+            f"{i + 1}: {served[i]!r}, offline {offline[i]!r}"
+        )
+
+
+def translate_offline(model: Model, sentences: list[str]) -> tuple[list[str], float]:
+    """Return translations of sentences, and the seconds they took."""
+    if model.threads:
+        torch.set_num_threads(model.threads)
+    loaded, tokenizer = _load(model)
+    start = time.perf_counter()
+    hypotheses = translate(loaded, tokenizer, sentences, max_new_tokens=model.max_new_tokens)
+    return [best[0].text for best in hypotheses], time.perf_counter() - start
+
+
+@cache
+def _load(model: Model) -> tuple[Any, Any]:
+    if model.backend == "ctranslate2":
+        return load_ctranslate2(model.folder, model.device)
+    return load(model.folder, device=model.device)
+
+
+# Memory
+
+
+def soak_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Read the memory of a server while many clients ask with all kinds of options."""
+    text, sentences = read_sentences(data_args)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, saved in saved_models(replace(args, preset=["tiny"]), text, Path(folder)).items():
+            for backend in args.backend:
+                yield from soak_cases(prepared(name, saved, backend, args, Path(folder)), sentences, args.requests)
+
+
+def soak_cases(model: Model, sentences: list[str], num_requests: int) -> Iterator[Case]:
+    """Read a server's memory after each part of the requests.
+
+    Raises:
+        ValueError: It grows after the first requests.
+    """
+    options = cycle(SOAK_OPTIONS)
+    bodies = ({**model.request(sentence), **next(options)} for sentence in cycle(sentences))
+    resident: dict[int, int] = {}
+
+    def send(number: int) -> Sample:
+        ask(server, list(islice(bodies, number - max(resident, default=0))), SOAK_CLIENTS, clients)
+        resident[number] = server.resident_bytes
+        return Sample(resident[number])
+
+    with running_server(*model.server_options(), environment=model.environment()) as server, own_process() as clients:
+        for part in range(1, SOAK_PARTS + 1):
+            number = num_requests * part // SOAK_PARTS
+            yield Case(
+                "soak",
+                f"memory after {number:,} requests, {model.name}, {model.backend}",
+                {OURS: partial(send, number)},
+                quantity="bytes",
+                axis=("requests", number),
+                notes=f"resident memory of the server, {model.backend}, {SOAK_CLIENTS} clients",
+                rounds=1,
+                warm_up=False,
+            )
+    warm, last = (resident[num_requests * part // SOAK_PARTS] for part in (SOAK_WARM_UP, SOAK_PARTS))
+    if last > SOAK_GROWTH * warm:
+        grew = f"grew from {warm / 1e6:.0f} to {last / 1e6:.0f} MB"
+        raise ValueError(f"the memory of the server {grew}: {model.name}, {model.backend}")
+
+
+__all__ = ["serve_benchmark", "soak_benchmark"]
