@@ -88,15 +88,31 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
+    with importing("serve"):
+        from ..serving.server import listen, serve
+    check_limits(arguments)
+    # The port first: models take a while to load.
+    with listen(arguments.host, arguments.port) as listening:
+        application, engine = load_application(arguments)
+        for model in engine.models.values():
+            print(f"{model.name}: {_languages(model)}")
+        serve(application, engine, listening)
+
+
+def check_limits(arguments: Namespace) -> None:
+    """Raise a ValueError for a limit that lets nothing through."""
     for name in ("max_tokens", "max_queue", "max_text_length", "max_body", "max_beams", "max_hypotheses"):
         if getattr(arguments, name) < 1:
             raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be at least 1")
+
+
+def load_application(arguments: Namespace) -> tuple[Any, Any]:
+    """Load the models, and return the application and its engine."""
     with importing("serve"):
         import torch
 
         from ..serving.application import create_application
         from ..serving.models import Loading, load_engine
-        from ..serving.server import listen, serve
         from ..serving.service import Limits
     if arguments.page:
         with importing("demo"):
@@ -109,19 +125,15 @@ def run(arguments: Namespace) -> None:
         quantization=arguments.quantization,
         trust_remote_code=arguments.trust_remote_code,
     )
+    with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
+        settings = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
+        engine = load_engine(arguments.model, loading, **settings)
     limits = Limits(arguments.max_text_length, arguments.max_body, arguments.max_beams, arguments.max_hypotheses)
     key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
-    # The port first: models take a while to load.
-    with listen(arguments.host, arguments.port) as listening:
-        with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
-            options = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
-            engine = load_engine(arguments.model, loading, **options)
-        application: Any = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
-        if arguments.page:
-            mount_page(application, engine, limits=limits, api_key=key)
-        for model in engine.models.values():
-            print(f"{model.name}: {_languages(model)}")
-        serve(application, engine, listening)
+    application = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
+    if arguments.page:
+        mount_page(application, engine, limits=limits, api_key=key)
+    return application, engine
 
 
 def _languages(model: Any) -> str:

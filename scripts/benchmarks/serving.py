@@ -29,7 +29,7 @@ from .text import read_pairs, with_text
 LIST_SIZE = 50
 
 # Clients of the soak, and the options that its requests take in turn.
-SOAK_CLIENTS = 32
+SOAK_CLIENTS = 128
 SOAK_OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"num_beams": 1},

@@ -34,6 +34,7 @@ MISSPELT = {
     "onnx_translate": ("--ouput", "--output"),
     "push_to_hub": ("--repoid", "--repo_id"),
     "reproduce_tutorials": ("--ouput_dir", "--output_dir"),
+    "serve_ray": ("--replica_s", "--replicas"),
     "train_tokenizer": ("--source_file_s", "--source_files"),
     "train_translation": ("--train_sourcefile", "--train_source_file"),
     "translate": ("--ouput", "--output"),
