@@ -19,20 +19,16 @@ from typing import Any
 
 from _imports import importing
 
-# Ray reads it when it is imported; nothing is reported to anybody.
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-
 with importing():
-    import httpx
-    import ray
-    from fastapi import FastAPI, Request, Response
-    from fastapi.responses import JSONResponse
-    from ray import serve
-    from ray.exceptions import RayActorError
-
-    from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
+    from hf_vanilla_transformer.cli import options
     from hf_vanilla_transformer.cli.serve import KEY_VARIABLE, add_arguments, check_limits, load_application
-    from hf_vanilla_transformer.serving.application import BodyLimit
+
+    with options.importing("ray"):
+        import httpx
+        from fastapi import FastAPI, Request, Response
+        from fastapi.responses import JSONResponse
+
+        from hf_vanilla_transformer.serving.application import BodyLimit
 
 # Replicas that may die of a request before it is given up.
 MAX_DEATHS = 3
@@ -66,6 +62,9 @@ class Replica:
 
 def front(max_body: int) -> Any:
     """Return the deployment that passes requests on to the replicas."""
+    from ray import serve
+    from ray.exceptions import RayActorError
+
     application = FastAPI(openapi_url=None)
     application.add_middleware(BodyLimit, limit=max_body)
 
@@ -107,7 +106,7 @@ def front(max_body: int) -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     """Serve until a signal comes."""
-    parser = OneLineParser(description=__doc__)
+    parser = options.OneLineParser(description=__doc__)
     add_arguments(parser)
     group = parser.add_argument_group("replicas")
     group.add_argument("--replicas", type=int, default=2, help="Processes with all models (default: 2).")
@@ -115,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
     group.add_argument("--gpus_per_replica", type=float, default=0, help="GPUs of each, such as 0.5 (default: 0).")
     group.add_argument("--address", help="Of a Ray cluster; auto: the one of this machine. Default: a new one.")
     parser.add_help_options()
-    with one_line_errors(parser):
+    with options.one_line_errors(parser):
         arguments = parser.parse_args(argv)
         if arguments.page:
             raise ValueError("--page keeps the state of visitors in one process; leave it out")
@@ -125,6 +124,11 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(arguments: Namespace) -> None:
     """Start the replicas, and end them at a signal."""
+    # Ray reads it when it is imported; nothing is reported to anybody.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with options.importing("ray"):
+        import ray
+        from ray import serve
     arguments.api_key = arguments.api_key or os.environ.get(KEY_VARIABLE)
     new: Any = {"num_cpus": arguments.replicas * arguments.cpus_per_replica, "include_dashboard": False}
     ray.init(arguments.address or "local", logging_level=logging.WARNING, **({} if arguments.address else new))
