@@ -79,7 +79,7 @@ class Batcher:
         name: Of the thread.
         decoder: Decodes batches; only the thread calls it.
         max_queue: Sentences that may wait; a request that finds the queue empty is always taken.
-        patience: Seconds to wait for more sentences before a batch begins.
+        patience: Seconds to wait for as many sentences as the last batch had.
     """
 
     def __init__(self, name: str, decoder: Decoder, max_queue: int, patience: float):
@@ -88,6 +88,8 @@ class Batcher:
         self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Waiting] = []
         self._closed = self._is_working = False
+        # Sentences of the last batch.
+        self._last_size = 1
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -180,9 +182,10 @@ class Batcher:
         with self._changed:
             self._is_working = False
             self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
-            if self._arrived and not self._closed:
-                # Clients that were answered together ask again together.
-                self._changed.wait_for(lambda: self._closed or self._functions, self._patience)
+            # Clients that were answered together ask again together.
+            self._changed.wait_for(
+                lambda: self._closed or self._functions or self.num_waiting >= self._last_size, self._patience
+            )
             self._is_working = bool(self._arrived or self._waiting or self._functions)
             return self._is_working
 
@@ -221,6 +224,7 @@ class Batcher:
             first = self._waiting[0]
             alike = [each for each in self._waiting if each.request.key == first.request.key]
             batch = self._around(first, sorted(alike, key=lambda each: each.length))
+            self._last_size = len(batch)
             taken = set(batch)
             self._waiting = [each for each in self._waiting if each not in taken]
             return batch

@@ -96,7 +96,7 @@ class ServedModel:
         pairs: Language pairs it translates, source first; none: unknown.
         max_tokens: Source tokens x beams decoded at once.
         max_queue: Sentences that may wait.
-        patience: Seconds to wait for more sentences before a batch begins.
+        patience: Seconds to wait for as many sentences as the last batch had.
         source_prefix: Put before every sentence, such as "translate English to German: " for T5.
     """
 

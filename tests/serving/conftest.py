@@ -13,8 +13,6 @@ from hf_vanilla_transformer.serving.engine import Engine, ServedModel
 from hf_vanilla_transformer.serving.server import address, listen
 from translators import build
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def concise(kind):
     """Return a model whose outputs end before their bound, which would depend on the batch, and its tokenizer."""

@@ -83,6 +83,21 @@ def test_the_oldest_sentence_is_in_the_next_batch(occupied, decoder):
     assert decoder.batches[1:] == [["l" * 10], ["s"] * 6]
 
 
+def test_as_many_sentences_as_last_time_are_waited_for(decoder):
+    # So patient that the test would never end.
+    batcher = Batcher("patient", decoder, max_queue=8, patience=1e6)
+    decoder.go.release(100)
+    assert batcher.submit(["a"], 1).result() == ["A"]
+    assert batcher.submit(["b", "c"], 1).result() == ["B", "C"]
+    waiting = batcher.submit(["d"], 1)
+    later = batcher.submit(["e"], 1)
+    assert (waiting.result(), later.result()) == (["D"], ["E"])
+    assert decoder.batches == [["a"], ["b", "c"], ["d", "e"]]
+    waiting = batcher.submit(["f"], 1)
+    batcher.close()
+    assert waiting.result() == ["F"]
+
+
 def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied, decoder):
     first = occupied.submit(["a"] * 5, 1)
     with pytest.raises(Busy, match="the queue is full: 5 sentences wait; try again later"):
