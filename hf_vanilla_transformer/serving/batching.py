@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +30,10 @@ class DecodingFailed(Exception):
 
 class Decoder(Protocol):
     """What a `Batcher` runs in its thread; `key` holds the settings that all sentences of a batch share."""
+
+    def session(self) -> AbstractContextManager[Any]:
+        """Return what the thread decodes in, from its begin to its end."""
+        ...
 
     def measure(self, sentences: Sequence[str], key: Any) -> list[int]:
         """Return the number of tokens of each sentence."""
@@ -169,13 +174,14 @@ class Batcher:
             self._waiting = [each for each in self._waiting if each.request is not request]
 
     def _work(self) -> None:
-        while self._wait():
-            if self._functions:
-                self._call(*self._functions.popleft())
-                continue
-            self._measure_arrived()
-            if batch := self._take_batch():
-                self._decode(batch)
+        with self._decoder.session():
+            while self._wait():
+                if self._functions:
+                    self._call(*self._functions.popleft())
+                    continue
+                self._measure_arrived()
+                if batch := self._take_batch():
+                    self._decode(batch)
 
     def _wait(self) -> bool:
         """Wait until there is something to do; False: never again."""

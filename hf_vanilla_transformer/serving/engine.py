@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
+from ..model.linear_vanilla_transformer import decoding_products
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 
 # Source and target language.
@@ -201,6 +202,10 @@ class ServedModel:
     def close(self, wait: bool = True) -> None:
         """Take nothing new; the thread ends when nothing waits, which `wait` waits for."""
         self._batcher.close(wait)
+
+    def session(self) -> AbstractContextManager[None]:
+        """Return a context whose batches share what is packed for fast products."""
+        return decoding_products(shared=True)
 
     def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
         """Return the number of tokens of each sentence."""

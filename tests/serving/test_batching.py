@@ -1,4 +1,5 @@
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ class Stub:
         self.budget = budget
         self.batches, self.observed = [], []
         self.go, self.begun = threading.Semaphore(0), threading.Semaphore(0)
+
+    def session(self):
+        return nullcontext()
 
     def measure(self, sentences, key):
         if "unmeasurable" in sentences:
