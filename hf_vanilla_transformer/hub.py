@@ -2,14 +2,14 @@
 
 import json
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 
 from .errors import HUB_TOKEN, one_line, redacted
-from .files import check_links, read_json_object
+from .files import atomic_folder, check_links, read_json_object
 from .model.hub_code_vanilla_transformer import MODEL_TYPE, code_files, with_auto_map
 from .model.tokenization_vanilla_transformer import (
     PLACEHOLDER_TOKENIZER_JSON,
@@ -48,6 +48,11 @@ BINARY_FILES = (".safetensors", ".png")
 
 UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
+# Names on the Hub, with files or their content.
+Files = dict[str, Path | bytes]
+
+UPLOAD_MESSAGES = {"model": "Upload model with its code", "space": "Upload page"}
+
 # Status codes of the Hub and their remedies.
 REMEDIES = {
     401: "log in with `hf auth login`, or set HF_TOKEN to a token that may write",
@@ -57,7 +62,7 @@ REMEDIES = {
 }
 
 
-def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
+def files_to_share(folder: str | Path) -> Files:
     """List what `publish` uploads: names on the Hub, with files or their content.
 
     These are the folder's weights, configuration, tokenizer, card, results and pictures, and the model's code, which
@@ -73,7 +78,7 @@ def files_to_share(folder: str | Path) -> dict[str, Path | bytes]:
     folder = Path(folder)
     _check_folder(folder)
     check_links(folder)
-    files: dict[str, Path | bytes] = {
+    files: Files = {
         path.name: path for pattern in PUBLISHED_FILES for path in sorted(folder.glob(pattern)) if path.is_file()
     }
     for name in ("config.json", "tokenizer_config.json"):
@@ -110,32 +115,77 @@ def publish(
         commit_message: First line of the commit's message.
 
     Raises:
-        ValueError: As `files_to_share`; the repository is public and must not be; or the Hub refuses.
+        ValueError: As `files_to_share` or `upload`.
     """
-    files = files_to_share(folder)
+    return upload(files_to_share(folder), repo_id, private=private, revision=revision, commit_message=commit_message)
+
+
+def upload(
+    files: Files,
+    repo_id: str,
+    repo_type: str = "model",
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    commit_message: str | None = None,
+) -> CommitInfo:
+    """Upload files to a repository, in one commit that also deletes other weights in the folders of theirs.
+
+    Args:
+        files: Names, with files or their content.
+        repo_id: The repository, created if needed.
+        repo_type: "model", or "space" for a page of Gradio.
+        private: Create a private repository; refuse an existing public one.
+        revision: Branch to commit to, created if needed; by default the main one.
+        commit_message: First line of the commit's message.
+
+    Raises:
+        ValueError: The repository is public and must not be, or the Hub refuses.
+    """
     _check_token()
     api = HfApi()
+    kind: dict[str, Any] = {"repo_type": repo_type}
+    sdk: dict[str, Any] = {"space_sdk": "gradio"} if repo_type == "space" else {}
     try:
         # Completes a name without its namespace.
-        repo_id = api.create_repo(repo_id, private=private or None, exist_ok=True).repo_id
-        if private and not api.model_info(repo_id).private:
+        repo_id = api.create_repo(repo_id, private=private or None, exist_ok=True, **kind, **sdk).repo_id
+        if private and not api.repo_info(repo_id, **kind).private:
             raise ValueError(
                 f"{repo_id} is public, and `private` applies to new repositories only: make it private in its "
                 "settings, or choose another `repo_id`"
             )
         if revision:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
+            api.create_branch(repo_id, branch=revision, exist_ok=True, **kind)
         additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=files[name]) for name in files]
+        folders = {PurePosixPath(name).parent for name in files if _is_weight_file(name)}
         stale = [
             CommitOperationDelete(path_in_repo=name)
-            for name in api.list_repo_files(repo_id, revision=revision)
-            if _is_weight_file(name) and name not in files
+            for name in api.list_repo_files(repo_id, revision=revision, **kind)
+            if _is_weight_file(name) and PurePosixPath(name).parent in folders and name not in files
         ]
-        message = commit_message or "Upload model with its code"
-        return api.create_commit(repo_id, [*additions, *stale], commit_message=message, revision=revision)
+        return api.create_commit(
+            repo_id,
+            [*additions, *stale],
+            commit_message=commit_message or UPLOAD_MESSAGES[repo_type],
+            revision=revision,
+            **kind,
+        )
     except (HTTPError, OSError, RuntimeError, HFValidationError) as error:
         # Not `from error`: its request carries the token.
         raise ValueError(redacted(_explain(error, repo_id), get_token())) from None
+
+
+def write_files(files: Files, output_dir: str | Path) -> Path:
+    """Write what would be uploaded into a new or empty folder, completely or not at all, and return the folder.
+
+    Raises:
+        ValueError: The folder is not empty or cannot be made.
+    """
+    with atomic_folder(output_dir) as folder:
+        for name, file in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(file if isinstance(file, bytes) else file.read_bytes())
+    return Path(output_dir)
 
 
 def _explain(error: BaseException, repo_id: str) -> str:
@@ -208,7 +258,8 @@ def _is_pair(folder: Path) -> bool:
 
 
 def _is_weight_file(name: str) -> bool:
-    return "/" not in name and (fnmatchcase(name, WEIGHTS) or fnmatchcase(name, WEIGHT_INDEX))
+    base = PurePosixPath(name).name
+    return fnmatchcase(base, WEIGHTS) or fnmatchcase(base, WEIGHT_INDEX)
 
 
 def _check_token() -> None:
@@ -218,4 +269,4 @@ def _check_token() -> None:
         raise ValueError("the token contains an invalid character; set HF_TOKEN again, or use `hf auth login`")
 
 
-__all__ = ["files_to_share", "publish"]
+__all__ = ["Files", "files_to_share", "publish", "upload", "write_files"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, try_to_load_from_cache
+from huggingface_hub import metadata_load, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 MAX_EXAMPLES = 5
@@ -25,11 +25,11 @@ def card_examples(model: Any) -> list[str]:
     if path is None:
         return []
     try:
-        card = ModelCard.load(path, ignore_metadata_errors=True)
+        text, metadata = path.read_text(encoding="utf-8"), metadata_load(path) or {}
     # Anybody may have written it.
     except Exception:
         return []
-    texts = list(_widget_texts(card.data.to_dict().get("widget"))) or SOURCE.findall(card.text)
+    texts = list(_widget_texts(metadata.get("widget"))) or SOURCE.findall(text)
     return list(dict.fromkeys(text.strip() for text in texts if text.strip()))[:MAX_EXAMPLES]
 
 

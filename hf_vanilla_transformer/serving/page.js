@@ -1,10 +1,23 @@
 () => {
   // Read out what changes.
-  const live = (id) => {
-    const element = document.getElementById(id);
-    element?.setAttribute("aria-live", "polite");
-  };
-  live("vt-status");
+  document.getElementById("vt-status").setAttribute("aria-live", "polite");
+
+  // Gradio's label names the button beside the field, and disables the field, so that no key leads to it.
+  const translation = document.querySelector("#vt-translation textarea");
+  translation.setAttribute("aria-label", "Translation");
+  translation.disabled = false;
+  translation.readOnly = true;
+
+  // Arrow keys lead through alternatives, which Gradio makes groups of one.
+  document.addEventListener("keydown", (event) => {
+    const steps = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 };
+    if (!event.target.matches?.("#vt-alternatives input") || !(event.key in steps)) return;
+    event.preventDefault();
+    const radios = [...document.querySelectorAll("#vt-alternatives input")];
+    const next = radios.at((radios.indexOf(event.target) + steps[event.key]) % radios.length);
+    next.focus();
+    next.click();
+  });
 
   // The map: a cell under the pointer or the focus is read, and its tokens are marked.
   const cellOf = (target) => target.closest?.(".vt-map tbody td");

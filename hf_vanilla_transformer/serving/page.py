@@ -287,7 +287,7 @@ class Page:
         try:
             if not values[self.text].strip():
                 raise ValueError("there is no text; type some, or choose an example")
-            choice = self.service.engine.choose(values[self.source], values[self.target], values[self.model])
+            choice = self._choice(values[self.model], values[self.source], values[self.target])
             (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
             seconds = time.perf_counter() - start
             answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
@@ -302,12 +302,22 @@ class Page:
             **self._show(answer, values),
         }
 
+    def _choice(self, name: str, source: str | None, target: str | None) -> Choice:
+        if len(self.models[name].pairs) < 2:
+            # Of the model before, where its fields have not been changed yet.
+            source = target = None
+        return self.service.engine.choose(source, target, name)
+
     def _options(self, values: dict[Any, Any]) -> TranslationOptions:
         number = values[self.alternatives]
+        # In the browser, 2.0 is 2.
+        length_penalty, temperature, top_p = (
+            float(values[field]) for field in (self.length_penalty, self.temperature, self.top_p)
+        )
         if values[self.sample]:
-            how = {"do_sample": True, "temperature": values[self.temperature], "top_p": values[self.top_p]}
+            how: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_p": top_p}
         else:
-            how = {"num_beams": max(values[self.beams], number), "length_penalty": values[self.length_penalty]}
+            how = {"num_beams": max(values[self.beams], number), "length_penalty": length_penalty}
         return TranslationOptions(num_hypotheses=number, with_scores=True, **how)
 
     async def show_sentence(self, values: dict[Any, Any]) -> dict[Any, Any]:
@@ -368,8 +378,8 @@ class Page:
             self.answer: answer,
             self.alternative: gr.Radio(labels, value=answer.ranks[answer.sentence], visible=True),
             self.details: gr.Column(visible=True),
-            self.layer: gr.Dropdown(_numbered(layers, "mean"), value=layer, visible=layers > 0),
-            self.head: gr.Dropdown(_numbered(heads, "mean"), value=head, visible=layers > 0),
+            self.layer: _numbered(layers, layer),
+            self.head: _numbered(heads, head),
             self.tokens: tokens_html(pair),
             **self._show_weights(pair, layer, head),
         }
@@ -399,6 +409,8 @@ def _language(model: ServedModel, side: int) -> gr.Dropdown:
         value=next(iter(model.pairs))[side] if languages else None,
         label=("From", "To")[side],
         visible=len(model.pairs) > 1,
+        # The engine knows better what there is, and says so.
+        allow_custom_value=True,
     )
 
 
@@ -413,8 +425,9 @@ def _setting(model: ServedModel, name: str) -> float:
     return 1.0 if value is None else float(value)
 
 
-def _numbered(number: int, mean: str) -> list[tuple[str, int]]:
-    return [(mean, MEAN), *((str(i + 1), i) for i in range(number))]
+def _numbered(number: int, value: int) -> gr.Dropdown:
+    choices = [("mean", MEAN), *((str(i + 1), i) for i in range(number))]
+    return gr.Dropdown(choices, value=value if number else MEAN, visible=number > 0)
 
 
 def _refusal(error: BaseException) -> str:

@@ -1,0 +1,89 @@
+"""A Hugging Face Space: the page on the Hub, for a model there or for one that the Space brings along."""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from huggingface_hub import SpaceCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from .. import __version__
+from ..hub import Files, files_to_share
+
+# Where a Space keeps a model of its own.
+MODEL_FOLDER = "model"
+
+# A Space is asked at this port.
+PORT = 7860
+
+APP = """from hf_vanilla_transformer.cli.main import main
+
+main(["serve", "--page", "--host", "0.0.0.0", "--port", "{port}", "--model", {model!r}])
+"""
+
+README = """---
+{card}
+---
+
+# {title}
+
+Translates with {model}: alternatives with their scores, and what the model attends to.
+Run it on your own machine with
+
+```sh
+pip install -r requirements.txt
+python app.py
+```
+"""
+
+
+def space_files(model: str | Path) -> Files:
+    """List the files of a Space: names, with files or their content.
+
+    Args:
+        model: A folder, which the Space then holds a copy of, or the name of a model on the Hub.
+
+    Raises:
+        ValueError: The folder cannot be published, the name is none, or Gradio is not installed.
+    """
+    is_folder = Path(model).is_dir()
+    name = MODEL_FOLDER if is_folder else _model_name(str(model))
+    title = Path(model).resolve().name if is_folder else name.rpartition("/")[2]
+    card = SpaceCardData(
+        title=title,
+        emoji="🔤",
+        colorFrom="blue",
+        colorTo="indigo",
+        sdk="gradio",
+        sdk_version=_gradio_version(),
+        app_file="app.py",
+        models=None if is_folder else [name],
+    )
+    shown = "the model in this Space" if is_folder else f"[{name}](https://huggingface.co/{name})"
+    texts = {
+        "README.md": README.format(card=card.to_yaml(), title=title, model=shown),
+        "app.py": APP.format(port=PORT, model=f"{title}={name}"),
+        "requirements.txt": f"hf-vanilla-transformer[demo]=={__version__}\n",
+    }
+    files: Files = {name: text.encode() for name, text in texts.items()}
+    if is_folder:
+        files |= {f"{MODEL_FOLDER}/{name}": file for name, file in files_to_share(model).items()}
+    return files
+
+
+def _model_name(name: str) -> str:
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"`model` {name} is neither a folder nor the name of a model on the Hub") from error
+    return name
+
+
+def _gradio_version() -> str:
+    try:
+        return version("gradio")
+    except PackageNotFoundError:
+        raise ValueError('a Space needs gradio; run `pip install "hf-vanilla-transformer[demo]"`') from None
+
+
+__all__ = ["space_files"]
