@@ -139,7 +139,8 @@ def map_html(pair: AttendedPair, layer: int, head: int) -> str:
     )
     label = f"Attention of {size}, in percent; the list of alignments says the same in words"
     return (
-        f'<div class="vt-frame"><div class="vt-map"><table role="grid" aria-label="{label}"><thead><tr>'
+        f'<div class="vt-frame"><div class="vt-map" style="--columns:{len(pair.source_tokens)}">'
+        f'<table role="grid" aria-label="{label}"><thead><tr>'
         f"<td>translation ↓ text →</td>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
         "<output>Point at a cell, or move with the arrow keys, to read its weight.</output></div>"
     )

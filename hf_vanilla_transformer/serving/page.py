@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from itertools import count
 from typing import Any
 
 from fastapi import FastAPI
@@ -48,6 +49,9 @@ KEPT = 3600
 
 # Events that may wait at a time.
 MAX_WAITING = 256
+
+# Of messages: two of the same words are two messages, which a screen reader must read out.
+NUMBERS = count()
 
 # More are of little use to look at.
 MAX_ALTERNATIVES = 8
@@ -143,7 +147,8 @@ def _theme() -> gr.themes.Base:
         font=["system-ui", "sans-serif"],
         font_mono=["ui-monospace", "monospace"],
     )
-    return theme.set(input_background_fill="*background_fill_primary", input_border_width="1px", **quiet)
+    button = {"button_primary_background_fill": "*primary_600", "button_primary_background_fill_hover": "*primary_700"}
+    return theme.set(input_background_fill="*background_fill_primary", input_border_width="1px", **quiet, **button)
 
 
 class Page:
@@ -432,14 +437,14 @@ def _numbered(number: int, value: int) -> gr.Dropdown:
 
 def _refusal(error: BaseException) -> str:
     message = error.detail if isinstance(error, HTTPException) else one_line(error)
-    return f'<p class="vt-error" role="alert">{escape(message[:1].upper() + message[1:])}.</p>'
+    return f'<p class="vt-error" data-number={next(NUMBERS)}>{escape(message[:1].upper() + message[1:])}.</p>'
 
 
 def _success(text: str, sentences: int, seconds: float) -> str:
     number = f"{sentences} sentences" if sentences > 1 else "1 sentence"
     # A live region does not read out the field with the translation.
     spoken = f'<span class="vt-spoken">: {escape(text)}</span>'
-    return f"<p>Translated {number} in {seconds:.2f} s{spoken}</p>"
+    return f"<p data-number={next(NUMBERS)}>Translated {number} in {seconds:.2f} s{spoken}</p>"
 
 
 __all__ = ["mount_page"]
