@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-TEXT = "The brave engineer will give our sons a ball this afternoon."
+TEXT = "Why is the farmer going to bring my grandmother's new novel to John?"
 PICTURES: dict[str, dict[str, Any]] = {
     "page-light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
     "page-dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},

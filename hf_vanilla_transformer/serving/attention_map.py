@@ -141,7 +141,7 @@ def map_html(pair: AttendedPair, layer: int, head: int) -> str:
     return (
         f'<div class="vt-frame"><div class="vt-map" style="--columns:{len(pair.source_tokens)}">'
         f'<table role="grid" aria-label="{label}"><thead><tr>'
-        f"<td>translation ↓ text →</td>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<td>text →<br>translation ↓</td>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
         "<output>Point at a cell, or move with the arrow keys, to read its weight.</output></div>"
     )
 

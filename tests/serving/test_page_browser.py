@@ -13,12 +13,16 @@ from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.attention import cross_attentions
 from hf_vanilla_transformer.inference.translation import encode, translate
 from pages import CHROMIUM, serving
+from paths import ROOT
 from translators import ENGLISH, SHAPE, SPANISH, build
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the browser is driven by Playwright, of the extra `dev`")
 pytest.importorskip("gradio", reason="the page needs the extra `demo`")
+Image = pytest.importorskip("PIL.Image", reason="pictures are reduced by Pillow, which Gradio brings along")
 if not CHROMIUM:
     pytest.skip("there is no Chromium on the PATH; on Debian: apt-get install chromium", allow_module_level=True)
+
+from page_screenshots import PICTURES, picture, save  # noqa: E402  # needs what is checked above
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 
@@ -412,6 +416,14 @@ def test_everything_has_a_name(open_page):
     assert translation(page) in page.locator("#vt-status").text_content()
     identifiers = page.evaluate("[...document.querySelectorAll('[id]')].map(element => element.id).filter(Boolean)")
     assert len(identifiers) == len(set(identifiers))
+
+
+def test_the_pictures_of_the_docs_can_be_taken_again(browser, address, tmp_path):
+    for name in ("page-dark", "page-phone"):
+        path = tmp_path / f"{name}.png"
+        save(picture(browser, address, SENTENCE, PICTURES[name]), path)
+        with Image.open(path) as taken, Image.open(ROOT / "docs" / "images" / path.name) as shown:
+            assert taken.width == shown.width and path.stat().st_size < 150_000
 
 
 CONTROLS = (
