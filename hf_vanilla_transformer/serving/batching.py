@@ -236,7 +236,7 @@ class Batcher:
             return batch
 
     def _around(self, first: _Waiting, ordered: list[_Waiting]) -> list[_Waiting]:
-        """Return the longest run of sentences around the first one, nearest lengths first, that may be one batch."""
+        """Return a run of sentences around the first one that may be one batch, of all or of the nearest lengths."""
         start = ordered.index(first)
         end = start + 1
         while start > 0 or end < len(ordered):
@@ -247,6 +247,12 @@ class Batcher:
             if end - start + 1 > self._decoder.batch_size(longest, first.request.key):
                 break
             start, end = (start, end + 1) if takes_longer else (start - 1, end)
+        if end - start < len(ordered) <= 2 * (end - start):
+            # A batch of what is left over would take as many steps as this one: two of the same size take fewer.
+            middle = len(ordered) // 2
+            half = ordered[:middle] if ordered.index(first) < middle else ordered[middle:]
+            if len(half) <= self._decoder.batch_size(half[-1].length, first.request.key):
+                return half
         return ordered[start:end]
 
     def _decode(self, batch: list[_Waiting]) -> None:

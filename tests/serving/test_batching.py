@@ -73,9 +73,17 @@ def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occ
     ]
     decoder.go.release(100)
     assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], [], ["EE"]]
-    # Around "aaa", the oldest, until the budget of 12 is full; the other key is older than what is left of the first.
-    assert decoder.batches[1:] == [["ee", "aaa", "cccc"], ["b"], ["dd"]]
-    assert decoder.observed == [(1, 1), (3, 9), (1, 1), (1, 2)]
+    # The half with "aaa", the oldest, as the budget of 12 has no place for all four; then that with "b".
+    assert decoder.batches[1:] == [["aaa", "cccc"], ["b", "ee"], ["dd"]]
+    assert decoder.observed == [(1, 1), (2, 7), (2, 3), (1, 2)]
+
+
+def test_sentences_for_many_batches_fill_them_around_the_oldest(occupied, decoder):
+    lengths = (3, 1, 4, 2, 4, 4, 4)
+    future = occupied.submit(["a" * length for length in lengths], 1)
+    decoder.go.release(100)
+    assert future.result() == ["A" * length for length in lengths]
+    assert [sorted(map(len, batch)) for batch in decoder.batches[1:]] == [[2, 3, 4], [1, 4], [4, 4]]
 
 
 def test_the_oldest_sentence_is_in_the_next_batch(occupied, decoder):
