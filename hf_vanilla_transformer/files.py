@@ -159,22 +159,25 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
     return content
 
 
-def check_links(folder: StrPath) -> None:
+def check_links(folder: StrPath, pattern: str = "*") -> None:
     """Refuse links in a folder to files outside of it, which whoever reads or shares the folder would follow.
 
     In the Hub's cache, a snapshot of a repository may link to the repository's blobs.
+
+    Args:
+        folder: The folder.
+        pattern: Files of it to check.
 
     Raises:
         DataError: There is such a link.
     """
     root = Path(folder).resolve()
     allowed = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
-    for file in sorted(root.iterdir()):
+    for file in sorted(root.glob(pattern)):
         target = file.resolve()
-        if file.is_symlink() and target.is_file() and not any(map(target.is_relative_to, allowed)):
-            raise DataError(
-                f"{Path(folder, file.name)} is a link to {target}, outside of its folder; put a copy of the file there"
-            )
+        if target.is_file() and not any(map(target.is_relative_to, allowed)):
+            link = Path(folder, file.relative_to(root))
+            raise DataError(f"{link} is a link to {target}, outside of its folder; put a copy of the file there")
 
 
 def check_json_size(path: Path, remedy: str) -> None:

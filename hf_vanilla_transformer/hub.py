@@ -24,6 +24,9 @@ WEIGHT_INDEX = "model.safetensors.index*.json"
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = VanillaTransformerTokenizer.vocab_files_names.values()
 
+# Results in the form that the Hub shows.
+EVAL_RESULTS = ".eval_results/*.yaml"
+
 # Checkpoints, optimizer states and logs of a training run stay private.
 PUBLISHED_FILES = (
     WEIGHTS,
@@ -38,6 +41,7 @@ PUBLISHED_FILES = (
     "README.md",
     "LICENSE*",
     "all_results.json",
+    EVAL_RESULTS,
     "test_translations.txt",
     "*.png",
 )
@@ -78,8 +82,12 @@ def files_to_share(folder: str | Path) -> Files:
     folder = Path(folder)
     _check_folder(folder)
     check_links(folder)
+    check_links(folder, EVAL_RESULTS)
     files: Files = {
-        path.name: path for pattern in PUBLISHED_FILES for path in sorted(folder.glob(pattern)) if path.is_file()
+        path.relative_to(folder).as_posix(): path
+        for pattern in PUBLISHED_FILES
+        for path in sorted(folder.glob(pattern))
+        if path.is_file()
     }
     for name in ("config.json", "tokenizer_config.json"):
         settings = with_auto_map(name, read_json_object(folder / name, SAVE_AGAIN))

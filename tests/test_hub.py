@@ -27,6 +27,8 @@ def folder(tmp_path):
     (folder / "all_results.json").write_text("{}", encoding="utf-8")
     (folder / "attention.png").write_bytes(b"\x89PNG")
     (folder / "checkpoint-7").mkdir()
+    (folder / ".eval_results").mkdir()
+    (folder / ".eval_results" / "data.yaml").write_text("- value: 1\n", encoding="utf-8")
     for name in ("optimizer.pt", "model.safetensors"):
         (folder / "checkpoint-7" / name).write_bytes(b"x")
     for name in ("training_args.bin", "trainer_state.json", "events.out.tfevents.1", ".env"):
@@ -35,8 +37,9 @@ def folder(tmp_path):
 
 
 SHARED = {
-    "README.md", "all_results.json", "attention.png", "config.json", "generation_config.json", "model.safetensors",
-    "source_tokenizer.json", "target_tokenizer.json", "tokenizer.json", "tokenizer_config.json",
+    ".eval_results/data.yaml", "README.md", "all_results.json", "attention.png", "config.json",
+    "generation_config.json", "model.safetensors", "source_tokenizer.json", "target_tokenizer.json", "tokenizer.json",
+    "tokenizer_config.json",
 }  # fmt: skip  # a list of names
 
 
@@ -104,6 +107,7 @@ def test_new_weights_are_not_hidden_behind_old_ones(hub, folder, tmp_path):
     files = published(hub, branch="shards")
     assert weights(files) == {path.name for path in folder.glob("model*safetensors*")} and len(weights(files)) > 2
     for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     assert not AutoModelForSeq2SeqLM.from_pretrained(tmp_path).lm_head.weight.any()
 

@@ -82,6 +82,13 @@ class DataArguments:
         },
     )
     test_split_size: float | None = field(default=None, metadata={"help": "Likewise for the test split."})
+    test_dataset_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Dataset on the Hub whose test pairs these are, for the results on the model's page (default: "
+            "--dataset_name)."
+        },
+    )
     split_seed: int = field(default=0, metadata={"help": "Seed of held-out splits and of --max_train_samples."})
     streaming: bool = field(
         default=False,
@@ -133,6 +140,13 @@ class DataArguments:
         if self.toy_corpus:
             return "the built-in English-Spanish corpus"
         return self.dataset_name or ", ".join(Path(file).name for file in self.files("train"))
+
+    @property
+    def test_dataset(self) -> str | None:
+        """Name on the Hub of the dataset whose test pairs are scored; None if there is none, or it is not known."""
+        if self.test_dataset_name or self.test_split_size or self.files("test"):
+            return self.test_dataset_name
+        return self.dataset_name if self.dataset_name and not Path(self.dataset_name).exists() else None
 
     def _given(self, *names: str) -> list[str]:
         return [f"`{name}`" for name in names if getattr(self, name)]

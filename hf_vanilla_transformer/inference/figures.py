@@ -70,7 +70,8 @@ def draw_curve(
     if best is not None and np.isfinite(values).any():
         index = best(np.where(np.isfinite(values), values, np.nan))
         label = f"{label} (best {values[index]:.4g} at step {steps[index]:.0f})"
-        axes.plot(steps[index], values[index], marker="o", markersize=8, markerfacecolor="none", color=style["color"])
+        ring = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": style["color"]}
+        axes.plot(steps[index], values[index], clip_on=False, **ring)
     axes.plot(steps, values, label=label, **{"marker": marker(len(steps)), **style})
 
 

@@ -158,13 +158,26 @@ def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = Non
     return finish_figure(figure, "Position encoding", path)
 
 
-def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | PathLike[str] | None = None) -> Figure:
+def plot_training_curve(
+    log_history: Sequence[Mapping[str, Any]],
+    path: str | PathLike[str] | None = None,
+    *,
+    label_smoothing: float = 0.0,
+    dropout: float = 0.0,
+    vocab_size: int | None = None,
+) -> Figure:
     """Plot a training run: losses over steps and, where logged, BLEU and the learning rate below.
+
+    The training loss has label smoothing and dropout, the validation loss neither: the legend says so, and a dotted
+    line shows the least that label smoothing allows, the entropy of the smoothed labels.
 
     Args:
         log_history: `trainer.state.log_history`, also found in a checkpoint's `trainer_state.json`. Read are `loss`,
             `eval_loss`, `eval_bleu` (0..100) and `learning_rate`, each with its `step`.
         path: Where to save the figure, if anywhere.
+        label_smoothing: That of the training loss.
+        dropout: That of the training loss.
+        vocab_size: Number of target tokens, over which labels are smoothed; None draws no dotted line.
 
     Returns:
         The figure.
@@ -181,9 +194,18 @@ def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | Pa
     grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=list(heights.values()), squeeze=False)
     panels = dict(zip(heights, grid[:, 0], strict=True))
     dots = {"marker": "o", "markersize": 3}
-    draw_curve(panels["loss"], series["loss"], "training", color="tab:blue", linewidth=1.2)
-    draw_curve(panels["loss"], series["eval_loss"], "validation", best=np.nanargmin, color="tab:orange", **dots)
-    panels["loss"].set_ylabel("loss")
+    extras = {"label smoothing": label_smoothing, "dropout": dropout}
+    with_extras = " and ".join(f"{name} {value:g}" for name, value in extras.items() if value)
+    training, validation = f"training, with {with_extras}", "validation, without"
+    if not with_extras:
+        training, validation = "training", "validation"
+    draw_curve(panels["loss"], series["loss"], training, color="tab:blue", linewidth=1.2)
+    draw_curve(panels["loss"], series["eval_loss"], validation, best=np.nanargmin, color="tab:orange", **dots)
+    if series["loss"] and label_smoothing and vocab_size:
+        least = _entropy_of_smoothed_labels(label_smoothing, vocab_size)
+        label = f"least that label smoothing allows in training ({least:.3g})"
+        panels["loss"].axhline(least, color="tab:blue", linewidth=1, linestyle=":", label=label)
+    panels["loss"].set_ylabel("loss, nats per token")
     panels["loss"].legend(frameon=False)
     if axes := panels.get("eval_bleu"):
         draw_curve(axes, series["eval_bleu"], "validation", best=np.nanargmax, color="tab:green", **dots)
@@ -195,8 +217,17 @@ def plot_training_curve(log_history: Sequence[Mapping[str, Any]], path: str | Pa
         axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     for axes in panels.values():
         style_axes(axes)
+        # A difference looks as large as it is.
+        axes.set_ylim(bottom=0)
     grid[-1, 0].set_xlabel("step")
     return finish_figure(figure, "Training", path)
+
+
+def _entropy_of_smoothed_labels(smoothing: float, vocab_size: int) -> float:
+    """Entropy, in nats, of a label that keeps 1 - `smoothing` and shares the rest out to all tokens."""
+    other = smoothing / vocab_size
+    right = 1 - smoothing + other
+    return -right * math.log(right) - (vocab_size - 1) * other * math.log(other)
 
 
 __all__ = ["plot_attention", "plot_position_encoding", "plot_training_curve"]

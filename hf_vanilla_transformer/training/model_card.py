@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, ModelCardData, get_token
+import yaml
+from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml, get_token
 from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
@@ -22,6 +23,12 @@ from .results import FinalScores, Results
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
 SECONDS_PER_MINUTE = 60
+
+# Where the Hub looks for results that it shows on the pages of the model and of the dataset.
+EVAL_RESULTS = ".eval_results"
+
+# Characters that the name of a dataset on the Hub may not have.
+NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 # A language as the Hub knows it: ISO 639, optionally with a region or a script.
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
@@ -71,7 +78,7 @@ def write_model_card(
         tags=["vanilla_transformer", "attention-is-all-you-need"],
         datasets=[data_args.dataset_name] if data_args.dataset_name else None,
         model_name=name,
-        eval_results=_eval_results(data, results.test) if results.test else None,
+        eval_results=_eval_results(data_args, results.test) if results.test else None,
     )
     samples = results.samples
     card = ModelCard.from_template(
@@ -94,17 +101,51 @@ def write_model_card(
     return path
 
 
-def _eval_results(data: str, test: FinalScores) -> list[EvalResult]:
+def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
+    """Write the scores on the test pairs of a dataset on the Hub as the Hub reads them beside a model.
+
+    Args:
+        results: Results of the experiment.
+        data_args: Its text.
+        folder: Folder of the model.
+
+    Returns:
+        The file; None without test pairs, or if they are of no dataset on the Hub.
+    """
+    dataset = data_args.test_dataset
+    if not (results.test and dataset):
+        return None
+    entries = [
+        EvalResultEntry(dataset, data_args.dataset_config_name or "default", value, notes=name)
+        for _, name, value in _metrics(results.test)
+    ]
+    path = Path(folder, EVAL_RESULTS, f"{NOT_IN_NAMES.sub('-', dataset)}.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _eval_results(data_args: DataArguments, test: FinalScores) -> list[EvalResult]:
+    data = data_args.description
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=data,
-            dataset_name=data,
+            dataset_type=data_args.test_dataset or NOT_IN_NAMES.sub("-", data).strip("-"),
+            dataset_name=data_args.test_dataset or data,
+            dataset_config=data_args.dataset_config_name,
             dataset_split="test",
             metric_type=metric,
-            metric_name=f"{metric} ({test.scores[f'{metric}_signature']})",
-            metric_value=round(float(test.scores[metric]), 2),
+            metric_name=name,
+            metric_value=value,
         )
+        for metric, name, value in _metrics(test)
+    ]
+
+
+def _metrics(test: FinalScores) -> list[tuple[str, str, float]]:
+    """Return type, name and value of each metric."""
+    return [
+        (metric, f"{metric} ({test.scores[f'{metric}_signature']})", round(float(test.scores[metric]), 2))
         for metric in ("bleu", "chrf")
     ]
 
@@ -129,4 +170,4 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments) -> dict[str, Any
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
-__all__ = ["TEMPLATE", "check_template", "write_model_card"]
+__all__ = ["TEMPLATE", "check_template", "write_eval_results", "write_model_card"]

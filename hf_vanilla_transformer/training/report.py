@@ -18,7 +18,7 @@ from ..errors import one_line
 from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
-from .model_card import write_model_card
+from .model_card import write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
 from .setup import Experiment, vocabulary_sizes
@@ -135,7 +135,14 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
     trainer = experiment.trainer
     folder = Path(trainer.args.output_dir)
     with _warn_on_failure("training_curve.png"):
-        plot_training_curve(trainer.state.log_history, folder / "training_curve.png")
+        config: Any = results.choice.model.config
+        plot_training_curve(
+            trainer.state.log_history,
+            folder / "training_curve.png",
+            label_smoothing=trainer.args.label_smoothing_factor,
+            dropout=getattr(config, "dropout", 0.0),
+            vocab_size=vocabulary_sizes(experiment.tokenizer)[1],
+        )
     for sample in results.samples[:1]:
         with _warn_on_failure("attention.png"):
             weights, sources, targets = cross_attention(results.choice.model, experiment.tokenizer, sample.source)
@@ -145,9 +152,11 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
 def save_card(
     results: Results, data_args: DataArguments, args: VanillaTransformerTrainingArguments, template: str | Path
 ) -> None:
-    """Write the model card."""
+    """Write the model card, and the results as the Hub reads them."""
     with _warn_on_failure("the model card"):
         write_model_card(results, data_args, args, template)
+    with _warn_on_failure("the results for the Hub"):
+        write_eval_results(results, data_args, args.output_dir)
 
 
 @contextmanager

@@ -99,7 +99,8 @@ def set_up(
     Raises:
         ValueError: Data or arguments cannot be used (`DataError` for data).
     """
-    with args.main_process_first(desc="reading the data"):
+    # Of all machines: they share the folder in which the tokenizer is saved.
+    with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
         fit_schedule(args, text)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train)

@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
@@ -26,6 +28,27 @@ SMALL = (
     "--preset", "tiny", "--tokenizer_algorithm", "word", "--vocab_size", "20", "--max_steps", "2", "--use_cpu",
     "--max_tokens", "32", "--warmup_steps", "1", "--eval_strategy", "no", "--final_num_beams", "1",
 )  # fmt: skip  # a command line
+
+
+def read_tensorboard(folder):
+    """Values by their names, and the file that holds them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = (folder / "model" / "runs").rglob("events.out.tfevents.*")
+    events = EventAccumulator(str(file)).Reload()
+    return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, file
+
+
+def read_trackio(folder):
+    """Values by their names, and the file that holds them."""
+    file = folder / "home" / "trackio" / "tests.db"
+    with closing(sqlite3.connect(file)) as database:
+        rows = database.execute("SELECT metrics FROM metrics WHERE run_name = 'tiny' ORDER BY step").fetchall()
+    values: dict[str, list[float]] = {}
+    for (content,) in rows:
+        for name, value in json.loads(content).items():
+            values.setdefault(name, []).append(value)
+    return values, file
 
 
 def parser(shows_all):
@@ -165,6 +188,34 @@ class TestRun:
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
         outputs = [row[0].text for row in translate(model, tokenizer, [source for source, _ in sentences(9, 2)])]
         assert lines(outputs) == (folder / "test_translations.txt").read_text()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("service", ["tensorboard", "trackio"])
+    def test_reports_to_a_service_on_this_machine(self, words, tmp_path, service):
+        """In a process of its own, since Trackio looks for its folder once; no token is reported."""
+        pytest.importorskip(service, reason=f"installed by the extra `{service}`")
+        command = [
+            sys.executable,
+            "-m",
+            "hf_vanilla_transformer",
+            "train",
+            *words,
+            *self.MODEL,
+            "--logging_steps",
+            "5",
+        ]
+        command += ["--report_to", service, "--hub_token", "hf_secret", "--project", "tests", "--run_name", "tiny"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**surroundings(), "HF_HOME": str(tmp_path / "home")}
+        )
+        assert done.returncode == 0, done.stderr
+        state = TrainerState.load_from_json(tmp_path / "model" / "trainer_state.json")
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
+        read = {"tensorboard": read_tensorboard, "trackio": read_trackio}[service]
+        values, file = read(tmp_path)
+        assert values["train/loss"] == pytest.approx(losses) and values["eval/bleu"] == pytest.approx(scores)
+        assert len(losses) > 1 and b"hf_secret" not in file.read_bytes()
 
     def test_the_token_of_an_argument_file(self, words, tmp_path, capsys):
         (tmp_path / "x.yaml").write_text("hub_token: hf_secret")

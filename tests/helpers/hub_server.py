@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import huggingface_hub
 import pytest
 import transformers
+import yaml
 
 TOKEN = "hf_the_token_of_the_tests"
 LFS_ENDINGS = (".safetensors", ".png")
@@ -246,7 +247,43 @@ class Handler(BaseHTTPRequestHandler):
 
     def validate(self) -> None:
         assert parse_qs(urlsplit(self.path).query) == {}
+        front_matter = re.match(r"---\n(.*?)\n---\n", json.loads(self.body)["content"], re.S)
+        problem = card_problem(yaml.safe_load(front_matter[1]) if front_matter else {})
+        if problem:
+            return self.reply(400, problem.encode())
         self.reply(200, {"errors": [], "warnings": []})
+        return None
+
+
+# What the Hub's specification of model cards asks of their front matter:
+# https://github.com/huggingface/hub-docs/blob/main/modelcard.md
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?|multilingual|code")
+DATASET = re.compile(r"([\w.-]+/)?[\w.-]+")
+
+
+def card_problem(metadata: dict[str, Any]) -> str | None:
+    """Return what the specification forbids of a card's front matter, if anything."""
+    lists = {name: metadata.get(name, []) for name in ("language", "tags", "datasets")}
+    for name, values in lists.items():
+        if not all(isinstance(value, str) for value in values):
+            return f'"{name}" must be an array of strings'
+    if wrong := [code for code in lists["language"] if not LANGUAGE.fullmatch(code)]:
+        return f'"language" {wrong[0]!r} must be an ISO 639-1, 639-2 or 639-3 code'
+    if wrong := [name for name in lists["datasets"] if not DATASET.fullmatch(name)]:
+        return f'"datasets" {wrong[0]!r} must be the id of a dataset'
+    for model in metadata.get("model-index", []):
+        if not isinstance(model.get("name"), str) or not isinstance(model.get("results"), list):
+            return '"model-index" needs a name and results'
+        for result in model["results"]:
+            dataset = result.get("dataset", {})
+            if not result.get("task", {}).get("type"):
+                return '"model-index" a task needs a type'
+            if not dataset.get("name") or not DATASET.fullmatch(str(dataset.get("type", ""))):
+                return '"model-index" a dataset needs a name and the type of an id'
+            for metric in result.get("metrics", []):
+                if not metric.get("type") or not isinstance(metric.get("value"), int | float):
+                    return '"model-index" a metric needs a type and a value'
+    return None
 
 
 REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"

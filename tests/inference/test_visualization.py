@@ -114,6 +114,30 @@ def test_training_curve(tmp_path):
     assert imread(tmp_path / "training.png").std() > 0.05
 
 
+def test_training_curve_says_what_the_losses_are():
+    figure = plot_training_curve(LOG, label_smoothing=0.1, dropout=0.25, vocab_size=50)
+    loss_axes, bleu_axes, _ = panels(figure)
+    legend = [text.get_text() for text in loss_axes.get_legend().get_texts()]
+    assert legend == [
+        "training, with label smoothing 0.1 and dropout 0.25",
+        "validation, without (best 4.5 at step 20)",
+        "least that label smoothing allows in training (0.707)",
+    ]
+    assert loss_axes.get_ylim()[0] == bleu_axes.get_ylim()[0] == 0
+    # The least is the loss of a model that predicts exactly the smoothed labels.
+    (line,) = [line for line in loss_axes.get_lines() if line.get_linestyle() == ":"]
+    label, probabilities = torch.tensor([3]), torch.full((1, 50), 0.1 / 50)
+    probabilities[0, 3] += 0.9
+    least = torch.nn.functional.cross_entropy(probabilities.log(), label, label_smoothing=0.1)
+    assert line.get_ydata()[0] == pytest.approx(least.item(), abs=1e-6)
+
+
+def test_training_curve_of_a_loss_without_smoothing():
+    (loss_axes, *_) = panels(plot_training_curve(LOG, dropout=0.1, vocab_size=50))
+    legend = [text.get_text() for text in loss_axes.get_legend().get_texts()]
+    assert legend == ["training, with dropout 0.1", "validation, without (best 4.5 at step 20)"]
+
+
 def test_training_curve_draws_only_what_was_logged():
     losses = [{"step": entry["step"], "loss": entry["loss"]} for entry in LOG if "loss" in entry]
     assert len(panels(plot_training_curve(losses))) == 1

@@ -81,13 +81,17 @@ def test_a_link_out_of_the_folder(folder, refused, name, file, tried):
     tried("links out of a model's folder: commands", 1)
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "test_translations.txt", "attention.png", "config.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "LICENSE", "test_translations.txt", "attention.png", "config.json", ".eval_results/data.yaml"],
+)
 def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
     save_translator("shared", folder := tmp_path / "model")
     (folder / "README.md").write_text("# A model\n")
     secret = tmp_path / "id_rsa"
     secret.write_text((folder / "config.json").read_text())
     (folder / name).unlink(missing_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(secret)
     error = refused("publish", "--model", folder, "--repo_id", "me/model", "--dry_run")
     assert f"{name} is a link to {secret}, outside of its folder; put a copy of the file there" in error

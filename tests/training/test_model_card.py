@@ -1,14 +1,25 @@
 """The model card: data, samples, languages and hyperparameters of a run, and no secrets."""
 
+import re
 import sys
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub._eval_results import parse_eval_result_entries
 
 from experiments import arguments
-from hf_vanilla_transformer.training.model_card import TEMPLATE, check_template, write_model_card
-from hf_vanilla_transformer.training.results import ModelChoice, Results, Sample, TrainingResults
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.training.model_card import (
+    TEMPLATE,
+    check_template,
+    write_eval_results,
+    write_model_card,
+)
+from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
+from hub_server import hub_of_this_process
 from parallel_text import write
+from paths import ROOT
 
 FACTS = TrainingResults({"train": 80}, seconds=90.0, loss=2.0, epoch=2.0, parameters=9000, steps=6)
 
@@ -107,3 +118,94 @@ def test_templates_that_cannot_be_read(tmp_path, content):
 def test_another_template(tmp_path):
     template = write(tmp_path / "card.md", "---\n{{ card_data }}\n---\n# {{ model_name }}\n")
     assert card_of(tmp_path / "model", template=template).text.strip() == "# model"
+
+
+SCORES = {"bleu": 12.345, "bleu_signature": "nrefs:1", "chrf": 23.4, "chrf_signature": "nc:6", "exact_match": 50.0}
+TESTED = Results(FACTS, ModelChoice("trained", None), FinalScores([], SCORES, SCORES), "test", [])
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hub that checks cards as the Hub's specification says."""
+    with hub_of_this_process(monkeypatch, tmp_path / "home") as hub:
+        yield hub
+
+
+class TestOnTheHub:
+    CARDS = sorted((ROOT / "model_cards").glob("*.md"))
+
+    @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
+    def test_cards_of_recipes_are_valid(self, hub, path):
+        ModelCard.load(path).validate()
+
+    @pytest.mark.parametrize(
+        "recipe", sorted((ROOT / "scripts" / "recipes").glob("*.yaml")), ids=lambda path: path.stem
+    )
+    def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
+        """The card's table has the values of the recipe, and was measured on its languages."""
+        settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+        (path,) = [path for path in self.CARDS if path.stem.startswith(recipe.stem)]
+        card = ModelCard.load(path)
+        assert card.data.language == [settings["source_lang"], settings["target_lang"]]
+        assert card.data.eval_results and f"scripts/recipes/{recipe.name}" in card.text
+        table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", card.text, re.M))
+        for name, value in settings.items():
+            if name in table:
+                assert float(table[name]) == value if isinstance(value, float) else table[name] == str(value), name
+
+    def test_a_finished_run_is_valid(self, hub, finished):
+        ModelCard.load(finished / "README.md").validate()
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"dataset_name": "me/data", "train_file": None}, {"train_file": "a b (c).tsv", "source_lang": "English",
+         "target_lang": "pt-BR"}],
+        ids=["files", "a dataset", "any name"],
+    )  # fmt: skip  # a table
+    def test_measured_cards_are_valid(self, hub, tmp_path, options):
+        _, data_args, args = arguments(tmp_path / "model", **{"train_file": "train.tsv", **options})
+        (tmp_path / "model").mkdir()
+        card = ModelCard.load(write_model_card(TESTED, data_args, args))
+        card.validate()
+        assert [(each.metric_type, each.metric_value) for each in card.data.eval_results] == [
+            ("bleu", 12.35), ("chrf", 23.4)
+        ]  # fmt: skip  # a table
+
+    def test_what_the_hub_would_refuse(self, hub, tmp_path):
+        card = card_of(tmp_path / "model")
+        card.data.language = ["English"]
+        with pytest.raises(ValueError, match="must be an ISO 639"):
+            card.validate()
+
+
+class TestEvalResults:
+    def test_of_a_dataset_on_the_hub(self, tmp_path):
+        data_args = DataArguments(dataset_name="Helsinki-NLP/opus_books", dataset_config_name="en-es")
+        path = write_eval_results(TESTED, data_args, tmp_path)
+        assert path == tmp_path / ".eval_results" / "Helsinki-NLP-opus_books.yaml"
+        entries = parse_eval_result_entries(yaml.safe_load(path.read_text(encoding="utf-8")))
+        assert [(each.dataset_id, each.task_id, each.value, each.notes) for each in entries] == [
+            ("Helsinki-NLP/opus_books", "en-es", 12.35, "bleu (nrefs:1)"),
+            ("Helsinki-NLP/opus_books", "en-es", 23.4, "chrf (nc:6)"),
+        ]
+
+    def test_of_files_that_are_those_of_a_dataset(self, tmp_path):
+        data_args = DataArguments(train_file="x.tsv", test_file="t.tsv", test_dataset_name="bentrevett/multi30k")
+        assert "id: bentrevett/multi30k" in write_eval_results(TESTED, data_args, tmp_path).read_text()
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"train_file": "x.tsv", "test_file": "t.tsv"}, {"dataset_name": "me/data", "test_file": "t.tsv"},
+         {"dataset_name": "me/data", "test_split_size": 0.1}, {"toy_corpus": True}],
+        ids=["files", "another test file", "pairs held out", "the built-in corpus"],
+    )  # fmt: skip  # a table
+    def test_of_other_pairs_there_are_none(self, tmp_path, options):
+        assert write_eval_results(TESTED, DataArguments(**options), tmp_path) is None
+        assert not list(tmp_path.iterdir())
+
+    def test_of_a_local_copy_there_are_none(self, tmp_path):
+        assert write_eval_results(TESTED, DataArguments(dataset_name=str(tmp_path)), tmp_path) is None
+
+    def test_without_test_pairs_there_are_none(self, tmp_path):
+        results = Results(FACTS, ModelChoice("trained", None), None, "train", [])
+        assert write_eval_results(results, DataArguments(dataset_name="me/data"), tmp_path) is None
