@@ -8,8 +8,10 @@ import re
 import runpy
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from benchmarks.server import running_server
 from hf_vanilla_transformer.cli.main import COMMANDS, main
 from paths import ROOT
 from processes import surroundings
@@ -42,6 +45,9 @@ TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
 INDEPENDENT = ("scripts/benchmark.py", "scripts/reproduce_tutorials.py", "scripts/imdb_bert_baseline.py")
 LAUNCHERS = ("accelerate", "torchrun")
+# Programs that run beside a server, and what starts one.
+CLIENTS = ("curl", "client.py", "requests_client.py")
+SERVERS = ("serve", "scripts/serve_ray.py")
 
 
 class Block(NamedTuple):
@@ -57,7 +63,7 @@ BLOCKS = [
     Block(page, *found.groups(default=""))
     for page, path in PAGES.items()
     for found in re.finditer(
-        r'^ *```(\w+)(?: title="(.+)")?\n(.*?)^ *```$', path.read_text(encoding="utf-8"), re.M | re.S
+        r'^ *```(\w+)(?: title="([^"\n]+)")?\n(.*?)^ *```$', path.read_text(encoding="utf-8"), re.M | re.S
     )
 ]
 
@@ -151,14 +157,14 @@ def folder(corpus: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_commands_are_known_to_this_test():
     for command in commands():
-        known = ("python", "make", "vanilla-transformer", *LAUNCHERS)
+        known = ("python", "make", "vanilla-transformer", "curl", *LAUNCHERS)
         assert command[0] in known, f"no test runs {shlex.join(command)}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
     for command in commands(page):
-        if command[0] in ("make", *LAUNCHERS) or command[1] in INDEPENDENT:
+        if command[0] in ("make", *LAUNCHERS) or command[1] in INDEPENDENT or concerns_server(command):
             continue
         if command[-2:] == ["--output_dir", "my-model"]:
             # Another name, since the model is there.
@@ -213,11 +219,63 @@ def test_commands_of_several_processes(page: str, folder: Path):
             assert process.returncode == 0, f"{shlex.join(command)}\n{output}"
 
 
+def concerns_server(command: list[str]) -> bool:
+    return command[0] in CLIENTS or command[1] in (*CLIENTS, *SERVERS)
+
+
+def served(page: str) -> list[list[list[str]]]:
+    """Commands of a page about servers: each starts with that of a server, and its clients follow."""
+    lines = [shlex.split(line) for code in code_of("sh", page) for line in code.splitlines() if line.strip()]
+    groups: list[list[list[str]]] = []
+    for command in filter(concerns_server, lines):
+        if command[1] in SERVERS:
+            groups.append([])
+        groups[-1].append(command)
+    return groups
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "group"),
+    [(page, group) for page in PAGES for group in served(page)],
+    ids=[f"{page}-{shlex.join(group[0])}" for page in PAGES for group in served(page)],
+)
+def test_servers_answer_their_clients(page: str, group: list[list[str]], folder: Path):
+    """A server is started, asked everything that follows, and ended by SIGTERM."""
+    (_, *words), *clients = group
+    program = [sys.executable, *(() if group[0][0] == "python" else ("-m", "hf_vanilla_transformer"))]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    # Paths of Ray's sockets have at most 107 characters.
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:
+        environment = {**own_home(folder), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "disabled"}
+        with running_server(command=[*program, *words, "--port", port], environment=environment):
+            for block in BLOCKS:
+                if block.page == page and block.title:
+                    (folder / block.title).write_text(block.code.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
+            for program, *rest in clients:
+                rest = [word.replace("127.0.0.1:8000", f"127.0.0.1:{port}") for word in rest]
+                command = [sys.executable, *rest] if program == "python" else [program, "--fail-with-body", *rest]
+                run(command, folder, env=environment)
+
+
 def launched(command: list[str]) -> list[str]:
     """A command of several processes on this machine."""
     modules = {"accelerate": ["accelerate.commands.accelerate_cli"], "torchrun": ["torch.distributed.run"]}
     words = ["127.0.0.1" if word == "10.0.0.1" else word for word in shortened(command)[1:]]
     return [sys.executable, "-m", *modules[command[0]], *words]
+
+
+# What no test runs: the first word of a line, and why.
+NOT_RUN = {"docker": "there is no Docker to test with; tests/test_docker.py checks its files"}
+
+
+@pytest.mark.parametrize("line", [line for code in code_of("shell") for line in code.splitlines()])
+def test_commands_that_are_not_run_name_files_that_are_there(line: str):
+    words = shlex.split(line)
+    assert words[0] in NOT_RUN
+    files = [word for word in words if word.startswith("docker/")]
+    assert all((ROOT / file).is_file() for file in files) and (files or "run" in words)
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)

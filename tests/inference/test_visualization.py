@@ -121,7 +121,7 @@ def test_training_curve_says_what_the_losses_are():
     assert legend == [
         "training, with label smoothing 0.1 and dropout 0.25",
         "validation, without (best 4.5 at step 20)",
-        "least that label smoothing allows in training (0.707)",
+        "least that label smoothing allows in training (0.702)",
     ]
     assert loss_axes.get_ylim()[0] == bleu_axes.get_ylim()[0] == 0
     # The least is the loss of a model that predicts exactly the smoothed labels.

@@ -89,7 +89,8 @@ class TestFiles:
     def experiment(self, tmp_path):
         log = [{"step": 1, "loss": 3.0}]
         state = SimpleNamespace(log_history=log, save_to_json=lambda path: Path(path).touch())
-        trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir=str(tmp_path)))
+        args = SimpleNamespace(output_dir=str(tmp_path), label_smoothing_factor=0.1)
+        trainer = SimpleNamespace(state=state, args=args)
         return SimpleNamespace(trainer=trainer, tokenizer=TOKENIZER)
 
     @pytest.fixture
