@@ -139,7 +139,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
         plot_training_curve(
             trainer.state.log_history,
             folder / "training_curve.png",
-            label_smoothing=trainer.args.label_smoothing_factor,
+            label_smoothing=trainer.args.label_smoothing_factor or 0.0,
             dropout=getattr(config, "dropout", 0.0),
             vocab_size=vocabulary_sizes(experiment.tokenizer)[1],
         )
