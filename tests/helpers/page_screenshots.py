@@ -1,21 +1,18 @@
-"""Take the pictures of the documentation of a page that is served: light, dark and on a phone.
+"""Takes the documentation's pictures of the page, light, dark and on a phone: run with the model of `make demo`.
 
-For example, with the model of `make demo`:
-
-    vanilla-transformer serve --page --model en-es=runs/demo --port 8000 &
-    python scripts/page_screenshots.py --url http://127.0.0.1:8000 --output_dir docs/images
-
-Needs Playwright, of the extra `dev`, and Chromium on the PATH.
+python tests/helpers/page_screenshots.py --model en-es=runs/demo
 """
 
 import io
-import shutil
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
+
+from pages import CHROMIUM, serving
+from paths import ROOT
 
 TEXT = "Why is the farmer going to bring my grandmother's new novel to John?"
 PICTURES: dict[str, dict[str, Any]] = {
@@ -35,17 +32,16 @@ COLORS = 128
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="Address of the server.")
+    parser.add_argument("--model", required=True, help="As `vanilla-transformer serve` takes it.")
     parser.add_argument("--text", default=TEXT, help="What to translate.")
-    parser.add_argument("--output_dir", default="docs/images", type=Path, help="Where to write the pictures.")
+    parser.add_argument("--output_dir", default=ROOT / "docs" / "images", type=Path, help="For the pictures.")
     arguments = parser.parse_args()
-    chromium = shutil.which("chromium") or parser.error("there is no chromium on the PATH; install it")
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with serving("--page", "--model", arguments.model) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, options in PICTURES.items():
             path = arguments.output_dir / f"{name}.png"
-            save(picture(browser, arguments.url, arguments.text, options), path)
+            save(picture(browser, url, arguments.text, options), path)
             print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
         browser.close()
 
