@@ -5,11 +5,14 @@ Input is UTF-8, plain or .gz; each line of it gives one line of output. For exam
     vanilla-transformer translate --model my-model --input test.en --output test.hyp
     echo "A dog runs ." | vanilla-transformer translate --model my-model
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
+    vanilla-transformer translate --model my-model --input test.en --glossary terms.tsv
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
+Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
+each sentence with the term. On a terminal, without --input, sentences are asked for and answered at once.
 --backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
 once it is complete; the same command with --resume takes up an interrupted run.
 """
@@ -17,13 +20,16 @@ once it is complete; the same command with --resume takes up an interrupted run.
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import tee
 from typing import Any
 
 from ..files import check_output_file, read_lines, replaceable
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .prompt import answer_lines
 
 # A program that reads the output would take these for line ends.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
@@ -59,10 +65,16 @@ def add_arguments(parser: OneLineParser) -> None:
     search = parser.add_argument_group("search")
     search.add_argument("--num_beams", type=int, help="Number of beams; 1: greedy. Default: the model's setting.")
     search.add_argument(
-        "--num_hypotheses", type=int, default=1, help="Translations of each sentence, with --format json (default: 1)."
+        "--num_hypotheses",
+        type=int,
+        default=1,
+        help="Translations of each sentence, with --format json or on a terminal (default: 1).",
     )
     search.add_argument(
         "--length_penalty", type=float, help="Above 0 favours long translations. Default: the model's setting."
+    )
+    search.add_argument(
+        "--glossary", metavar="FILE", help="Translate terms as told: a term, a tab and its translation on each line."
     )
     search.add_argument(
         "--max_source_length",
@@ -90,11 +102,13 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    if arguments.num_hypotheses > 1 and arguments.format == "text":
+    prompts = _prompts(arguments)
+    if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
     check_output_file(arguments.output, arguments.input, "output")
     with importing():
         from ..inference.fingerprint import model_fingerprint
+        from ..inference.glossary import read_glossary
         from ..inference.translation import CHUNK_SIZE, translate_lines
         from .line_output import Share, line_output
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
@@ -103,33 +117,56 @@ def run(arguments: Namespace) -> None:
     quiet_unless_terminal()
     if arguments.device or arguments.backend == "transformers":
         arguments.device = share.device(arguments.device)
+    glossary = read_glossary(arguments.glossary) if arguments.glossary else None
     model, tokenizer = _load(arguments)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
+    settings["glossary"] = glossary and glossary.fingerprint()
     if to_a_file:
         settings["model"] = model_fingerprint(model, tokenizer)
-    with (
-        line_output(arguments.output, lines, settings, share, arguments.resume) as output,
-        out_of_memory(f"lower --max_tokens {arguments.max_tokens}"),
-    ):
-        sources, pending = tee(output.sources)
-        options = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
-        as_json = arguments.format == "json"
-        translations = translate_lines(
-            model,
-            tokenizer,
-            sources,
-            max_tokens=arguments.max_tokens,
-            with_scores=as_json,
-            show_progress=sys.stderr.isatty() and share.rank == 0,
-            **options,
-        )
-        for hypotheses, source in zip(translations, pending, strict=True):
-            line = hypotheses[0].text.translate(LINE_ENDS_TO_SPACES)
-            if as_json:
-                row = {"source": source, "hypotheses": [asdict(hypothesis) for hypothesis in hypotheses]}
-                line = json.dumps(row, ensure_ascii=False)
-            output.write(source, line)
+    as_json = arguments.format == "json"
+    chosen = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
+    translate: Any = partial(
+        translate_lines,
+        model,
+        tokenizer,
+        max_tokens=arguments.max_tokens,
+        with_scores=as_json or arguments.num_hypotheses > 1,
+        glossary=glossary,
+        **chosen,
+    )
+    with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
+        if prompts:
+            # What the first sentence would otherwise wait for.
+            list(translate(["a"]))
+            answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
+            return
+        with line_output(arguments.output, lines, settings, share, arguments.resume) as output:
+            sources, pending = tee(output.sources)
+            translations = translate(sources, show_progress=sys.stderr.isatty() and share.rank == 0)
+            for hypotheses, source in zip(translations, pending, strict=True):
+                output.write(source, _json_line(source, hypotheses) if as_json else _text_line(hypotheses[0]))
+
+
+def _prompts(arguments: Namespace) -> bool:
+    """Whether sentences come from a terminal, and their translations go to standard output."""
+    return arguments.input == ["-"] and arguments.output == "-" and bool(sys.stdin) and sys.stdin.isatty()
+
+
+def _answer(source: str, hypotheses: Sequence[Any], as_json: bool) -> str:
+    if as_json:
+        return _json_line(source, hypotheses)
+    if len(hypotheses) == 1:
+        return _text_line(hypotheses[0])
+    return "\n".join(f"{each.score:8.3f}  {_text_line(each)}" for each in hypotheses)
+
+
+def _text_line(hypothesis: Any) -> str:
+    return str(hypothesis.text.translate(LINE_ENDS_TO_SPACES))
+
+
+def _json_line(source: str, hypotheses: Sequence[Any]) -> str:
+    return json.dumps({"source": source, "hypotheses": [asdict(each) for each in hypotheses]}, ensure_ascii=False)
 
 
 def _check_files(arguments: Namespace, processes: int, to_a_file: bool) -> None:
@@ -148,6 +185,8 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
         return load_model_and_tokenizer(arguments)
     with importing():
         from ..inference.ctranslate2 import load_ctranslate2
+    if arguments.glossary:
+        raise ValueError("--glossary is for --backend transformers; leave it out")
     if arguments.bf16:
         raise ValueError("--bf16 is for --backend transformers; leave it out")
     return load_ctranslate2(arguments.model, arguments.device, trust_remote_code=arguments.trust_remote_code)

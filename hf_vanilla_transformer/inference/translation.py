@@ -18,6 +18,8 @@ from transformers.utils import logging
 from ..errors import lone_surrogate, one_line
 from ..model.linear_vanilla_transformer import decoding_products
 from .attention import cross_attentions
+from .constrained_search import Terms, TermVocabulary, constrained_beam_search
+from .glossary import Glossary
 from .loading import load_model, load_tokenizer
 from .teacher_forcing import evaluation_mode
 
@@ -30,6 +32,9 @@ EXTRA_OUTPUT_TOKENS = 50
 
 # Settings of `generate()` that bound the length of an output.
 LENGTH_BOUNDS = ("max_length", "max_new_tokens")
+
+# Fewest beams of a sentence with terms of a glossary.
+MIN_CONSTRAINED_BEAMS = 4
 
 # Sentences of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
@@ -112,6 +117,7 @@ def translate_lines(
     with_scores: bool = False,
     chunk_size: int = CHUNK_SIZE,
     show_progress: bool = False,
+    glossary: Glossary | None = None,
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of sentences of any length, chunk by chunk, in order.
@@ -131,6 +137,9 @@ def translate_lines(
         with_scores: Whether to return scores.
         chunk_size: Sentences to hold and sort at a time.
         show_progress: Whether to show a progress bar on standard error.
+        glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
+            words, into every hypothesis. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
+            beams, and with twice as many as asked for where the translations have as many tokens as there are beams.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. Bounds never exceed
             the model's positions.
@@ -139,10 +148,13 @@ def translate_lines(
         `num_hypotheses` hypotheses for each sentence.
 
     Raises:
-        ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, or a
-            score is NaN.
+        ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, a
+            score is NaN, or a glossary cannot be followed: by sampling, in a model that is none of transformers, with
+            a vocabulary that cannot write a translation, or within the length bound.
     """
-    translator = BatchTranslator(model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options)
+    translator = BatchTranslator(
+        model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options, glossary
+    )
     _check_at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _check_at_least(2, max_source_length=max_source_length)
@@ -154,7 +166,7 @@ def translate_lines(
             while chunk := list(islice(iterator, chunk_size)):
                 ids, truncated = encode(tokenizer, chunk, limit)
                 num_read, num_truncated = num_read + len(chunk), num_truncated + truncated
-                yield from translator.translate_chunk(ids, bar)
+                yield from translator.translate_chunk(ids, bar, translator.terms(chunk, ids, limit))
     finally:
         if num_truncated:
             logger.warning(f"{num_truncated} of {num_read} sentences had more than {limit} tokens and were truncated")
@@ -267,6 +279,7 @@ class BatchTranslator:
         max_tokens: int,
         with_scores: bool,
         options: dict[str, Any],
+        glossary: Glossary | None = None,
     ) -> None:
         if "generation_config" in options:
             raise ValueError("`generation_config` is not accepted; pass its settings by name, such as num_beams=4")
@@ -282,20 +295,44 @@ class BatchTranslator:
             raise ValueError(
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
             )
-        self.rows_per_sentence = max(num_beams, num_hypotheses)
+        self._glossary, self._vocabulary = glossary, None
+        if glossary is not None and glossary.entries:
+            if not isinstance(model, GenerationMixin):
+                raise ValueError(
+                    "a glossary needs a model of transformers; leave it out, or use `backend=transformers`"
+                )
+            if self._setting("do_sample", False):
+                raise ValueError("a glossary is followed by beam search, not by sampling; leave out `do_sample`")
+            self._vocabulary = TermVocabulary.of(tokenizer)
+            self._vocabulary.phrases(tokenizer, glossary.translations())
 
-    def translate_chunk(self, ids: list[list[int]], bar: tqdm) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence, given by its ids."""
+    def terms(self, sentences: Sequence[str], ids: list[list[int]], limit: int | None = None) -> list[Terms | None]:
+        """Return the terms of each sentence, or None if it has none; `limit` as it was for the ids."""
+        if self._glossary is None or self._vocabulary is None:
+            return [None] * len(sentences)
+        source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
+        found: list[Terms | None] = []
+        for sentence, row in zip(sentences, ids, strict=True):
+            # No term that may have been cut off.
+            if len(row) == limit:
+                sentence = str(source_tokenizer.decode(row, skip_special_tokens=True))
+            translations = self._glossary.translations_in(sentence) if row else []
+            phrases = self._vocabulary.phrases(self.tokenizer, translations)
+            found.append(Terms(self._vocabulary, phrases) if phrases else None)
+        return found
+
+    def translate_chunk(
+        self, ids: list[list[int]], bar: tqdm, terms: Sequence[Terms | None] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence, given by its ids and its terms."""
+        terms = terms or [None] * len(ids)
         blank = Hypothesis("", 0.0 if self.with_scores else None)
         results = [[blank] * self.num_hypotheses for _ in ids]
-        # From long to short: if memory runs out, it does so at once.
-        order = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
-        bar.update(len(ids) - len(order))
+        bar.update(sum(not row for row in ids))
         with decoding_products(shared=True):
-            while order:
-                size = self.batch_size(len(ids[order[0]]))
-                indices, order = order[:size], order[size:]
-                sequences, scores = self.generate_batch([ids[i] for i in indices])
+            for indices in self._batches(ids, terms):
+                constraints = [each for i in indices if (each := terms[i])]
+                sequences, scores = self.generate_batch([ids[i] for i in indices], constraints)
                 texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
                 hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
                 for i in indices:
@@ -303,25 +340,54 @@ class BatchTranslator:
                 bar.update(len(indices))
         return results
 
+    def _batches(self, ids: list[list[int]], terms: Sequence[Terms | None]) -> Iterator[list[int]]:
+        """Yield the indices of sentences to decode together, which all have terms, and as many beams, or none."""
+        groups: dict[int, list[int]] = {}
+        for i in (i for i, row in enumerate(ids) if row):
+            groups.setdefault(self._constrained_beams(terms[i]), []).append(i)
+        for num_beams, group in sorted(groups.items()):
+            # From long to short: if memory runs out, it does so at once.
+            order = sorted(group, key=lambda i: -len(ids[i]))
+            while order:
+                size = self.batch_size(len(ids[order[0]]), num_beams)
+                yield order[:size]
+                order = order[size:]
+
+    def _constrained_beams(self, terms: Terms | None) -> int:
+        """Return the number of beams to search for terms with; 0 if there are none."""
+        if terms is None:
+            return 0
+        num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
+        return num_beams if terms.start.needed < num_beams else 2 * num_beams
+
     def _setting(self, name: str, default: Any) -> Any:
         """Return the setting `generate()` uses: the option, else the model's own, else the default."""
         candidates = (self.options.get(name), getattr(self.model.generation_config, name, None))
         return next((value for value in candidates if value is not None), default)
 
-    def batch_size(self, longest: int) -> int:
-        """Return how many sources of at most `longest` tokens to decode at a time."""
+    def batch_size(self, longest: int, num_beams: int = 0) -> int:
+        """Return how many sources of at most `longest` tokens to decode at a time; `num_beams` if they have terms."""
         bounds = _output_bounds(self.model, self.options, longest).values()
         outputs = max(filter(None, bounds)) if self.with_scores else 0
-        return max(1, self.max_tokens // (self.rows_per_sentence * max(longest, outputs)))
+        rows = max(self.num_beams, self.num_hypotheses)
+        return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
-    def generate_batch(self, ids: list[list[int]]) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return target ids (B * n, T) and scores of sources that are not blank."""
+    def generate_batch(
+        self, ids: list[list[int]], terms: Sequence[Terms] = ()
+    ) -> tuple[torch.Tensor, Sequence[float | None]]:
+        """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none."""
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
         self._check_ids(int(input_ids.max()))
         lengths = torch.tensor([len(row) for row in ids])
-        search: dict[str, Any] = NO_BEAM_SEARCH if self.num_beams == 1 else {}
+        bounds = _output_bounds(
+            self.model, self.options, int(lengths.max()), max((each.start.needed for each in terms), default=0)
+        )
+        num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
+        search: dict[str, Any] = NO_BEAM_SEARCH if num_beams == 1 else {}
+        if terms:
+            search = {"num_beams": num_beams, "custom_generate": constrained_beam_search, "terms": terms}
         # Drawing from NaN would end the process's use of a GPU.
         refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
         if isinstance(self.model, GenerationMixin):
@@ -334,9 +400,9 @@ class BatchTranslator:
                 num_return_sequences=self.num_hypotheses,
                 # Without scores, our beam search selects tokens in one pass.
                 return_dict_in_generate=self.with_scores,
-                output_scores=self.with_scores and self.num_beams > 1,
-                output_logits=self.with_scores and self.num_beams == 1,
-                **self.options | search | _output_bounds(self.model, self.options, int(lengths.max())),
+                output_scores=self.with_scores and num_beams > 1,
+                output_logits=self.with_scores and num_beams == 1,
+                **self.options | search | bounds,
             )
         refuse_nan.check()
         if not self.with_scores:
@@ -370,12 +436,14 @@ class BatchTranslator:
         return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
 
 
-def _output_bounds(model: PreTrainedModel, options: dict[str, Any], longest: int) -> dict[str, int | None]:
+def _output_bounds(
+    model: PreTrainedModel, options: dict[str, Any], longest: int, extra: int = 0
+) -> dict[str, int | None]:
     """Return the caller's length bounds, else one by the longest source, within the model's positions."""
     bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
     if not any(bounds.values()):
         # max_new_tokens stays None: the model's own would take precedence.
-        bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS
+        bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS + extra
     limit = position_limit(model.config)
     return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
 

@@ -43,31 +43,39 @@ class Beams:
         self.can_improve = torch.ones_like(self.is_finished[:, :1])
         self.is_done = False
 
-    def extend(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
+    def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         """Extend the hypotheses by one token each.
 
         Args:
-            log_probs: Log-probabilities (N, c) of each row's candidates.
-            tokens: The candidates (N, c).
+            logits: Of the next token (N, V).
+            logits_processor: Changes log-probabilities, given the tokens so far.
+            input_ids: The running hypotheses (N, T).
 
         Returns:
             The row (N) whose cache each hypothesis continues.
         """
-        sentences, (rows, candidates) = self.running.shape[0], log_probs.shape
-        scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, candidates)
-        scores, chosen = scores.flatten(1).topk(self.num_candidates)
-        beams = chosen // candidates
+        scores, beams, tokens = self.candidates(logits, logits_processor, input_ids)
         sequences = gather_candidates(self.running, beams)
-        sequences[..., self.length] = tokens.view(sentences, -1).gather(1, chosen)
+        sequences[..., self.length] = tokens
         self.length += 1
-        ends = self.stopping_criteria(sequences[..., : self.length].flatten(0, 1), None)
-        ends = ends.view(sentences, self.num_candidates)
+        ends = self.stopping_criteria(sequences[..., : self.length].flatten(0, 1), None).view(beams.shape)
         self._collect_finished(sequences, scores, ends)
-        self.running_scores, best = (scores + ends * MASKED_SCORE).topk(self.num_beams)
+        # The first ones that go on.
+        order = torch.arange(self.num_candidates, device=beams.device)
+        best = (order + ends * self.num_candidates).topk(self.num_beams, largest=False).indices
+        self.running_scores = gather_candidates(scores + ends * MASKED_SCORE, best)
         self.running = gather_candidates(sequences, best)
         self._update_stopping(ends)
-        first_rows = torch.arange(0, rows, self.num_beams, device=beams.device)
+        first_rows = torch.arange(0, len(logits), self.num_beams, device=beams.device)
         return (gather_candidates(beams, best) + first_rows[:, None]).flatten()
+
+    def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores, beams and tokens of the continuations that matter, (B, c) each, in the order to prefer."""
+        log_probs, tokens = top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
+        sentences, each = self.running.shape[0], tokens.shape[1]
+        scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, each)
+        scores, chosen = scores.flatten(1).topk(self.num_candidates)
+        return scores, chosen // each, tokens.view(sentences, -1).gather(1, chosen)
 
     def tokens(self) -> Tensor:
         """Return the running hypotheses (N, T)."""
@@ -103,7 +111,9 @@ class Beams:
         options, length = self.options, self.length
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = options.max_length
-        best_possible = self.running_scores[:, :1] / (length - self.prefix_length) ** options.length_penalty
+        best_possible = (
+            self.running_scores.amax(1, keepdim=True) / (length - self.prefix_length) ** options.length_penalty
+        )
         worst = self.finished_scores.amin(1, keepdim=True).where(self.is_finished, MASKED_SCORE)
         self.can_improve &= (best_possible > worst).any(1, keepdim=True)
         is_done = ~self.can_improve.any() | ends.all()
@@ -111,6 +121,35 @@ class Beams:
             is_done |= self.is_finished.all()
         # The only number of a step that is read: each read waits for an accelerator.
         self.is_done = bool(is_done)
+
+
+def beam_search(
+    model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, options: Any, model_kwargs: dict[str, Any]
+) -> Tensor:
+    """Return the best sequences (B * num_return_sequences, T) that beams of any encoder-decoder find.
+
+    Steps over a static cache are compiled where transformers compiles those of greedy search.
+    """
+    is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
+    forward = model.get_compiled_call(options.compile_config) if is_compiled else model
+    outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
+    while True:
+        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+        beam_idx = beams.extend(outputs.logits[:, -1], logits_processor, input_ids)
+        # Free the large scores before the next ones arrive.
+        del outputs
+        if beams.is_done:
+            return beams.best(options.num_return_sequences)
+        if (cache := model_kwargs.get("past_key_values")) is not None:
+            # Only some models have a way of their own.
+            if reorder := getattr(model, "_reorder_cache", None):
+                model_kwargs["past_key_values"] = reorder(cache, beam_idx)
+            else:
+                cache.reorder_cache(beam_idx)
+        input_ids = beams.tokens()
+        step = 1 if model_kwargs["use_cache"] else None
+        inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
+        outputs = forward(**inputs, return_dict=True)
 
 
 def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
@@ -156,4 +195,4 @@ def blockwise_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, indices.gather(1, chosen)
 
 
-__all__ = ["Beams", "top_log_probs"]
+__all__ = ["MASKED_SCORE", "Beams", "beam_search", "blockwise_topk", "gather_candidates"]

@@ -11,7 +11,7 @@ from transformers import GenerationMixin
 from transformers.cache_utils import Cache, StaticCache
 from transformers.masking_utils import create_masks_for_generate
 
-from .beam_search_vanilla_transformer import Beams, top_log_probs
+from .beam_search_vanilla_transformer import Beams, beam_search
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .linear_vanilla_transformer import decoding_products
 
@@ -107,25 +107,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return base._beam_search(
                 input_ids, logits_processor, stopping_criteria, options, synced_gpus, **model_kwargs
             )
-        model: Any = self
         beams = Beams(input_ids, stopping_criteria, options)
-        is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
-        forward = model.get_compiled_call(options.compile_config) if is_compiled else model
-        outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
-        while True:
-            model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-            candidates = top_log_probs(outputs.logits[:, -1], beams.num_candidates, logits_processor, input_ids)
-            beam_idx = beams.extend(*candidates)
-            # Free the large scores before the next ones arrive.
-            del outputs
-            if beams.is_done:
-                return beams.best(options.num_return_sequences)
-            if (cache := model_kwargs.get("past_key_values")) is not None:
-                model_kwargs["past_key_values"] = model._reorder_cache(cache, beam_idx)
-            input_ids = beams.tokens()
-            step = 1 if model_kwargs["use_cache"] else None
-            inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
-            outputs = forward(**inputs, return_dict=True)
+        return beam_search(self, beams, input_ids, logits_processor, options, model_kwargs)
 
 
 __all__ = ["VanillaTransformerGenerationMixin"]

@@ -1,0 +1,346 @@
+"""Beam search for translations that contain given terms.
+
+As in dynamic beam allocation (Post and Vilar, 2018), candidates are the best continuations of a hypothesis and those
+that bring a term forward, whatever their scores. A candidate is dominated by one that needs no more tokens for its
+terms and has a better score. The beams of a sentence are those that the fewest others dominate: as in a plain beam
+search while all need the same tokens, and otherwise also the best of those that have paid for a term already.
+
+A hypothesis ends only with all of its terms, once for every occurrence in the source, apart from each other, and as
+whole words of the text: after "gato", no token may make it "gatos". Terms may use tokens that other settings bar.
+Where the length bound leaves room for nothing else, only missing terms follow. Scores are those of beam search.
+
+Shapes: B sentences, k beams, N = B * k rows, c candidates of a row or sentence, T target length, V target vocabulary.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+
+from ..model.beam_search_vanilla_transformer import MASKED_SCORE, Beams, beam_search, blockwise_topk
+from .glossary import in_word
+
+# Text in front of a term decides how it is tokenized: a blank, nothing, an opening bracket. The first is always tried.
+CONTEXTS = ("a ", "", "(")
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Ways to write a term.
+
+    Attributes:
+        variants: The tokens of each; the first follows a blank, and so can follow anything.
+        starts_word: Whether a letter in front of it would change its first word.
+        ends_word: Likewise after its last word.
+    """
+
+    variants: tuple[tuple[int, ...], ...]
+    starts_word: bool
+    ends_word: bool
+
+
+class Edges(NamedTuple):
+    """Whether the text of a token starts and ends inside of a word; None if it has no text."""
+
+    start: bool | None
+    end: bool | None
+
+
+class TermVocabulary:
+    """What a constrained search has to know of a tokenizer."""
+
+    _of: "WeakKeyDictionary[PreTrainedTokenizerBase, TermVocabulary]" = WeakKeyDictionary()
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self._phrases: dict[str, Phrase] = {}
+        size = 1 + max(getattr(tokenizer, "target_tokenizer", tokenizer).get_vocab().values())
+        texts = _decode(tokenizer, [[token] for token in range(size)])
+        # A token follows the first word of the vocabulary, so that a decoder writes the blank before it.
+        anchor = next((i for i, text in enumerate(texts) if text.strip() and all(map(in_word, text.strip()))), 0)
+        pairs = _decode(tokenizer, [[anchor, token] for token in range(size)])
+        self.size = size
+        self._edges = [_edges(text.removeprefix(texts[anchor])) for text in pairs]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "TermVocabulary":
+        """Return that of a tokenizer, built at the first call."""
+        known = cls._of.get(tokenizer)
+        if known is None or known.size < len(getattr(tokenizer, "target_tokenizer", tokenizer)):
+            known = cls._of[tokenizer] = cls(tokenizer)
+        return known
+
+    def edges(self, token: int) -> Edges:
+        return self._edges[token] if token < self.size else Edges(None, None)
+
+    def phrases(self, tokenizer: PreTrainedTokenizerBase, terms: Iterable[str]) -> list[Phrase]:
+        """Return the phrase of each term.
+
+        Raises:
+            ValueError: The vocabulary cannot write a term as told.
+        """
+        terms = list(terms)
+        if missing := [term for term in dict.fromkeys(terms) if term not in self._phrases]:
+            self._phrases.update(zip(missing, _phrases(tokenizer, missing), strict=True))
+        return [self._phrases[term] for term in terms]
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
+    return tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+
+def _edges(text: str) -> Edges:
+    return Edges(in_word(text[0]), in_word(text[-1])) if text else Edges(None, None)
+
+
+def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phrase]:
+    """Tokenize terms in every context."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        rows: Any = tokenizer(text_target=texts, add_special_tokens=False)["input_ids"]
+        return rows
+
+    variants: list[list[tuple[int, ...]]] = [[] for _ in terms]
+    for context in CONTEXTS:
+        (before,) = encode([context.rstrip()]) if context else [[]]
+        for i, row in enumerate(encode([context + term for term in terms])):
+            # Otherwise the term's first letters share a token with the context.
+            if row[: len(before)] == before:
+                tokens = row[len(before) :]
+                (text,) = _decode(tokenizer, [before + tokens])
+                if text.endswith(terms[i]):
+                    variants[i].append(tuple(tokens))
+        if context == CONTEXTS[0]:
+            for term, found in zip(terms, variants, strict=True):
+                if not found:
+                    (text,) = _decode(tokenizer, encode([term]))
+                    raise ValueError(
+                        f"the glossary's translation {term!r} cannot be written with the model's vocabulary, which "
+                        f"makes it {text!r}; change it"
+                    )
+    return [
+        Phrase(tuple(dict.fromkeys(found)), in_word(term[0]), in_word(term[-1]))
+        for term, found in zip(terms, variants, strict=True)
+    ]
+
+
+class Reading(NamedTuple):
+    """One way to find terms in a hypothesis.
+
+    Attributes:
+        missing: How often each phrase has yet to begin.
+        phrase: The phrase being written, or complete if what follows is a new word; -1 if there is none.
+        variant: Its variant.
+        written: Number of its tokens.
+    """
+
+    missing: tuple[int, ...]
+    phrase: int = -1
+    variant: int = 0
+    written: int = 0
+
+
+class State:
+    """All ways to find the terms of a sentence in a hypothesis.
+
+    Attributes:
+        needed: Fewest tokens that would complete the terms.
+        in_word: Whether the text so far ends inside of a word.
+        readings: Those ways.
+        moves: The states after tokens that have been asked for, or by edges after tokens of no term.
+        advancing: The tokens that leave fewer tokens needed, once they have been asked for.
+    """
+
+    def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
+        self.needed, self.in_word, self.readings = needed, in_word, readings
+        self.moves: dict[Any, State] = {}
+        self.advancing: list[int] | None = None
+        # Nothing that follows can undo it.
+        self.is_final = all(reading.phrase < 0 and not any(reading.missing) for reading in readings)
+
+
+class Terms:
+    """The terms of one sentence, as states of its hypotheses."""
+
+    def __init__(self, vocabulary: TermVocabulary, phrases: Sequence[Phrase]):
+        self._vocabulary = vocabulary
+        self._phrases = list(dict.fromkeys(phrases))
+        counts = tuple(phrases.count(phrase) for phrase in self._phrases)
+        self._tokens = {token for phrase in self._phrases for variant in phrase.variants for token in variant}
+        self._states: dict[Any, State] = {}
+        self.start = self._state(False, {Reading(counts)})
+
+    def after(self, state: State, token: int) -> State:
+        """Return the state after one more token."""
+        if state.is_final:
+            return state
+        key: Any = token if token in self._tokens else self._vocabulary.edges(token)
+        if key not in state.moves:
+            state.moves[key] = self._move(state, token)
+        return state.moves[key]
+
+    def advancing(self, state: State) -> list[int]:
+        """Return the tokens that leave fewer tokens needed."""
+        if state.advancing is None:
+            state.advancing = self._advancing(state)
+        return state.advancing
+
+    def _advancing(self, state: State) -> list[int]:
+        tokens: set[int] = set()
+        for reading in state.readings:
+            if reading.phrase >= 0:
+                tokens.update(self._variant(reading)[reading.written : reading.written + 1])
+            for phrase, count in zip(self._phrases, reading.missing, strict=True):
+                tokens.update(variant[0] for variant in phrase.variants if count)
+        return [token for token in sorted(tokens) if self.after(state, token).needed < state.needed]
+
+    def _move(self, state: State, token: int) -> State:
+        edges = self._vocabulary.edges(token)
+        if edges.start is None and token not in self._tokens:
+            return state
+        joins = state.in_word and bool(edges.start)
+        readings = set()
+        for reading in state.readings:
+            if reading.phrase >= 0:
+                variant = self._variant(reading)
+                if reading.written < len(variant):
+                    if variant[reading.written] == token:
+                        readings.add(reading._replace(written=reading.written + 1))
+                    continue
+                if edges.start is None:
+                    readings.add(reading)
+                if edges.start is not False and self._phrases[reading.phrase].ends_word:
+                    continue
+            readings.add(Reading(reading.missing))
+            readings.update(self._begun(reading.missing, token, joins))
+        return self._state(state.in_word if edges.end is None else edges.end, readings)
+
+    def _begun(self, missing: tuple[int, ...], token: int, joins: bool) -> Iterable[Reading]:
+        for i, phrase in enumerate(self._phrases):
+            if missing[i] and not (joins and phrase.starts_word):
+                rest = (*missing[:i], missing[i] - 1, *missing[i + 1 :])
+                for j, variant in enumerate(phrase.variants):
+                    if variant[0] == token:
+                        yield Reading(rest, i, j, 1)
+
+    def _state(self, in_word: bool, readings: set[Reading]) -> State:
+        kept = frozenset(each for each in readings if not any(_covers(other, each) for other in readings))
+        key = (in_word, kept)
+        if key not in self._states:
+            self._states[key] = State(min(map(self._needed, kept)), in_word, kept)
+        return self._states[key]
+
+    def _needed(self, reading: Reading) -> int:
+        missing = zip(self._phrases, reading.missing, strict=True)
+        needed = sum(count * len(phrase.variants[0]) for phrase, count in missing)
+        return needed + (len(self._variant(reading)) - reading.written if reading.phrase >= 0 else 0)
+
+    def _variant(self, reading: Reading) -> tuple[int, ...]:
+        return self._phrases[reading.phrase].variants[reading.variant]
+
+
+def _covers(one: Reading, other: Reading) -> bool:
+    """Whether one reading has found all that another has, and more, and can go on as well."""
+    return (
+        one != other
+        and (one.phrase < 0 or one[1:] == other[1:])
+        and all(a <= b for a, b in zip(one.missing, other.missing, strict=True))
+    )
+
+
+class ConstrainedBeams(Beams):
+    """Beams of sentences whose hypotheses end only with all terms."""
+
+    def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms]):
+        super().__init__(input_ids, stopping_criteria, options)
+        room = options.max_length - self.length
+        if (needed := max(each.start.needed for each in terms)) >= room:
+            raise ValueError(
+                f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room} with "
+                "its end; raise `max_new_tokens`, or shorten the sentence"
+            )
+        self.terms = [each for each in terms for _ in range(self.num_beams)]
+        self.states = [each.start for each in self.terms]
+        self.ends: list[int] = [] if options._eos_token_tensor is None else options._eos_token_tensor.tolist()
+
+    def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
+        rows = super().extend(logits, logits_processor, input_ids)
+        last = self.running[..., self.length - 1].flatten().tolist()
+        self.states = [
+            terms.after(self.states[row], token)
+            for terms, row, token in zip(self.terms, rows.tolist(), last, strict=True)
+        ]
+        return rows
+
+    def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores, beams and tokens (B, c) of candidates, the least dominated first."""
+        log_probs, tokens = self._row_candidates(logits, logits_processor, input_ids)
+        needed = torch.tensor(self._needed(tokens.tolist()), device=tokens.device)
+        sentences, each = self.running.shape[0], tokens.shape[1]
+        scores = self.running_scores.view(-1, 1) + log_probs + (needed < 0) * MASKED_SCORE
+        scores, needed, tokens = (x.view(sentences, -1) for x in (scores, needed, tokens))
+        dominated = ((needed[:, :, None] >= needed[:, None]) & (scores[:, :, None] < scores[:, None])).sum(2)
+        turn = dominated * (needed.max() + 1) + needed
+        turn = turn.where(scores > MASKED_SCORE / 2, torch.iinfo(turn.dtype).max)
+        chosen = turn.topk(self.num_candidates, largest=False).indices
+        return scores.gather(1, chosen), chosen // each, tokens.gather(1, chosen)
+
+    def _row_candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and tokens (N, c): the best of each row, and those that its terms need."""
+        raw = logits.log_softmax(-1, dtype=torch.float32)
+        log_probs = logits_processor(input_ids, raw)
+        values, tokens = blockwise_topk(log_probs, self.num_candidates)
+        wanted = [
+            [*terms.advancing(state), *([] if state.needed or state.is_final else self.ends)]
+            for terms, state in zip(self.terms, self.states, strict=True)
+        ]
+        width = max(map(len, wanted))
+        extra = torch.tensor([[*row, *[-1] * (width - len(row))] for row in wanted], device=tokens.device).long()
+        is_new = (extra >= 0) & ((extra[:, :, None] != tokens[:, None]) | values.isinf()[:, None]).all(2)
+        extra = extra.clamp(min=0)
+        # Barred, unless only one token is allowed: the language's, or the end.
+        extra_values = log_probs.gather(1, extra)
+        is_barred = extra_values.isinf() & values[:, 1:2].isfinite()
+        extra_values = raw.gather(1, extra).where(is_barred, extra_values)
+        return torch.cat((values, extra_values.where(is_new, MASKED_SCORE)), 1), torch.cat((tokens, extra), 1)
+
+    def _needed(self, tokens: list[list[int]]) -> list[list[int]]:
+        """Return how many tokens are needed after each candidate (N, c), -1 for one that is not allowed."""
+        # The last token is left for the end.
+        room = max(0, self.options.max_length - self.length - 2)
+
+        def needed(terms: Terms, state: State, token: int) -> int:
+            count = terms.after(state, token).needed
+            return -1 if count > (0 if token in self.ends else room) else count
+
+        rows = zip(self.terms, self.states, tokens, strict=True)
+        return [
+            [0] * len(row) if state.is_final else [needed(terms, state, token) for token in row]
+            for terms, state, row in rows
+        ]
+
+
+def constrained_beam_search(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    terms: Sequence[Terms],
+    **model_kwargs: Any,
+) -> Any:
+    """Search as the `custom_generate` of `generate()`, with the terms of each sentence as its argument `terms`."""
+    beams = ConstrainedBeams(input_ids, stopping_criteria, generation_config, terms)
+    sequences = beam_search(model, beams, input_ids, logits_processor, generation_config, model_kwargs)
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    scores = beams.finished_scores[:, : generation_config.num_return_sequences].flatten()
+    output: Any = GenerateBeamEncoderDecoderOutput
+    return output(sequences=sequences, sequences_scores=scores)
+
+
+__all__ = ["TermVocabulary", "Terms", "constrained_beam_search"]

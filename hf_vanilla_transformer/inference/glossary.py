@@ -1,0 +1,152 @@
+"""Glossaries: words and phrases whose translations are given."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Self
+
+from ..errors import DataError, lone_surrogate
+from ..files import StrPath, read_lines
+
+# Scripts, by the first words of their characters' names, that put no blanks between words.
+UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Source terms and their translations.
+
+    A term is a word or several. It is found as whole words, with any white space between them, spelled as in the
+    glossary or with a capital first letter ("dog" also in "Dog", "US" not in "us"). Where terms overlap, the leftmost
+    counts, and of several that start there the longest.
+
+    Attributes:
+        entries: Pairs of a source term and its translation.
+
+    Raises:
+        ValueError: A side is blank or no text, or a term has two translations.
+    """
+
+    entries: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        translations: dict[str, str] = {}
+        for term, translation in self.entries:
+            _check_entry(term, translation, translations)
+
+    @classmethod
+    def of(cls, translations: Mapping[str, str]) -> Self:
+        """Make a glossary of the translations by term."""
+        return cls(tuple(translations.items()))
+
+    def translations(self) -> list[str]:
+        """Return the translations of all terms."""
+        return list(self._translations.values())
+
+    def fingerprint(self) -> str:
+        """Return a digest of the entries."""
+        return blake2b("\n".join(map("\t".join, sorted(self.entries))).encode(), digest_size=8).hexdigest()
+
+    def translations_in(self, sentence: str) -> list[str]:
+        """Return the translations of the terms in a sentence, in order; one for each occurrence."""
+        found = []
+        text, start = normalized(sentence), 0
+        edges = word_edges(text)
+        while start < len(text):
+            if start in edges and (end := self._longest_at(text, start, edges)):
+                found.append(self._translations[self._spelling(text[start:end])])
+                start = end
+            else:
+                start += 1
+        return found
+
+    def _longest_at(self, text: str, start: int, edges: set[int]) -> int | None:
+        """Return the end of the longest term that starts here."""
+        ends = (start + length for length in self._lengths)
+        return next(
+            (end for end in ends if end in edges and self._spelling(text[start:end]) in self._translations), None
+        )
+
+    def _spelling(self, text: str) -> str:
+        """Return the text as the glossary spells it, if it does."""
+        return text if text in self._translations else text[:1].lower() + text[1:]
+
+    @cached_property
+    def _translations(self) -> dict[str, str]:
+        return {normalized(term): " ".join(translation.split()) for term, translation in self.entries}
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return sorted({len(term) for term in self._translations}, reverse=True)
+
+
+def read_glossary(path: StrPath) -> Glossary:
+    """Read a glossary: on each line a source term, a tab and its translation; blank lines are skipped.
+
+    Args:
+        path: The file, UTF-8, plain or gzip.
+
+    Raises:
+        DataError: The file cannot be read; or a line has not two sides, or another translation than an earlier line
+            with the same term.
+    """
+    entries: list[tuple[str, str]] = []
+    translations: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        sides = line.split("\t")
+        try:
+            if len(sides) != 2:
+                raise ValueError(f"{len(sides) - 1} tabs; write a term, one tab and its translation")
+            _check_entry(sides[0], sides[1], translations)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        entries.append((sides[0].strip(), sides[1].strip()))
+    return Glossary(tuple(dict.fromkeys(entries)))
+
+
+def _check_entry(term: str, translation: str, earlier: dict[str, str]) -> None:
+    """Check an entry against the earlier ones, and add it to them."""
+    for name, text in (("term", term), ("translation", translation)):
+        if not isinstance(text, str):
+            raise ValueError(f"a glossary's {name} is a {type(text).__name__}, not a string; pass strings")
+        if not text.strip():
+            raise ValueError(f"an empty {name} in a glossary; fill it in, or leave out the entry")
+        if surrogate := lone_surrogate(text):
+            raise ValueError(f"a glossary's {name} has {surrogate}; read it as UTF-8")
+    if earlier.setdefault(normalized(term), translation.strip()) != translation.strip():
+        raise ValueError(
+            f"the term {term.strip()!r} has two translations, {earlier[normalized(term)]!r} and "
+            f"{translation.strip()!r}; keep one"
+        )
+
+
+def normalized(text: str) -> str:
+    """Return text in Unicode's composed form, with one blank wherever there is white space."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def word_edges(text: str) -> set[int]:
+    """Return the positions in a text that are not inside of a word."""
+    inside = {i for i in range(1, len(text)) if in_word(text[i - 1]) and in_word(text[i])}
+    return set(range(len(text) + 1)) - inside
+
+
+@lru_cache(maxsize=4096)
+def in_word(character: str) -> bool:
+    """Whether a character joins others to a word; not in scripts that put no blanks between words.
+
+    U+FFFD, which stands for a part of a character, counts as one that does.
+    """
+    if character == "_" or character == "\ufffd":
+        return True
+    if not (character.isalnum() or unicodedata.category(character).startswith("M")):
+        return False
+    return not UNSPACED_SCRIPTS.match(unicodedata.name(character, ""))
+
+
+__all__ = ["Glossary", "in_word", "read_glossary"]
