@@ -1,17 +1,20 @@
 """Using a trained model: translation, scores, the pipeline, the CTranslate2 runtime, figures."""
 
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
+from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
 from .scoring import Score, score
 from .translation import Hypothesis, load, translate, translate_lines
 
 __all__ = [
     "CTranslate2Model",
+    "Glossary",
     "Hypothesis",
     "Score",
     "TranslationPipeline",
     "load",
     "load_ctranslate2",
+    "read_glossary",
     "score",
     "translate",
     "translate_lines",

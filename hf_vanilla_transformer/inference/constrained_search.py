@@ -287,7 +287,16 @@ class ConstrainedBeams(Beams):
         turn = dominated * (needed.max() + 1) + needed
         turn = turn.where(scores > MASKED_SCORE / 2, torch.iinfo(turn.dtype).max)
         chosen = turn.topk(self.num_candidates, largest=False).indices
+        self.candidates_needed = needed.gather(1, chosen)
         return scores.gather(1, chosen), chosen // each, tokens.gather(1, chosen)
+
+    def best_running(self, chosen: Tensor) -> Tensor:
+        """Return the best score (B, 1) of the running hypotheses that have their terms, once enough are finished.
+
+        The others would go on for ever: they must not end, and tokens that repeat themselves cost little.
+        """
+        counts = (self.candidates_needed.gather(1, chosen) == 0) | ~self.is_finished.all(1, keepdim=True)
+        return self.running_scores.where(counts, MASKED_SCORE).amax(1, keepdim=True)
 
     def _row_candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and tokens (N, c): the best of each row, and those that its terms need."""

