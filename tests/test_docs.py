@@ -293,6 +293,29 @@ def test_make_demo_runs(tmp_path: Path):
     }
 
 
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From text to a served model, in a kernel of its own; it is kept without outputs."""
+    nbclient = pytest.importorskip("nbclient", reason="the extra `dev` installs it")
+    nbformat = pytest.importorskip("nbformat", reason="it comes with nbclient")
+    notebook = nbformat.read(ROOT / "docs" / "quickstart.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
+    for name, value in surroundings().items():
+        monkeypatch.setenv(name, value)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    with warnings.catch_warnings():
+        # Jupyter's own, of its event loop and of a connection without encryption.
+        warnings.simplefilter("default")
+        nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in outputs)
+    bleu = float(re.search(r"BLEU on the test pairs: ([\d.]+)", printed)[1])
+    assert bleu > 50
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert '"translations"' in printed and '"score"' in printed
+
+
 # Errors
 
 
