@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
+from ..inference.glossary import Glossary
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
+from ..inference.translation import NAN_SCORE, BatchTranslator, Hypothesis, encode, translate
 from ..model.linear_vanilla_transformer import decoding_products
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 
@@ -45,7 +46,7 @@ class TranslationOptions:
         max_new_tokens: Most tokens of a translation.
         with_scores: Whether hypotheses have scores.
         with_alignments: Whether hypotheses have alignments.
-        glossary: Terms and their translations.
+        glossary: Terms and the translations that they must get.
     """
 
     num_beams: int | None = None
@@ -58,7 +59,7 @@ class TranslationOptions:
     max_new_tokens: int | None = None
     with_scores: bool = False
     with_alignments: bool = False
-    glossary: Any = None
+    glossary: Glossary | None = None
 
     def generation_options(self) -> dict[str, Any]:
         """Return the settings of `generate()` that are given."""
@@ -187,7 +188,8 @@ class ServedModel:
         """
         languages = (source, target) if self._is_multilingual else (None, None)
         key = _Key(options or TranslationOptions(), *languages)
-        self._translator(key.options)
+        # Only the model's thread may tokenize, as a glossary's translations are.
+        self._translator(replace(key.options, glossary=None))
         prefixed = [self.source_prefix + sentence if sentence.strip() else sentence for sentence in sentences]
         return await asyncio.wrap_future(self._batcher.submit(prefixed, key))
 
@@ -208,8 +210,13 @@ class ServedModel:
         return decoding_products(shared=True)
 
     def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
-        """Return the number of tokens of each sentence."""
+        """Return the number of tokens of each sentence.
+
+        Raises:
+            InvalidRequest: The model cannot follow the glossary.
+        """
         self._set_languages(key)
+        self._translator(key.options)
         ids, _ = encode(self.tokenizer, sentences)
         return [len(row) for row in ids]
 
@@ -225,16 +232,23 @@ class ServedModel:
     def decode(self, sentences: Sequence[str], key: _Key) -> list[list[Hypothesis]]:
         """Translate the sentences of a batch."""
         options = key.options
-        return translate(
-            self.model,
-            self.tokenizer,
-            sentences,
-            num_hypotheses=options.num_hypotheses,
-            max_tokens=self.max_tokens,
-            with_scores=options.with_scores,
-            **self._set_languages(key),
-            **options.generation_options(),
-        )
+        try:
+            return translate(
+                self.model,
+                self.tokenizer,
+                sentences,
+                num_hypotheses=options.num_hypotheses,
+                max_tokens=self.max_tokens,
+                with_scores=options.with_scores,
+                glossary=options.glossary,
+                **self._set_languages(key),
+                **options.generation_options(),
+            )
+        except ValueError as error:
+            if options.glossary is None or str(error) == NAN_SCORE:
+                raise
+            # Its terms need more tokens than an output may have.
+            raise InvalidRequest(one_line(error)) from error
 
     def _set_languages(self, key: _Key) -> dict[str, int]:
         """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them."""
@@ -247,11 +261,19 @@ class ServedModel:
             InvalidRequest: An option is out of range, or the model does not support it.
         """
         settings = options.generation_options()
+        if options.with_alignments:
+            raise InvalidRequest(f"model {self.name} gives no alignments; leave them out")
         try:
             if isinstance(self.model, CTranslate2Model):
                 check_settings(settings)
             return BatchTranslator(
-                self.model, self.tokenizer, options.num_hypotheses, self.max_tokens, options.with_scores, settings
+                self.model,
+                self.tokenizer,
+                options.num_hypotheses,
+                self.max_tokens,
+                options.with_scores,
+                settings,
+                options.glossary,
             )
         except ValueError as error:
             raise InvalidRequest(one_line(error)) from error

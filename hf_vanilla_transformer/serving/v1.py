@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..errors import one_line
+from ..inference.glossary import Glossary
 from .engine import TranslationOptions
-from .service import Service, Text, TranslatedText, enough_beams
+from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
 # Python's own numbers have no bound; those of a search are 64 bits wide.
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -57,7 +59,15 @@ class TranslationRequest(BaseModel):
             max_new_tokens=self.max_new_tokens,
             with_scores=self.scores,
             with_alignments=self.alignments,
+            glossary=_glossary(self.glossary),
         )
+
+
+def _glossary(translations: dict[str, str] | None) -> Glossary | None:
+    try:
+        return Glossary.of(translations) if translations else None
+    except ValueError as error:
+        raise FieldError("glossary", one_line(error)) from error
 
 
 class HypothesisResponse(BaseModel):

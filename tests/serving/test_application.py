@@ -1,6 +1,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
+from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
@@ -155,3 +156,31 @@ def test_a_server_that_shuts_down_says_so():
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
         assert "shutting down" in answer.json()["error"]
     assert not engine.models["a"].is_alive
+
+
+def test_a_glossary_is_followed(client, engine):
+    body = {"text": ["a red house", "no"], **PAIR, "glossary": {"house": "gato perros", "no": "vemos"}}
+    translations = client.post("/v1/translations", json=body).json()["translations"]
+    first, second = (translation["text"] for translation in translations)
+    assert "gato perros" in first and "vemos" in second
+    glossary = Glossary.of(body["glossary"])
+    assert [first, second] == [row[0].text for row in offline(engine, body["text"], glossary=glossary)]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"glossary": {" ": "gato"}}, "glossary: an empty term in a glossary"),
+        ({"glossary": {"no": "gato"}, "do_sample": True}, "a glossary is followed by beam search, not by sampling"),
+        (
+            {"glossary": {"no": "gato perros"}, "max_new_tokens": 1},
+            "the glossary's translations in a sentence have ",
+        ),
+        ({"glossary": {"no": "\0unheard-of"}}, "the glossary's translation '"),
+    ],
+    ids=["empty", "sampling", "too long", "unknown"],
+)
+def test_a_glossary_that_cannot_be_followed_is_the_fault_of_the_request(client, changes, message):
+    answer = client.post("/v1/translations", json={"text": ["a cat", "no"], **PAIR, **changes})
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(message)
