@@ -1,17 +1,18 @@
 """A Hugging Face Space: the page on the Hub, for a model there or for one that the Space brings along."""
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from huggingface_hub import SpaceCardData
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
 from .. import __version__
 from ..hub import Files, files_to_share
 
 # Where a Space keeps a model of its own.
 MODEL_FOLDER = "model"
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 # A Space is asked at this port.
 PORT = 7860
@@ -72,10 +73,8 @@ def space_files(model: str | Path) -> Files:
 
 
 def _model_name(name: str) -> str:
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ValueError(f"`model` {name} is neither a folder nor the name of a model on the Hub") from error
+    if not HUB_NAME.fullmatch(name):
+        raise ValueError(f"`model` {name} is neither a folder nor the name of a model on the Hub, such as user/name")
     return name
 
 

@@ -52,8 +52,11 @@ def test_the_space_of_a_folder_holds_the_model(folder):
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="`model` a/b/c is neither a folder nor the name of a model on the Hub"):
-        space_files("a/b/c")
+    for name in ("a/b/c", "mine", "a/b c"):
+        with pytest.raises(
+            ValueError, match=f"^`model` {name} is neither a folder nor the name of a model on the Hub"
+        ):
+            space_files(name)
     with pytest.raises(ValueError, match="holds no model"):
         space_files(tmp_path)
 
