@@ -207,3 +207,41 @@ def test_help_shows_the_options_and_an_example(capsys):
     assert "\n    vanilla-transformer translate --model my-model --input test.en" in printed
     for option in ("--num_hypotheses", "--bf16", "--device"):
         assert option in printed
+
+
+class TestGlossary:
+    def test_terms_are_in_the_output(self, tmp_path, capsysbinary, folder):
+        source, terms = (
+            write(tmp_path / "source.txt", SENTENCES),
+            write(tmp_path / "terms.tsv", ["dog\téaé", "cat\tbb"]),
+        )
+        main(["translate", "--model", folder, "--input", source, "--glossary", terms])
+        lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+        for sentence, line in zip(SENTENCES, lines, strict=True):
+            assert ("éaé" in line) >= ("a dog" in sentence) and ("bb" in line) >= ("a cat" in sentence)
+
+    def test_what_cannot_be_used(self, tmp_path, folder, fail):
+        given = ("--model", folder, "--input", write(tmp_path / "source.txt", SENTENCES), "--glossary")
+        terms = write(tmp_path / "terms.tsv", ["dog\tab", "dog"])
+        assert f"{terms}, line 2: 0 tabs; write a term" in fail(*given, terms)
+        assert "missing.tsv: cannot be read" in fail(*given, str(tmp_path / "missing.tsv"))
+        strange = write(tmp_path / "strange.tsv", ["dog\tperro"])
+        assert "'perro' cannot be written with the model's vocabulary" in fail(*given, strange)
+        message = fail(*given, write(tmp_path / "good.tsv", ["dog\tab"]), "--backend", "ctranslate2")
+        assert "--glossary is for --backend transformers" in message
+
+    def test_a_resumed_run_has_the_same_terms_whatever_their_file(self, tmp_path, capsys, folder, fail):
+        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
+        source.write_bytes(b"a dog\na cat\n\xff\n")
+        terms = write(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
+        given = ("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
+        assert "line 3" in fail(*given, "--glossary", terms)
+        source.write_bytes(b"a dog\na cat\na dog\n")
+        other = write(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
+        assert "was begun with another glossary" in fail(*given, "--resume", "--glossary", other)
+        assert "was begun with another glossary" in fail(*given, "--resume")
+        same = write(tmp_path / "same.tsv", ["cat\tbb", "", "dog\tab"])
+        main(["translate", *given, "--resume", "--glossary", same])
+        assert "resuming after 2 finished lines" in capsys.readouterr().err
+        lines = output.read_text().splitlines()
+        assert "ab" in lines[0] and "bb" in lines[1] and "ab" in lines[2]
