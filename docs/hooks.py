@@ -72,7 +72,9 @@ def _content(path: Path) -> str:
     if path.suffix != ".md":
         language = LANGUAGES.get(path.suffix, "text")
         return f'# {path.name}\n\n`{path.relative_to(ROOT)}`\n\n````{language} linenums="1"\n{text}````\n'
-    return CODE_OR_LINK.sub(lambda found: _moved(found, path), text)
+    text = CODE_OR_LINK.sub(lambda found: _moved(found, path), text)
+    # Pictures of a given width are HTML.
+    return text.replace('src="docs/', 'src="') if path == README else text
 
 
 def _moved(found: re.Match[str], path: Path) -> str:

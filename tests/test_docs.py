@@ -118,6 +118,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (path / "latin1.de").write_text("Tür\n" * 40, encoding="latin-1")
     (path / "headed.tsv").write_text("English\tGerman\none\teins\n", encoding="utf-8")
+    (path / "terms.tsv").write_text("three\tdrei\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()
@@ -361,7 +362,9 @@ LINK = re.compile(r"\[(`?)([^][`]*)\1\]\(([^)#\s]+)(?:#[^)]*)?\)")
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str, hooks):
     path = PAGES[page]
-    for quote, name, target in LINK.findall(path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    assert all((path.parent / picture).is_file() for picture in re.findall(r'<img src="([^"]+)"', text))
+    for quote, name, target in LINK.findall(text):
         if "://" in target:
             continue
         file = (path.parent / target).resolve()
