@@ -23,10 +23,13 @@ from transformers import PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..model.beam_search_vanilla_transformer import MASKED_SCORE, Beams, beam_search, blockwise_topk
-from .glossary import in_word
+from .glossary import GlossaryError, in_word
 
 # Text in front of a term decides how it is tokenized: a blank, nothing, an opening bracket. The first is always tried.
 CONTEXTS = ("a ", "", "(")
+
+# Terms whose tokens are kept.
+MAX_PHRASES = 100_000
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,12 @@ class TermVocabulary:
         """Return the phrase of each term.
 
         Raises:
-            ValueError: The vocabulary cannot write a term as told.
+            GlossaryError: The vocabulary cannot write a term as told.
         """
         terms = list(terms)
+        if len(self._phrases) > MAX_PHRASES:
+            # A server is given ever new terms.
+            self._phrases.clear()
         if missing := [term for term in dict.fromkeys(terms) if term not in self._phrases]:
             self._phrases.update(zip(missing, _phrases(tokenizer, missing), strict=True))
         return [self._phrases[term] for term in terms]
@@ -118,7 +124,7 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
             for term, found in zip(terms, variants, strict=True):
                 if not found:
                     (text,) = _decode(tokenizer, encode([term]))
-                    raise ValueError(
+                    raise GlossaryError(
                         f"the glossary's translation {term!r} cannot be written with the model's vocabulary, which "
                         f"makes it {text!r}; change it"
                     )
@@ -259,7 +265,7 @@ class ConstrainedBeams(Beams):
         super().__init__(input_ids, stopping_criteria, options)
         room = options.max_length - self.length
         if (needed := max(each.start.needed for each in terms)) >= room:
-            raise ValueError(
+            raise GlossaryError(
                 f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room} with "
                 "its end; raise `max_new_tokens`, or shorten the sentence"
             )

@@ -15,6 +15,10 @@ from ..files import StrPath, read_lines
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
 
 
+class GlossaryError(ValueError):
+    """A glossary cannot be followed; the message is one line."""
+
+
 @dataclass(frozen=True)
 class Glossary:
     """Source terms and their translations.
@@ -149,4 +153,4 @@ def in_word(character: str) -> bool:
     return not UNSPACED_SCRIPTS.match(unicodedata.name(character, ""))
 
 
-__all__ = ["Glossary", "in_word", "read_glossary"]
+__all__ = ["Glossary", "GlossaryError", "in_word", "read_glossary"]

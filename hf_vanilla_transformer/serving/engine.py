@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
-from ..inference.glossary import Glossary
+from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.translation import NAN_SCORE, BatchTranslator, Hypothesis, encode, translate
+from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
 from ..model.linear_vanilla_transformer import decoding_products
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 
@@ -244,10 +244,7 @@ class ServedModel:
                 **self._set_languages(key),
                 **options.generation_options(),
             )
-        except ValueError as error:
-            if options.glossary is None or str(error) == NAN_SCORE:
-                raise
-            # Its terms need more tokens than an output may have.
+        except GlossaryError as error:
             raise InvalidRequest(one_line(error)) from error
 
     def _set_languages(self, key: _Key) -> dict[str, int]:

@@ -14,6 +14,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data import load_toy_corpus
+from hf_vanilla_transformer.inference import constrained_search
 from hf_vanilla_transformer.inference.constrained_search import Terms, TermVocabulary
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.scoring import score
@@ -248,6 +249,16 @@ class TestTerms:
             assert self.needed(tokenizer, text, "gato", "gato negro") == needed, text
         assert self.needed(tokenizer, "gato y gato", "gato", "gato") == 0
         assert self.needed(tokenizer, "gato y", "gato", "gato") == 1
+
+    def test_ever_new_terms_do_not_fill_the_memory(self, monkeypatch):
+        monkeypatch.setattr(constrained_search, "MAX_PHRASES", 5)
+        _, tokenizer = build("shared")
+        vocabulary = TermVocabulary(tokenizer)
+        known = vocabulary.phrases(tokenizer, ["gato", "casa"])
+        for number in range(20):
+            vocabulary.phrases(tokenizer, ["gato", "casa" + " roja" * number])
+        assert len(vocabulary._phrases) <= 6
+        assert vocabulary.phrases(tokenizer, ["gato", "casa"]) == known
 
     def test_phrases_that_begin_alike(self):
         tokenizer = train_tokenizer(["a a b"], algorithm="whitespace")
