@@ -84,7 +84,7 @@ class Batcher:
         name: Of the thread.
         decoder: Decodes batches; only the thread calls it.
         max_queue: Sentences that may wait; a request that finds the queue empty is always taken.
-        patience: Seconds to wait for as many sentences as the last batch had.
+        patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
     """
 
     def __init__(self, name: str, decoder: Decoder, max_queue: int, patience: float):
@@ -188,12 +188,23 @@ class Batcher:
         with self._changed:
             self._is_working = False
             self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
-            # Clients that were answered together ask again together.
-            self._changed.wait_for(
-                lambda: self._closed or self._functions or self.num_waiting >= self._last_size, self._patience
-            )
+            self._wait_for_more()
             self._is_working = bool(self._arrived or self._waiting or self._functions)
             return self._is_working
+
+    def _wait_for_more(self) -> None:
+        """Wait for as many sentences as the last batch had, as long as they keep coming.
+
+        Clients that were answered together ask again together, but one after the other.
+        """
+        before = -1
+        while before < (waiting := self.num_waiting) < self._last_size and not (self._closed or self._functions):
+            before = waiting
+
+            def is_over(waiting: int = waiting) -> bool:
+                return self._closed or bool(self._functions) or self.num_waiting != waiting
+
+            self._changed.wait_for(is_over, self._patience)
 
     @staticmethod
     def _call(future: Future[Any], function: Callable[[], Any]) -> None:

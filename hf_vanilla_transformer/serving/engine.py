@@ -98,7 +98,7 @@ class ServedModel:
         pairs: Language pairs it translates, source first; none: unknown.
         max_tokens: Source tokens x beams decoded at once.
         max_queue: Sentences that may wait.
-        patience: Seconds to wait for as many sentences as the last batch had.
+        patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
         source_prefix: Put before every sentence, such as "translate English to German: " for T5.
     """
 
@@ -111,7 +111,7 @@ class ServedModel:
         *,
         max_tokens: int = 4096,
         max_queue: int = 1024,
-        patience: float = 0.005,
+        patience: float = 0.02,
         source_prefix: str = "",
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
