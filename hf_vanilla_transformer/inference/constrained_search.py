@@ -157,7 +157,7 @@ class State:
         needed: Fewest tokens that would complete the terms.
         in_word: Whether the text so far ends inside of a word.
         readings: Those ways.
-        moves: The states after tokens that have been asked for, or by edges after tokens of no term.
+        moves: The states after tokens that have been asked for, and by edges after those of no term.
         advancing: The tokens that leave fewer tokens needed, once they have been asked for.
     """
 
@@ -184,10 +184,12 @@ class Terms:
         """Return the state after one more token."""
         if state.is_final:
             return state
-        key: Any = token if token in self._tokens else self._vocabulary.edges(token)
-        if key not in state.moves:
-            state.moves[key] = self._move(state, token)
-        return state.moves[key]
+        if (found := state.moves.get(token)) is None:
+            # Tokens of no term differ by their edges only.
+            key: Any = token if token in self._tokens else self._vocabulary.edges(token)
+            found = state.moves[token] = state.moves.get(key) or self._move(state, token)
+            state.moves[key] = found
+        return found
 
     def advancing(self, state: State) -> list[int]:
         """Return the tokens that leave fewer tokens needed."""

@@ -139,7 +139,7 @@ def translate_lines(
         show_progress: Whether to show a progress bar on standard error.
         glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
             words, into every hypothesis. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
-            beams.
+            beams, and with one more than the translations have tokens, up to twice as many as asked for.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. Bounds never exceed
             the model's positions.
@@ -357,7 +357,9 @@ class BatchTranslator:
         """Return the number of beams to search for terms with; 0 if there are none."""
         if terms is None:
             return 0
-        return max(self.num_beams, MIN_CONSTRAINED_BEAMS)
+        num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
+        # One for each number of tokens that may be missing.
+        return min(max(num_beams, terms.start.needed + 1), 2 * num_beams)
 
     def _setting(self, name: str, default: Any) -> Any:
         """Return the setting `generate()` uses: the option, else the model's own, else the default."""
