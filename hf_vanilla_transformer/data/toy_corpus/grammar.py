@@ -2,8 +2,10 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .lexicon import CONJUGATIONS, FREQUENCIES, Adjective, Determiner, Name, Noun, Pronoun, Verb
+from .marks import MARK, Links, Unit, link, link_possibly, links, without_marks
 
 Combination = tuple[str, str, str]
 """A relation and the two English words it joins, such as ("object", "eat", "apple")."""
@@ -154,8 +156,8 @@ class Phrase:
     """A piece of a sentence in both languages, with the features its neighbors agree with.
 
     Attributes:
-        english: English words.
-        spanish: Spanish words; "" if Spanish omits the phrase or puts it elsewhere.
+        english: English words, with the marks of `marks.py`.
+        spanish: Spanish words, likewise; "" if Spanish omits the phrase or puts it elsewhere.
         person: 1, 2 or 3.
         plural: Number.
         gender: "m" or "f".
@@ -201,11 +203,21 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
-    """An English sentence, its Spanish translation and the word combinations of its derivation."""
+    """An English sentence, its Spanish translation and how they were derived.
+
+    Attributes:
+        source: The English sentence.
+        target: The Spanish sentence.
+        combinations: The word combinations of the derivation.
+        sure: Positions (source, target) of white-space words that surely translate each other.
+        possible: Those that at least possibly do.
+    """
 
     source: str
     target: str
     combinations: frozenset[Combination]
+    sure: Links = frozenset()
+    possible: Links = frozenset()
 
 
 NOTHING = Phrase("", "")
@@ -213,13 +225,13 @@ NOTHING = Phrase("", "")
 
 def name_phrase(name: Name) -> Phrase:
     kinds = "person adult" if name.gender else "city"
-    return Phrase(name.english, name.spanish, gender=name.gender or "f", lemmas=(name.english,), kinds=kinds)
+    return Phrase(*link(name.english, name.spanish), gender=name.gender or "f", lemmas=(name.english,), kinds=kinds)
 
 
 def pronoun_phrase(pronoun: Pronoun) -> Phrase:
     """A subject pronoun; Spanish drops all but the third person."""
-    spanish = pronoun.spanish if pronoun.person == 3 else ""
-    return Phrase(pronoun.english, spanish, pronoun.person, pronoun.plural, pronoun.gender, kinds="person adult")
+    words = link(pronoun.english, pronoun.spanish) if pronoun.person == 3 else (pronoun.english, "")
+    return Phrase(*words, pronoun.person, pronoun.plural, pronoun.gender, kinds="person adult")
 
 
 def noun_phrase(
@@ -240,13 +252,20 @@ def noun_phrase(
         after = agree(adjective, noun.gender, plural)
     if noun.stressed_a and not before:
         spanish_determiner = {"la": "el", "una": "un"}.get(spanish_determiner, spanish_determiner)
-    english_determiner = determiner.english
+    english_determiner, spanish_determiner = link(determiner.english, spanish_determiner)
+    english_adjective = ""
+    if adjective:
+        english_adjective, marked = link(adjective.english, before or after)
+        before, after = (marked, "") if before else ("", marked)
+    head = link(english_noun(noun, plural), spanish_noun)
     if owner:
-        english_determiner = owner.english + ("'" if owner.english.endswith("s") and owner.plural else "'s")
-        after = join_words(after, "de", owner.spanish)
+        suffix = "'" if owner.english.endswith("s") and owner.plural else "'s"
+        words = link_possibly(owner.english + suffix, f"{without_marks(spanish_determiner)} de")
+        english_determiner, (spanish_determiner, of) = words.english, words.spanish.split(" ")
+        after = join_words(after, of, owner.spanish)
     return Phrase(
-        join_words(english_determiner, adjective.english if adjective else "", english_noun(noun, plural)),
-        join_words(spanish_determiner, before, spanish_noun, after),
+        join_words(english_determiner, english_adjective, head.english),
+        join_words(spanish_determiner, before, head.spanish, after),
         plural=plural,
         gender=noun.gender,
         lemmas=(noun.english,),
@@ -259,9 +278,11 @@ def noun_phrase(
 
 def coordination(first: Phrase, second: Phrase) -> Phrase:
     """Two phrases joined by "and"; `second` may be the pronoun "I"."""
+    conjunction = link("and", "y")
+    other = (second.english, second.spanish) if second.spanish else link(second.english, "yo")
     return Phrase(
-        f"{first.english} and {second.english}",
-        f"{first.spanish} y {second.spanish or 'yo'}",
+        join_words(first.english, conjunction.english, other[0]),
+        join_words(first.spanish, conjunction.spanish, other[1]),
         person=min(first.person, second.person),
         plural=True,
         gender="f" if first.gender == second.gender == "f" else "m",
@@ -273,6 +294,12 @@ def coordination(first: Phrase, second: Phrase) -> Phrase:
 
 def prepositional(english: str, spanish: str, phrase: Phrase) -> Phrase:
     """A phrase after a preposition in each language; an empty preposition adds nothing."""
+    if english and spanish:
+        english, spanish = link(english, spanish)
+    elif spanish:
+        # The personal a
+        marked, spanish = link_possibly(phrase.english, spanish)
+        phrase = replace(phrase, english=marked)
     return replace(phrase, english=join_words(english, phrase.english), spanish=join_words(spanish, phrase.spanish))
 
 
@@ -292,42 +319,96 @@ def be_form(tense: str, subject: Phrase) -> str:
     return "am" if subject.person == 1 else "is"
 
 
-def _english_group(verb: Verb, tense: str, subject: Phrase) -> tuple[str, str, str]:
+class _VerbUnits:
+    """Units of a verb group: the verb, its finite part and the particle between them."""
+
+    def __init__(self, tense: str) -> None:
+        self.main = Unit()
+        self.finite, self.particle = (Unit(), Unit()) if tense in MODALS else (self.main, self.main)
+
+    def verb(self, words: str) -> str:
+        """Mark an English verb, with or without a particle of its own."""
+        head, _, particle = words.partition(" ")
+        return join_words(self.main.sure(head), self.main.possible(particle))
+
+    def modal(self, words: str) -> str:
+        """Mark an English modal, with or without "to"."""
+        head, _, particle = words.partition(" ")
+        for unit in (self.main, self.finite):
+            particle = unit.possible(particle)
+        return join_words(self.finite.sure(head), self.particle.sure(particle))
+
+
+def _english_group(verb: Verb, tense: str, subject: Phrase, units: _VerbUnits) -> tuple[str, str, str]:
     """English verb of a statement; then auxiliary and remainder, for negations and questions."""
     third = subject.person == 3 and not subject.plural
-    auxiliary = {"past": "did", "future": "will"}.get(tense, "does" if third else "do")
+    auxiliary = units.finite.possible({"past": "did", "future": "will"}.get(tense, "does" if third else "do"))
+    base = units.verb(verb.english)
     if tense in MODALS:
         modal = MODALS[tense]
-        rest = f"{modal.english} {verb.english}"
+        rest = f"{units.modal(modal.english)} {base}"
         if modal.auxiliary == "be":
-            auxiliary = be_form("present", subject)
+            auxiliary = units.finite.possible(be_form("present", subject))
             return f"{auxiliary} {rest}", auxiliary, rest
         if modal.auxiliary == "do":
-            return (f"{english_third(modal.english)} {verb.english}" if third else rest), auxiliary, rest
-        return rest, modal.auxiliary, verb.english
+            return (f"{units.modal(english_third(modal.english))} {base}" if third else rest), auxiliary, rest
+        return rest, units.modal(modal.auxiliary), base
     if tense == "future":
-        return f"will {verb.english}", auxiliary, verb.english
+        return f"{auxiliary} {base}", auxiliary, base
     if verb.english == "be":
-        return be_form(tense, subject), be_form(tense, subject), ""
+        form = units.verb(be_form(tense, subject))
+        return form, form, ""
     if tense == "past":
-        return english_past(verb), auxiliary, verb.english
-    return (english_third(verb.english) if third else verb.english), auxiliary, verb.english
+        return units.verb(english_past(verb)), auxiliary, base
+    return (units.verb(english_third(verb.english)) if third else base), auxiliary, base
 
 
-def _spanish_group(clause: Clause) -> str:
-    """Spanish verb with everything before it: negation, adverb and clitic."""
+def _spanish_group(clause: Clause, units: _VerbUnits) -> str:
+    """Spanish verb, after its clitic."""
     verb = clause.verb
     agreement = clause.complements[0] if verb.inverted else clause.subject
-    clitic = DATIVES[clause.subject.person, clause.subject.plural] if verb.inverted else clause.clitic
     if clause.tense in MODALS:
         modal = MODALS[clause.tense]
-        finite = conjugate(modal.spanish, "present", agreement.person, agreement.plural)
-        words = join_words(finite, modal.link, verb.spanish)
+        finite = units.finite.sure(conjugate(modal.spanish, "present", agreement.person, agreement.plural))
+        words = join_words(finite, units.particle.sure(modal.link), units.main.sure(verb.spanish))
     else:
         past = "imperfect" if verb.stative else "preterite"
         tense = past if clause.tense == "past" else clause.tense
-        words = conjugate(verb.spanish, tense, agreement.person, agreement.plural)
-    return join_words("no" if clause.negated else "", FREQUENCIES.get(clause.frequency, ""), clitic, words)
+        words = units.main.sure(conjugate(verb.spanish, tense, agreement.person, agreement.plural))
+    return join_words(clause.clitic, words)
+
+
+class _Pieces(NamedTuple):
+    """Pieces of a clause: `affirmative`, or in questions and negations `auxiliary` and `rest`, is the English verb."""
+
+    subject: str
+    affirmative: str
+    auxiliary: str
+    rest: str
+    spanish_subject: str
+    spanish_group: str
+
+
+def _pieces(clause: Clause) -> _Pieces:
+    units, english, spanish = _VerbUnits(clause.tense), clause.subject.english, clause.subject.spanish
+    if clause.verb.inverted:
+        clitic = DATIVES[clause.subject.person, clause.subject.plural]
+        english, clitic = (link_possibly if spanish else link)(english, clitic)
+        clause = replace(clause, clitic=clitic)
+        if spanish:
+            english, preposition = link_possibly(english, "a")
+            spanish = join_words(preposition, spanish)
+    elif not spanish:
+        english = units.finite.possible(english)
+    affirmative, auxiliary, rest = _english_group(clause.verb, clause.tense, clause.subject, units)
+    group = _spanish_group(clause, units)
+    if clause.frequency:
+        frequency, adverb = link(clause.frequency, FREQUENCIES[clause.frequency])
+        affirmative, group = join_words(frequency, affirmative), join_words(adverb, group)
+    if clause.negated:
+        negation, adverb = link("not", "no")
+        auxiliary, group = join_words(auxiliary, negation), join_words(adverb, group)
+    return _Pieces(english, affirmative, auxiliary, rest, spanish, group)
 
 
 def _combinations(clause: Clause) -> frozenset[Combination]:
@@ -337,37 +418,35 @@ def _combinations(clause: Clause) -> frozenset[Combination]:
     return found | {("subject", lemma, clause.verb.english) for lemma in clause.subject.lemmas}
 
 
-def spell_out(english: str, spanish: str, mark: str, combinations: frozenset[Combination]) -> Sentence:
-    """Apply contractions, capitals and punctuation."""
-    english = re.sub(r"\ba (?=[aeiou])(?!useful)", "an ", english, flags=re.IGNORECASE).replace("can not", "cannot")
-    spanish = re.sub(r"\b(a|de) el\b", r"\1l", spanish)
+def spell_out(english: str, spanish: str, stop: str, combinations: frozenset[Combination]) -> Sentence:
+    """Apply contractions, capitals and punctuation, and remove the marks."""
+    english = re.sub(rf"({MARK}*)can ({MARK}*)not\b", r"\1\2cannot", english)
+    spanish = re.sub(rf"(?<!\S)({MARK}*)(a|de) ({MARK}*)el(?!\S)", r"\1\3\2l", spanish)
+    sure, possible = links(english, spanish)
+    english, spanish = without_marks(english), without_marks(spanish)
+    english = re.sub(r"\ba (?=[aeiou])(?!useful)", "an ", english, flags=re.IGNORECASE)
     spanish = re.sub(r"\by (?=I)", "e ", spanish)
-    opening = {".": "", "?": "¿", "!": "¡"}[mark]
-    return Sentence(
-        english[0].upper() + english[1:] + mark, opening + spanish[0].upper() + spanish[1:] + mark, combinations
-    )
+    opening = {".": "", "?": "¿", "!": "¡"}[stop]
+    source, target = english[0].upper() + english[1:] + stop, opening + spanish[0].upper() + spanish[1:] + stop
+    return Sentence(source, target, combinations, sure, possible)
 
 
-def statement(clause: Clause, opening: Phrase = NOTHING, mark: str = ".") -> Sentence:
+def statement(clause: Clause, opening: Phrase = NOTHING, stop: str = ".") -> Sentence:
     """Order a clause as a statement, after an opening adverb if given.
 
-    The subject "who" and the mark "?" make it a subject question.
+    The subject "who" and the full stop "?" make it a subject question.
     """
-    subject = clause.subject
-    affirmative, auxiliary, rest = _english_group(clause.verb, clause.tense, subject)
-    english = f"{auxiliary} not {rest}" if clause.negated else join_words(clause.frequency, affirmative)
-    spanish_subject = join_words("a" if clause.verb.inverted and subject.spanish else "", subject.spanish)
+    pieces = _pieces(clause)
+    verb = join_words(pieces.auxiliary, pieces.rest) if clause.negated else pieces.affirmative
     return spell_out(
-        join_words(
-            opening.english, subject.english, english.strip(), *(phrase.english for phrase in clause.complements)
-        ),
+        join_words(opening.english, pieces.subject, verb, *(phrase.english for phrase in clause.complements)),
         join_words(
             opening.spanish,
-            spanish_subject,
-            _spanish_group(clause),
+            pieces.spanish_subject,
+            pieces.spanish_group,
             *(phrase.spanish for phrase in clause.complements),
         ),
-        mark,
+        stop,
         _combinations(clause) | opening.combinations,
     )
 
@@ -377,20 +456,19 @@ def question(clause: Clause, question_phrase: Phrase = NOTHING) -> Sentence:
 
     The Spanish subject follows the verb; with *ser*, *estar* and *gustar* it comes last.
     """
-    verb, subject = clause.verb, clause.subject
-    _, auxiliary, rest = _english_group(verb, clause.tense, subject)
-    spanish_subject = join_words("a" if verb.inverted and subject.spanish else "", subject.spanish)
+    pieces = _pieces(clause)
     complements = [phrase.spanish for phrase in clause.complements]
-    complements.insert(len(complements) if verb.inverted or verb.english == "be" else 0, spanish_subject)
+    is_last = clause.verb.inverted or clause.verb.english == "be"
+    complements.insert(len(complements) if is_last else 0, pieces.spanish_subject)
     return spell_out(
         join_words(
             question_phrase.english,
-            auxiliary,
-            subject.english,
-            rest,
+            pieces.auxiliary,
+            pieces.subject,
+            pieces.rest,
             *(phrase.english for phrase in clause.complements),
         ),
-        join_words(question_phrase.spanish, _spanish_group(clause), *complements),
+        join_words(question_phrase.spanish, pieces.spanish_group, *complements),
         "?",
         _combinations(clause) | question_phrase.combinations,
     )
@@ -400,6 +478,10 @@ def what_a(noun: Noun, adjective: Adjective, plural: bool = False) -> Sentence:
     """What a beautiful house! ¡Qué casa tan hermosa!"""
     bare = Determiner("what" if plural else "what a", "qué qué qué qué", "indefinite")
     phrase = noun_phrase(bare, noun, plural)
-    english = f"{bare.english} {adjective.english} {english_noun(noun, plural)}"
-    spanish = f"{phrase.spanish} tan {agree(adjective, noun.gender, plural)}"
+    # Between the determiner and the noun
+    *determiner, head = phrase.english.split(" ")
+    quality, spanish_quality = link(adjective.english, agree(adjective, noun.gender, plural))
+    quality, degree = link_possibly(quality, "tan")
+    english = join_words(*determiner, quality, head)
+    spanish = join_words(phrase.spanish, degree, spanish_quality)
     return spell_out(english, spanish, "!", adjective_combinations(adjective, phrase.lemmas))

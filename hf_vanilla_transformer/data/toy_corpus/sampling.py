@@ -47,6 +47,7 @@ from .lexicon import (
     Pronoun,
     Verb,
 )
+from .marks import link, link_possibly
 
 T = TypeVar("T")
 
@@ -210,16 +211,18 @@ def _random_complements(rng: random.Random, verb: Verb, subject: Phrase, roles: 
         return (_random_object(rng, verb, subject, KNOWN),), ""
     if "person" in verb.objects.split() and rng.random() < 0.3:
         pronoun = _random_other_pronoun(rng, subject)
-        return (Phrase(pronoun.english_object, ""),), pronoun.direct
+        marked, clitic = link(pronoun.english_object, pronoun.direct)
+        return (Phrase(marked, ""),), clitic
     thing = _random_object(rng, verb, subject, roles)
     if not verb.ditransitive:
         return (thing,), ""
     if rng.random() < 0.35:
         pronoun = _random_other_pronoun(rng, subject)
-        clitic = DATIVES[pronoun.person, pronoun.plural]
-        return (thing, Phrase(f"to {pronoun.english_object}", "")), clitic
-    recipient = _random_person(rng, besides=subject.lemmas)
-    return (thing, prepositional("to", "a", recipient)), DATIVES[3, recipient.plural]
+        marked, clitic = link(f"to {pronoun.english_object}", DATIVES[pronoun.person, pronoun.plural])
+        return (thing, Phrase(marked, "")), clitic
+    recipient = prepositional("to", "a", _random_person(rng, besides=subject.lemmas))
+    marked, clitic = link_possibly(recipient.english, DATIVES[3, recipient.plural])
+    return (thing, replace(recipient, english=marked)), clitic
 
 
 def _random_place(rng: random.Random, verb: Verb) -> Phrase:
@@ -239,7 +242,7 @@ def _random_place(rng: random.Random, verb: Verb) -> Phrase:
 def _random_companion(rng: random.Random, subject: Phrase) -> Phrase:
     if rng.random() < 0.4:
         pronoun = _random_other_pronoun(rng, subject)
-        return Phrase(f"with {pronoun.english_object}", pronoun.companion)
+        return Phrase(*link(f"with {pronoun.english_object}", pronoun.companion))
     return prepositional("with", "con", _random_person(rng, 0.0, besides=subject.lemmas))
 
 
@@ -259,7 +262,7 @@ def _random_time(rng: random.Random, clause: Clause) -> Phrase:
     verb = clause.verb
     if verb.stative or verb.inverted or (clause.tense == "present" and not verb.habitual) or clause.frequency:
         return NOTHING
-    return Phrase(*_pick(rng, tuple(TIMES.get(clause.tense, TIMES["future"]).items())))
+    return Phrase(*link(*_pick(rng, tuple(TIMES.get(clause.tense, TIMES["future"]).items()))))
 
 
 def _random_clause(
@@ -306,20 +309,20 @@ def _adverbial_question(rng: random.Random) -> Sentence:
     clause = replace(_random_clause(rng, verb, place=False, coordinated=0.0), negated=False, frequency="")
     draw = rng.random()
     if verb.places and draw < 0.5:
-        return question(clause, Phrase("where", "adónde" if verb.motion else "dónde"))
+        return question(clause, Phrase(*link("where", "adónde" if verb.motion else "dónde")))
     if verb.places and not verb.objects:
         clause = _with(clause, _random_place(rng, verb))
     if clause.tense in ("past", "future", "going") and not verb.stative and draw < 0.8:
-        return question(clause, Phrase("when", "cuándo"))
-    return question(clause, Phrase("why", "por qué"))
+        return question(clause, Phrase(*link("when", "cuándo")))
+    return question(clause, Phrase(*link("why", "por qué")))
 
 
 def _subject_question(rng: random.Random) -> Sentence:
     verb = _pick(rng, [verb for verb in VERBS if _overlap(verb.subjects, "person adult") and not verb.inverted])
-    who = Phrase("who", "quién")
+    who = Phrase(*link("who", "quién"))
     complements, clitic = _random_complements(rng, verb, who, KNOWN)
     clause = Clause(who, verb, _random_tense(rng, verb), complements, clitic)
-    return statement(_with(clause, *_random_adjuncts(rng, clause)), mark="?")
+    return statement(_with(clause, *_random_adjuncts(rng, clause)), stop="?")
 
 
 def _object_question(rng: random.Random) -> Sentence:
@@ -327,11 +330,11 @@ def _object_question(rng: random.Random) -> Sentence:
     verb = _pick(rng, [verb for verb in VERBS if verb.objects and not verb.inverted and not verb.ditransitive])
     clause = Clause(_random_subject(rng, verb.subjects, 0.0), verb, _random_tense(rng, verb))
     if "person" in verb.objects.split():
-        return question(clause, Phrase("who", "a quién"))
+        return question(clause, Phrase(*link("who", "a quién")))
     clause = _with(clause, *_random_adjuncts(rng, clause))
     countable = [noun for noun in _nouns(verb.objects) if noun.number == "both"]
     if not countable or rng.random() < 0.5:
-        return question(clause, Phrase("what", "qué"))
+        return question(clause, Phrase(*link("what", "qué")))
     counted = _pick(rng, countable)
     question_phrase = noun_phrase(HOW_MANY, counted, plural=True)
     return question(
@@ -344,8 +347,13 @@ def _proposal(rng: random.Random) -> Sentence:
     planned = [verb for verb in VERBS if verb.objects and not (verb.stative or verb.accidental or verb.inverted)]
     verb = _pick(rng, planned)
     thing = _random_object(rng, verb, NOTHING, KNOWN)
-    english, spanish = f"let's {verb.english} {thing.english}", f"vamos a {verb.spanish} {thing.spanish}"
-    return spell_out(english, spanish, "!", thing.combinations)
+    invitation, action = link("let's", "vamos a"), link(verb.english, verb.spanish)
+    return spell_out(
+        join_words(invitation.english, action.english, thing.english),
+        join_words(invitation.spanish, action.spanish, thing.spanish),
+        "!",
+        thing.combinations,
+    )
 
 
 def _copular(rng: random.Random, subject: Phrase, predicate: Phrase, copula: str) -> Sentence:
@@ -376,7 +384,7 @@ def _describe(subject: Phrase, adjective: Adjective) -> Phrase:
 def _description(rng: random.Random) -> Sentence:
     """X is tall."""
     subject, adjective = _subject_and_adjective(rng)
-    predicate = Phrase(adjective.english, agree(adjective, subject.gender, subject.plural))
+    predicate = Phrase(*link(adjective.english, agree(adjective, subject.gender, subject.plural)))
     return _copular(rng, subject, predicate, adjective.copula)
 
 
@@ -405,8 +413,8 @@ def _profession(rng: random.Random) -> Sentence:
     noun = _pick(rng, [noun for noun in NOUNS if noun.feminine])
     spanish = noun.feminine if subject.gender == "f" else noun.spanish
     if subject.plural:
-        return _copular(rng, subject, Phrase(english_noun(noun, True), spanish_plural(spanish)), "ser")
-    return _copular(rng, subject, Phrase(f"a {noun.english}", spanish), "ser")
+        return _copular(rng, subject, Phrase(*link(english_noun(noun, True), spanish_plural(spanish))), "ser")
+    return _copular(rng, subject, Phrase(*link(f"a {noun.english}", spanish)), "ser")
 
 
 def _thing_and_location(rng: random.Random, roles: str) -> tuple[Phrase, Phrase]:
@@ -431,10 +439,13 @@ def _existence(rng: random.Random) -> Sentence:
     """There is X in the garden."""
     thing, place = _thing_and_location(rng, NEW)
     singular, plural, spanish = EXISTENCE[_pick(rng, tuple(EXISTENCE))]
-    auxiliary, _, rest = (plural if thing.plural else singular).partition(" ")
+    # Of "will be", the last word is the head.
+    verb, spanish = link(plural if thing.plural else singular, spanish)
+    there, spanish = link_possibly("there", spanish)
+    auxiliary, _, rest = verb.partition(" ")
     is_question = rng.random() < 0.3
     english = join_words(
-        *((auxiliary, "there", rest) if is_question else ("there", auxiliary, rest)), thing.english, place.english
+        *((auxiliary, there, rest) if is_question else (there, auxiliary, rest)), thing.english, place.english
     )
     found = thing.combinations | place.combinations
     return spell_out(english, join_words(spanish, thing.spanish, place.spanish), "?" if is_question else ".", found)
@@ -445,9 +456,20 @@ def _exclamation(rng: random.Random) -> Sentence:
     subject, adjective = _subject_and_adjective(rng, gradable=True)
     form = agree(adjective, subject.gender, subject.plural)
     if rng.random() < 0.5 or len(subject.lemmas) != 1:
-        verb = conjugate(adjective.copula, "present", subject.person, subject.plural)
-        english = f"how {adjective.english} {subject.english} {be_form('present', subject)}"
-        return spell_out(english, join_words("qué", form, verb, subject.spanish), "!", subject.combinations)
+        how, quality = link("how", "qué"), link(adjective.english, form)
+        verb = link(
+            be_form("present", subject), conjugate(adjective.copula, "present", subject.person, subject.plural)
+        )
+        # Spanish leaves most pronouns out.
+        english, spanish = (
+            (subject.english, verb.spanish) if subject.spanish else link_possibly(subject.english, verb.spanish)
+        )
+        return spell_out(
+            join_words(how.english, quality.english, english, verb.english),
+            join_words(how.spanish, quality.spanish, spanish, subject.spanish),
+            "!",
+            subject.combinations,
+        )
     noun = _pick(rng, [noun for noun in _nouns(adjective.kinds) if noun.number != "mass"])
     plural = noun.number == "both" and rng.random() < 0.3
     return what_a(noun, adjective, plural)
