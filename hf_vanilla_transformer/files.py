@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -352,6 +352,19 @@ def flush_to_disk(path: Path) -> None:
             os.close(descriptor)
 
 
+def read_line_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of two files; raises ValueError where one of them ends before the other."""
+    number = 0
+    for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), start=1):
+        if one is None or other is None:
+            shorter, longer = (source, target) if one is None else (target, source)
+            raise ValueError(
+                f"{shorter} has {number - 1} lines but {longer} has more; line n of one must translate line n of the "
+                "other"
+            )
+        yield one, other
+
+
 __all__ = [
     "SCRATCH",
     "StrPath",
@@ -368,6 +381,7 @@ __all__ = [
     "open_input",
     "read_json_object",
     "read_json_records",
+    "read_line_pairs",
     "read_lines",
     "replaceable",
 ]

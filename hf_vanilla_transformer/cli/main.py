@@ -13,7 +13,9 @@ from .options import HELP, HELP_ALL, USAGE_ERROR, OneLineParser, help_option, im
 PROGRAM = "vanilla-transformer"
 
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
-COMMANDS = ("train", "translate", "evaluate", "score", "convert", "export", "publish", "average", "tokenizer", "serve")
+COMMANDS = (
+    "train", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average", "tokenizer",
+)  # fmt: skip  # one line says it
 
 USAGE = f"""usage: {PROGRAM} COMMAND [options]
 

@@ -13,10 +13,9 @@ The totals of the corpus follow on standard error.
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from itertools import islice, zip_longest
+from itertools import islice
 
-from ..files import atomic_write, check_output_file, read_lines
+from ..files import atomic_write, check_output_file, read_line_pairs
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import OneLineParser, importing, out_of_memory, quiet_unless_terminal
 
@@ -60,7 +59,7 @@ def run(arguments: Namespace) -> None:
     model, tokenizer = load_model_and_tokenizer(arguments)
     num_pairs, num_tokens, log_prob = 0, 0, 0.0
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"), atomic_write(arguments.output) as file:
-        pairs = _pairs(arguments.source, arguments.target)
+        pairs = read_line_pairs(arguments.source, arguments.target)
         while chunk := list(islice(pairs, arguments.chunk_size)):
             sources, targets = zip(*chunk, strict=True)
             try:
@@ -90,16 +89,3 @@ def run(arguments: Namespace) -> None:
     total = perplexity(log_prob, num_tokens)
     totals = f"{num_pairs} pairs, {num_tokens} tokens: log-probability {log_prob:.4f}, perplexity {total:.4f}"
     print(totals, file=sys.stderr)
-
-
-def _pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of two files; raises ValueError where one of them ends before the other."""
-    number = 0
-    for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), start=1):
-        if one is None or other is None:
-            shorter, longer = (source, target) if one is None else (target, source)
-            raise ValueError(
-                f"{shorter} has {number - 1} lines but {longer} has more; line n of one must translate line n of the "
-                "other"
-            )
-        yield one, other

@@ -13,6 +13,8 @@ With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
 each sentence with the term. On a terminal, without --input, sentences are asked for and answered at once.
+--alignments adds which source word each word was translated from, counted from 0: in text as "Un perro ||| 0-0 1-1",
+in JSON as "alignment": [[0, 0], [1, 1]].
 --backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
 once it is complete; the same command with --resume takes up an interrupted run.
 """
@@ -26,6 +28,7 @@ from functools import partial
 from itertools import tee
 from typing import Any
 
+from ..data.alignments import format_pharaoh
 from ..files import check_output_file, read_lines, replaceable
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
@@ -58,6 +61,11 @@ def add_arguments(parser: OneLineParser) -> None:
         choices=("text", "json"),
         default="text",
         help="text (default): the best translation; json: all hypotheses with scores.",
+    )
+    files.add_argument(
+        "--alignments",
+        **SWITCH,
+        help='Write word alignments too: after " ||| " as 0-0 1-2 (source-target), in JSON as "alignment".',
     )
     files.add_argument(
         "--resume", **SWITCH, help="Continue after the lines that an interrupted run left in OUTPUT.partial, if any."
@@ -121,6 +129,8 @@ def run(arguments: Namespace) -> None:
     model, tokenizer = _load(arguments)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
+    # None, as in runs that were begun before the option existed.
+    settings["alignments"] = arguments.alignments or None
     settings["glossary"] = glossary and glossary.fingerprint()
     if to_a_file:
         settings["model"] = model_fingerprint(model, tokenizer)
@@ -132,6 +142,7 @@ def run(arguments: Namespace) -> None:
         tokenizer,
         max_tokens=arguments.max_tokens,
         with_scores=as_json or arguments.num_hypotheses > 1,
+        with_alignments=arguments.alignments,
         glossary=glossary,
         **chosen,
     )
@@ -162,11 +173,13 @@ def _answer(source: str, hypotheses: Sequence[Any], as_json: bool) -> str:
 
 
 def _text_line(hypothesis: Any) -> str:
-    return str(hypothesis.text.translate(LINE_ENDS_TO_SPACES))
+    text = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
+    return text if hypothesis.alignment is None else f"{text} ||| {format_pharaoh(hypothesis.alignment)}".rstrip()
 
 
 def _json_line(source: str, hypotheses: Sequence[Any]) -> str:
-    return json.dumps({"source": source, "hypotheses": [asdict(each) for each in hypotheses]}, ensure_ascii=False)
+    rows = [{name: value for name, value in asdict(each).items() if value is not None} for each in hypotheses]
+    return json.dumps({"source": source, "hypotheses": rows}, ensure_ascii=False)
 
 
 def _check_files(arguments: Namespace, processes: int, to_a_file: bool) -> None:

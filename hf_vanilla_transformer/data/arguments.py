@@ -12,6 +12,9 @@ from ..errors import DataError
 SPLITS = ("train", "validation", "test")
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
+# Instead of a file of alignments.
+AUTO = "auto"
+
 # Tokens allowed beyond `max_length_ratio`, so that short pairs such as "Hi" -> "How do you do" pass.
 RATIO_SLACK = 4
 
@@ -59,6 +62,13 @@ class DataArguments:
     )
     validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
     test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
+    guided_alignment: str | None = field(
+        default=None,
+        metadata={
+            "help": "Teach one attention head which words translate each other: a file with the links of each "
+            "training pair (Pharaoh: 0-0 1-2), or auto to compute them from the training pairs."
+        },
+    )
     source_column: str | None = field(
         default=None, metadata={"help": "Source column: a name, or a position (0, 1, ...) in a file without a header."}
     )
@@ -124,6 +134,8 @@ class DataArguments:
         _check_at_most_one([*self._given("dataset_name", "toy_corpus"), *training_files])
         if self.toy_corpus and self.streaming:
             raise DataError("`toy_corpus` is generated in memory and cannot be streamed; leave `streaming` out")
+        if self.guided_alignment and self.streaming:
+            raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:
             self._check_split_size(split)
         if self.max_train_samples is not None and self.max_train_samples < 1:
@@ -173,4 +185,4 @@ def _check_at_most_one(given: Iterable[str]) -> None:
         raise DataError(f"{' and '.join(names)} are both given; keep one of them")
 
 
-__all__ = ["EXTENSIONS", "RATIO_SLACK", "SPLITS", "DataArguments", "refuse_empty_strings"]
+__all__ = ["AUTO", "EXTENSIONS", "RATIO_SLACK", "SPLITS", "DataArguments", "refuse_empty_strings"]

@@ -282,6 +282,26 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
                 yield [buffer[i] for i in batch]
 
 
+def dense_alignments(
+    alignments: Sequence[Sequence[int]], labels: torch.Tensor, attention_mask: torch.Tensor
+) -> torch.Tensor:
+    """Return which source tokens each label translates, (B, T, S): probabilities, or zeros for a label without links.
+
+    Args:
+        alignments: Links of tokens, source and target in turn, of each pair without padding.
+        labels: (B, T), -100 at padding.
+        attention_mask: 1 at source tokens, 0 at padding, (B, S).
+    """
+    sizes = (*labels.shape, attention_mask.shape[1])
+    links = torch.zeros(sizes)
+    # Padding may be on the left.
+    firsts = zip(labels.ne(IGNORE_INDEX).int().argmax(1), attention_mask.ne(0).int().argmax(1), strict=True)
+    for row, links_of_row, (first_label, first_source) in zip(links, alignments, firsts, strict=True):
+        pairs = torch.as_tensor(links_of_row, dtype=torch.long).view(-1, 2)
+        row[pairs[:, 1] + first_label, pairs[:, 0] + first_source] = 1
+    return links / links.sum(-1, keepdim=True).clamp(min=1)
+
+
 def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Pack pairs into a batch without padding: all sources one after another in one row, and all targets in another.
 
@@ -320,4 +340,11 @@ def _without_padding(feature: Mapping[str, Any], name: str) -> np.ndarray:
     return ids[np.argmax(ids != IGNORE_INDEX) :] if len(ids) else ids
 
 
-__all__ = ["TokenBudgetBatchSampler", "TokenBudgetStream", "check_token_ids", "collate_packed", "token_lengths"]
+__all__ = [
+    "TokenBudgetBatchSampler",
+    "TokenBudgetStream",
+    "check_token_ids",
+    "collate_packed",
+    "dense_alignments",
+    "token_lengths",
+]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, Literal, NamedTuple
 
 import datasets
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import DataError
+from .alignments import Link, words_and_ids
 from .arguments import RATIO_SLACK
 from .fingerprint import CODE_FINGERPRINT
 from .reading import PAIR_FEATURES
@@ -23,6 +25,9 @@ logger = logging.get_logger(__name__)
 _IDS = datasets.List(datasets.Value("int32"))
 # Outcomes of the length filters.
 _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
+
+ALIGNMENT_COLUMN = "alignment"
+"""Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
 
 _ENCODED = datasets.Features({"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")})
 
@@ -114,7 +119,7 @@ def tokenize_pairs(
     """Tokenize pairs of strings, and drop or truncate pairs by length.
 
     Args:
-        dataset: Rows with the strings `source` and `target`.
+        dataset: Rows with the strings `source` and `target` and, if not a stream, optionally `ALIGNMENT_COLUMN`.
         tokenizer: Must end both sides with its `eos_token`; `text_target=` selects the target side.
         max_source_length: Most tokens of a source, the end token included; None for no limit.
         max_target_length: Likewise for the target.
@@ -125,8 +130,9 @@ def tokenize_pairs(
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
 
     Returns:
-        Rows with the int32 lists `input_ids` and `labels`, and the counts. The rows of a stream are made lazily; its
-        counts are those of the longest pass so far, and each pass logs its own at its end.
+        Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
+        token, ...), and the counts. The rows of a stream are made lazily; its counts are those of the longest pass so
+        far, and each pass logs its own at its end.
 
     Raises:
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
@@ -141,7 +147,7 @@ def tokenize_pairs(
         encode,
         batched=True,
         remove_columns=dataset.column_names,
-        features=_ENCODED,
+        features=_encoded_features(dataset),
         num_proc=num_proc,
         desc="Tokenizing",
     )
@@ -152,6 +158,20 @@ def tokenize_pairs(
         raise DataError(f"no pair is left ({counts}); check the data and the length limits")
     rows = rows.remove_columns("outcome")
     return rows if keep.all() else rows.select(np.flatnonzero(keep)), counts
+
+
+def add_alignments(pairs: datasets.Dataset, alignments: Iterable[Iterable[Link]]) -> datasets.Dataset:
+    """Add the links of each pair as `ALIGNMENT_COLUMN`."""
+    rows = [list(chain.from_iterable(links)) for links in alignments]
+    features = datasets.Features({ALIGNMENT_COLUMN: _IDS})
+    return datasets.concatenate_datasets(
+        [pairs, datasets.Dataset.from_dict({ALIGNMENT_COLUMN: rows}, features)], axis=1
+    )
+
+
+def _encoded_features(dataset: datasets.Dataset) -> datasets.Features:
+    aligned = {"alignments": _IDS} if ALIGNMENT_COLUMN in dataset.column_names else {}
+    return datasets.Features({**_ENCODED, **aligned})
 
 
 def _kept(outcomes: np.ndarray, evaluation: bool) -> np.ndarray:
@@ -190,7 +210,28 @@ class _Encoder:
         if self.truncate:
             sources = [_truncated(ids, self.limits.source) for ids in sources]
             targets = [_truncated(ids, self.limits.target) for ids in targets]
-        return {"input_ids": sources, "labels": targets, "outcome": outcomes}
+        columns = {"input_ids": sources, "labels": targets, "outcome": outcomes}
+        if ALIGNMENT_COLUMN not in batch:
+            return columns
+        return columns | {"alignments": self._align_tokens(batch, sources, targets)}
+
+    def _align_tokens(self, batch: Mapping[str, Any], sources: list[Any], targets: list[Any]) -> list[list[int]]:
+        """Return the links of each pair's tokens, source and target token in turn, from those of its words."""
+        words = (
+            words_and_ids(self.tokenizer, batch["source"], is_target=False),
+            words_and_ids(self.tokenizer, batch["target"], is_target=True),
+        )
+        rows = []
+        for (source_words, _), (target_words, _), source_ids, target_ids, links in zip(
+            *words, sources, targets, batch[ALIGNMENT_COLUMN], strict=True
+        ):
+            # The end tokens belong to no word; what precedes them may have been truncated.
+            source_tokens = _tokens_of_words(source_words[: len(source_ids) - 1])
+            target_tokens = _tokens_of_words(target_words[: len(target_ids) - 1])
+            pairs = zip(links[::2], links[1::2], strict=True)
+            tokens = (product(source_tokens[source], target_tokens[target]) for source, target in pairs)
+            rows.append([token for links_of_words in tokens for link in links_of_words for token in link])
+        return rows
 
     def _outcome(self, source_length: int, target_length: int) -> int:
         max_source, max_target, max_ratio = self.limits
@@ -211,6 +252,14 @@ class _Encoder:
                 f"the tokenizer does not end its sequences with eos_token {self.tokenizer.eos_token!r} (id {eos}); "
                 "use one with a post-processor that appends it"
             )
+
+
+def _tokens_of_words(words: list[list[int]]) -> defaultdict[int, list[int]]:
+    tokens: defaultdict[int, list[int]] = defaultdict(list)
+    for token, numbers in enumerate(words):
+        for number in numbers:
+            tokens[number].append(token)
+    return tokens
 
 
 def _truncated(ids: list[int], length: int | None) -> list[int]:
@@ -262,4 +311,12 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-__all__ = ["LengthLimits", "PairCounts", "TokenizedStream", "chunks", "tokenize_pairs"]
+__all__ = [
+    "ALIGNMENT_COLUMN",
+    "LengthLimits",
+    "PairCounts",
+    "TokenizedStream",
+    "add_alignments",
+    "chunks",
+    "tokenize_pairs",
+]

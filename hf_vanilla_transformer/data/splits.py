@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 from transformers.utils import logging
 
 from ..errors import DataError
-from .arguments import SPLITS, DataArguments
+from .alignments import read_alignments
+from .arguments import AUTO, SPLITS, DataArguments
+from .encoding import add_alignments
 from .reading import load_files, load_named
 from .toy_corpus import load_toy_corpus
 
@@ -51,11 +53,19 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     splits |= {split: load_files(files, arguments) for split in SPLITS if (files := arguments.files(split))}
     if not arguments.streaming:
         _warn_of_overlap(splits)
+    if "train" in splits and arguments.guided_alignment not in (None, AUTO):
+        splits["train"] = _with_alignments(splits["train"], arguments.guided_alignment)
     splits |= _hold_out(splits, arguments)
     if "train" in splits and arguments.max_train_samples is not None:
         splits["train"] = _sample(splits["train"], arguments.max_train_samples, arguments)
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
+
+
+def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
+    """Add the word alignments in a file to the pairs on the same lines."""
+    pairs = list(zip(train["source"], train["target"], strict=True))
+    return add_alignments(train, read_alignments(path, pairs))
 
 
 def _sample(train: Any, size: int, arguments: DataArguments) -> Any:

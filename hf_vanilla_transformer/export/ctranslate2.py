@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
+from ..inference.alignment import alignment_heads
 from ..inference.ctranslate2 import POSITIONS_KEY, check_finite_export, ctranslate2_missing
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import sinusoids
@@ -179,13 +180,55 @@ def _build_spec(model: Any, num_positions: int) -> Any:
         "activation": common_spec.Activation[ACTIVATIONS[config.activation_function]],
     }
     encoder = transformer_spec.TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **shape)
-    decoder = transformer_spec.TransformerDecoderSpec(config.decoder_layers, config.decoder_attention_heads, **shape)
+    layer, aligning = _alignment_layer(model)
+    decoder = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers,
+        config.decoder_attention_heads,
+        alignment_layer=layer,
+        alignment_heads=len(aligning),
+        **shape,
+    )
+    model = _with_heads_first(model, layer, aligning)
     _fill_stack(encoder, model.model.encoder, num_positions)
     _fill_stack(decoder, model.model.decoder, num_positions)
     encoder.embeddings[0].weight = _array(model.model.encoder.embed_tokens.weight)
     decoder.embeddings.weight = _array(model.model.decoder.embed_tokens.weight)
     _fill_linear(decoder.projection, [model.lm_head.weight], [model.lm_head.bias])
     return transformer_spec.TransformerSpec(encoder, decoder)
+
+
+def _alignment_layer(model: Any) -> tuple[int, list[int]]:
+    """Return the decoder layer whose attention aligns words, and its heads that do.
+
+    Raises:
+        ValueError: They are in several layers.
+    """
+    layers, heads = zip(*alignment_heads(model), strict=True)
+    if len(set(layers)) > 1:
+        raise ValueError(
+            f"CTranslate2 cannot express `alignment_heads`={alignment_heads(model)!r}: it aligns words by heads of "
+            "one layer; keep those of one"
+        )
+    return layers[0], list(heads)
+
+
+def _with_heads_first(model: Any, layer: int, heads: list[int]) -> Any:
+    """Return a model that computes the same with these heads of encoder-decoder attention in front.
+
+    CTranslate2 aligns words by the first heads of a layer.
+    """
+    if heads == list(range(len(heads))):
+        return model
+    model = copy.deepcopy(model)
+    attention = model.model.decoder.layers[layer].encoder_attn
+    order = [*heads, *(head for head in range(model.config.decoder_attention_heads) if head not in heads)]
+    with torch.no_grad():
+        for name in ("q_proj", "k_proj", "v_proj"):
+            for parameter in getattr(attention, name).parameters():
+                parameter.copy_(parameter.unflatten(0, (len(order), -1))[order].flatten(0, 1))
+        weight = attention.out_proj.weight
+        weight.copy_(weight.unflatten(1, (len(order), -1))[:, order].flatten(1, 2))
+    return model
 
 
 def _fill_stack(spec: Any, stack: Any, num_positions: int) -> None:

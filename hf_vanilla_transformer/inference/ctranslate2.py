@@ -4,7 +4,7 @@ Shape legend: B batch, n hypotheses a sentence, S source length, T target length
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from ..errors import one_line
 from ..files import read_json_object
 from .generation_settings import check_generation_settings
 from .loading import load_tokenizer
+from .teacher_forcing import IdPair
 from .translation import LENGTH_BOUNDS
 
 # Key of the number of positions in CTranslate2's config.json, which CTranslate2 itself ignores.
@@ -47,9 +48,9 @@ PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 
 # Settings that are translated otherwise, or do not affect tokens.
 OTHER_SUPPORTED = {
-    *LENGTH_BOUNDS, "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id", "output_attentions",
-    "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "return_dict_in_generate",
-    "transformers_version", "use_cache",
+    *LENGTH_BOUNDS, "alignment_heads", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
+    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
+    "return_dict_in_generate", "transformers_version", "use_cache",
 }  # fmt: skip  # one name a line would say no more
 
 # Prefixes of settings without effect unless sampling, beam groups or an assistant model are on.
@@ -210,6 +211,27 @@ class CTranslate2Model(nn.Module):
             sequences=sequences,  # type: ignore[arg-type]  # declared for ids of one type of tensor
             sequences_scores=torch.tensor(scores) if scores else None,
         )
+
+    def alignment_weights(self, pairs: Sequence[IdPair]) -> list[Tensor]:
+        """Return what the target tokens before the end token attend to in each source, (T - 1, S).
+
+        Args:
+            pairs: Ids of sources and targets through their end tokens, without the start token.
+        """
+        sources = [[self._source_tokens[i] for i in source] for source, _ in pairs]
+        prefixes = [[self._target_tokens[i] for i in target[:-1]] for _, target in pairs]
+        results = self._translator.translate_batch(
+            sources,
+            target_prefix=prefixes,
+            # Weights of a forced prefix are right only without beams.
+            beam_size=1,
+            max_decoding_length=max(map(len, prefixes)) + 1,
+            min_decoding_length=0,
+            max_input_length=0,
+            return_attention=True,
+        )
+        weights = (torch.tensor(result.attention[0]) for result in results)
+        return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
 
     def _merge_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model's settings overridden by the caller's, checked."""

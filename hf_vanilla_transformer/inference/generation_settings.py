@@ -62,6 +62,12 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(word, list) and word and _is_ids(word) for word in value)
 
 
+def _is_heads(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(head, list) and len(head) == 2 and all(map(_is_count, head)) for head in value
+    )
+
+
 # Names of settings, the test that their values pass, and what the test asks for.
 RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_BEAMS, lambda value: _is_count(value, MAX_BEAMS) and value > 0, f"an integer from 1 to {MAX_BEAMS:,}"),
@@ -77,6 +83,7 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_ENDS, _is_ends, "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),
     (_WORDS, _is_words, "a list of lists of ids"),
+    (("alignment_heads",), _is_heads, "a list of [layer, head] pairs"),
     (("early_stopping",), lambda value: value in (True, False, "never"), 'true, false or "never"'),
 )
 

@@ -30,6 +30,18 @@ def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
+def position_limit(config: Any) -> int | None:
+    """Return the most tokens a side may have, or None if positions are computed for any length."""
+    if getattr(config, "position_embedding_type", None) == "sinusoidal":
+        return None
+    return getattr(config, "max_position_embeddings", None)
+
+
+def tightest_limit(*limits: int | None) -> int | None:
+    """Return the smallest limit; None means unlimited."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def start_token_id(model: PreTrainedModel) -> int | None:
     """Return the token that `generate()` starts with."""
     settings: Any = model.generation_config
@@ -82,4 +94,12 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
     return outputs, labels
 
 
-__all__ = ["IdPair", "batches_of_pairs", "evaluation_mode", "force_targets", "start_token_id"]
+__all__ = [
+    "IdPair",
+    "batches_of_pairs",
+    "evaluation_mode",
+    "force_targets",
+    "position_limit",
+    "start_token_id",
+    "tightest_limit",
+]

@@ -5,7 +5,7 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
@@ -15,13 +15,15 @@ from tqdm.auto import tqdm
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.alignments import Link, check_fast
 from ..errors import lone_surrogate, one_line
 from ..model.linear_vanilla_transformer import decoding_products
+from .alignment import word_alignments
 from .attention import cross_attentions
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary
 from .loading import load_model, load_tokenizer
-from .teacher_forcing import evaluation_mode
+from .teacher_forcing import evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
 
@@ -55,10 +57,13 @@ class Hypothesis:
         score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
             generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
             model's own probabilities count, whatever the temperature.
+        alignment: Links (source word, target word) between words that white space separates, counted from 0; None if
+            not asked for.
     """
 
     text: str
     score: float | None = None
+    alignment: list[Link] | None = None
 
 
 def load(
@@ -115,6 +120,7 @@ def translate_lines(
     max_tokens: int = 4096,
     max_source_length: int | None = None,
     with_scores: bool = False,
+    with_alignments: bool = False,
     chunk_size: int = CHUNK_SIZE,
     show_progress: bool = False,
     glossary: Glossary | None = None,
@@ -135,6 +141,7 @@ def translate_lines(
             scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
         max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
         with_scores: Whether to return scores.
+        with_alignments: Whether to return alignments, by `word_alignments`.
         chunk_size: Sentences to hold and sort at a time.
         show_progress: Whether to show a progress bar on standard error.
         glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
@@ -149,9 +156,11 @@ def translate_lines(
 
     Raises:
         ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, a
-            score is NaN, or a glossary cannot be followed: by sampling, in a model that is none of transformers, with
-            a vocabulary that cannot write a translation, or within the length bound.
+            score is NaN, the tokenizer cannot align, or a glossary cannot be followed: by sampling, in a model that is
+            none of transformers, with a vocabulary that cannot write a translation, or within the length bound.
     """
+    if with_alignments:
+        check_fast(tokenizer)
     translator = BatchTranslator(
         model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options, glossary
     )
@@ -166,10 +175,30 @@ def translate_lines(
             while chunk := list(islice(iterator, chunk_size)):
                 ids, truncated = encode(tokenizer, chunk, limit)
                 num_read, num_truncated = num_read + len(chunk), num_truncated + truncated
-                yield from translator.translate_chunk(ids, bar, translator.terms(chunk, ids, limit))
+                results = translator.translate_chunk(ids, bar, translator.terms(chunk, ids, limit))
+                if with_alignments:
+                    results = align_hypotheses(model, tokenizer, chunk, results, max_tokens, limit)
+                yield from results
     finally:
         if num_truncated:
             logger.warning(f"{num_truncated} of {num_read} sentences had more than {limit} tokens and were truncated")
+
+
+def align_hypotheses(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    hypotheses: Sequence[Sequence[Hypothesis]],
+    max_tokens: int = 4096,
+    max_source_length: int | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each sentence with alignments; takes the arguments of `translate_lines`."""
+    sources = [sentence for sentence, own in zip(sentences, hypotheses, strict=True) for _ in own]
+    targets = [hypothesis.text for own in hypotheses for hypothesis in own]
+    alignments = iter(
+        word_alignments(model, tokenizer, sources, targets, max_tokens=max_tokens, max_source_length=max_source_length)
+    )
+    return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in own] for own in hypotheses]
 
 
 def encode(
@@ -254,18 +283,6 @@ class RefuseNaN(LogitsProcessor):
         """Raise a ValueError if any score so far was NaN."""
         if self._found is not None and self._found:
             raise ValueError(NAN_SCORE)
-
-
-def position_limit(config: Any) -> int | None:
-    """Return the most tokens a side may have, or None if positions are computed for any length."""
-    if getattr(config, "position_embedding_type", None) == "sinusoidal":
-        return None
-    return getattr(config, "max_position_embeddings", None)
-
-
-def tightest_limit(*limits: int | None) -> int | None:
-    """Return the smallest limit; None means unlimited."""
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class BatchTranslator:
@@ -490,6 +507,7 @@ def cross_attention(
 __all__ = [
     "BatchTranslator",
     "Hypothesis",
+    "align_hypotheses",
     "checked_scores",
     "checked_sentence",
     "checked_sentences",

@@ -4,6 +4,7 @@ Shapes: B batch, S source length, T target length, L either, h heads, d model wi
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -112,6 +113,31 @@ def match_rows(x: Tensor | None, rows: int) -> Tensor | None:
     return x.repeat_interleave(rows // x.shape[0], 0) if x.shape[0] < rows else x[:: x.shape[0] // rows]
 
 
+@dataclass(eq=False)
+class AlignmentHead:
+    """A head of encoder-decoder attention whose weights are wanted, whatever computes attention.
+
+    Attributes:
+        layer: Index of the decoder layer.
+        head: Index of the head.
+        attention_mask: Mask of the source: 1 at tokens (B, S), or any of four dimensions; None shows all.
+        weights: Weights (B, T, S) without dropout, float32, once the layer was called.
+    """
+
+    layer: int
+    head: int
+    attention_mask: Tensor | None = None
+    weights: Tensor | None = None
+
+    def attend(self, query: Tensor, key: Tensor, scaling: float) -> None:
+        """Compute the weights in the plain way from (B, h, T, d_k) and (B, h, S, d_k)."""
+        scores = torch.matmul(query[:, self.head], key[:, self.head].transpose(1, 2)).float() * scaling
+        if (mask := self.attention_mask) is not None:
+            hidden = mask.eq(0)[:, None] if mask.dim() == 2 else hidden_keys(mask[:, 0])
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        self.weights = scores.softmax(-1)
+
+
 class VanillaTransformerAttention(nn.Module):
     """Multi-head attention. Section 3.2.2."""
 
@@ -134,13 +160,15 @@ class VanillaTransformerAttention(nn.Module):
         implementation: str | None = None,
         packing: Packing | None = None,
         key_packing: Packing | None = None,
+        alignment_head: AlignmentHead | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
 
         With k rows per source, (B * k, T, d), as for beams, the rows of a source become one row of k * T queries, and
         the mask must cover those. `implementation` is that of the configuration, unless the caller has looked it up.
-        `packing` and, where the keys are others, `key_packing` describe packed rows.
+        `packing` and, where the keys are others, `key_packing` describe packed rows. `alignment_head` is told its
+        weights.
         """
         rows, length, _ = hidden_states.shape
         if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
@@ -148,6 +176,8 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states = to_autocast_dtype(hidden_states)
         query = split_heads(apply_linear(self.q_proj, hidden_states), self.head_dim)
         key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
+        if alignment_head and encoder_hidden_states is not None and alignment_head.layer == self.layer_idx:
+            alignment_head.attend(query, key, self.scaling)
         implementation = implementation or self.config._attn_implementation
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
         if packing is not None:

@@ -21,6 +21,7 @@ TARGET_DIMS = {
     "decoder_hidden_states": (1,),
     "decoder_attentions": (2, 3),
     "cross_attentions": (2,),
+    "alignment_weights": (1,),
 }
 
 
@@ -147,6 +148,25 @@ def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, 
     states, labels = states.flatten(0, 1).to(dtype), labels.to(states.device).flatten()
     bias = None if head.bias is None else head.bias.to(dtype)
     return chunked_cross_entropy(states, head.weight.to(dtype), bias, labels, smoothing, torch.is_grad_enabled())[0]
+
+
+def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
+    """Sum the cross-entropy of attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
+
+    Args:
+        weights: What each target token attends to, in float32.
+        alignments: What it should attend to (B, T, S): probabilities, or a row of zeros to leave it alone.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if weights.shape != alignments.shape:
+        raise ValueError(
+            f"`alignments` have shape {tuple(alignments.shape)}, but the targets attend to the sources by "
+            f"{tuple(weights.shape)}; pass (B, T, S)."
+        )
+    # Finite, however small a weight is.
+    return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()
 
 
 def _check_loss_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:

@@ -30,6 +30,7 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_vanilla_transformer import (
+    AlignmentHead,
     VanillaTransformerAttention,
     fold_beams,
     lowest_to_inf,
@@ -58,6 +59,7 @@ from .loss_vanilla_transformer import (
     move_padding_right,
     restore_padding,
     shift_tokens_right,
+    summed_alignment_loss,
     summed_loss,
     summed_loss_without_logits,
 )
@@ -603,6 +605,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         max_length: int | None = None,
         decoder_cu_seq_lens: Tensor | None = None,
         decoder_max_length: int | None = None,
+        alignments: Tensor | None = None,
+        alignment_head: Sequence[int] | None = None,
+        alignment_weight: float = 0.0,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the next target token, and the loss if `labels` (B, T) are given.
@@ -629,6 +634,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             max_length: Length of the longest packed source.
             decoder_cu_seq_lens: The same as `cu_seq_lens` for packed targets (1, T).
             decoder_max_length: Length of the longest packed target.
+            alignments: Which source tokens each label translates (B, T, S), to add guided attention (Garg et al. 2019)
+                to the loss: probabilities, or a row of zeros for a label that may attend to anything. Not for packed
+                pairs.
+            alignment_head: Indices of the decoder layer and the head that learn them.
+            alignment_weight: Weight of that part of the loss.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
@@ -647,6 +657,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         fills_cache = labels is None and (use_cache or past_key_values is not None)
         if decoder_input_ids is not None and not fills_cache and not is_packed:
             decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
+        options: dict[str, Any] = dict(kwargs)
+        if alignments is not None:
+            guided = self._alignment_head(alignment_head, attention_mask, decoder_cu_seq_lens)
+            options["alignment_head"] = guided
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -662,8 +676,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             decoder_cu_seq_lens=decoder_cu_seq_lens,
             decoder_max_length=decoder_max_length,
             return_dict=True,
-            **kwargs,
+            **options,
         )
+        if alignments is not None:
+            outputs["alignment_weights"] = guided.weights
         if indices is not None:
             restore_padding(outputs, indices)
         states, loss = outputs.last_hidden_state, None
@@ -672,9 +688,27 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             logits: Tensor | None = apply_linear(self.lm_head, states[:, kept, :])
         else:
             summed, logits = self._summed_loss(states, labels, smoothing, skip_logits)
+            if alignments is not None:
+                aligned = summed_alignment_loss(outputs["alignment_weights"], alignments)
+                summed = summed + alignment_weight * aligned.to(summed)
             loss = mean_over_labels(summed, labels, num_items_in_batch)
-        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        own = ("last_hidden_state", "alignment_weights")
+        others = {name: value for name, value in outputs.items() if name not in own}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
+
+    def _alignment_head(
+        self, indices: Sequence[int] | None, attention_mask: Tensor | None, decoder_cu_seq_lens: Tensor | None
+    ) -> AlignmentHead:
+        if decoder_cu_seq_lens is not None:
+            refuse_with_packing(alignments=True)
+        layers, heads = self.config.decoder_layers, self.config.decoder_attention_heads
+        layer, head = indices or (-1, -1)
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise ValueError(
+                f"`alignment_head` is {indices!r}, but `alignments` need a decoder layer below {layers} and a head "
+                f"below {heads}; pass both, counted from 0."
+            )
+        return AlignmentHead(layer, head, attention_mask)
 
     def _summed_loss(
         self, states: Tensor, labels: Tensor, smoothing: float, skip_logits: bool

@@ -1,6 +1,7 @@
 """Arguments of training: which model, and how to train it."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -184,6 +185,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             "attending to itself only. A GPU in bf16 or fp16 then computes no padding; a CPU does as without."
         },
     )
+    guided_alignment_weight: float = field(
+        default=0.1, metadata={"help": "Weight of --guided_alignment in the loss, beside the translation's 1."}
+    )
     num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
@@ -280,6 +284,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.on_nonfinite not in get_args(OnNonfinite):
             raise ValueError(
                 f"`on_nonfinite` {self.on_nonfinite} is unknown; use {' or '.join(get_args(OnNonfinite))}"
+            )
+        if not 0 < self.guided_alignment_weight < math.inf:
+            raise ValueError(
+                f"`guided_alignment_weight` {self.guided_alignment_weight:g} is no positive number; set one"
             )
         # `accelerate launch --mixed_precision` sets the variable.
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.arguments import SPLITS
 from ..data.batching import token_lengths
+from ..data.word_alignment import align_corpus
+from ..inference.alignment import find_alignment_heads, set_alignment_heads
 from ..inference.loading import load_model
 from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
@@ -20,6 +22,9 @@ from .setup import METRICS, TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
 SAMPLE_TRANSLATIONS = 10
+
+# Validation pairs to choose the heads that align words by, and training pairs for the statistics: a few seconds.
+ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
 
 
 def training_results(
@@ -79,6 +84,23 @@ def choose_model(
     metric = args.metric_for_best_model if args.metric_for_best_model in METRICS else "bleu"
     best = max(models, key=lambda name: (scores[name][metric] if scores else 0.0, name == "averaged"))
     return ModelChoice(best, models[best], scores, averaged)
+
+
+def choose_alignment_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> None:
+    """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
+
+    Needs validation pairs, training pairs in memory, and a fast tokenizer.
+    """
+    known = getattr(model.generation_config, "alignment_heads", None)
+    if known or text.validation is None or not isinstance(text.train, datasets.Dataset) or not tokenizer.is_fast:
+        return
+    tried = text.validation.select(range(min(ALIGNED_PAIRS, len(text.validation))))
+    # Too few pairs have no statistics.
+    others = text.train.select(range(min(STATISTICS_PAIRS, len(text.train))))
+    sources, targets = tried["source"][:], tried["target"][:]
+    links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
+    if any(links):
+        set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
 
 
 def best_translations(

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, set_seed
 from ..data.arguments import DataArguments
 from ..files import disk_errors
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
-from .evaluation import choose_model, score_test, training_results, translate_samples
+from .evaluation import choose_alignment_heads, choose_model, score_test, training_results, translate_samples
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
 from .results import Results
@@ -77,6 +77,7 @@ def _train(
 
     # Evaluation and report
     choice = choose_model(tokenizer, text, args, model_args.trust_remote_code)
+    choose_alignment_heads(choice.model, tokenizer, text)
     test = score_test(choice.model, tokenizer, text, args)
     split, samples = translate_samples(choice.model, tokenizer, text, args)
     results = Results(training, choice, test, split, samples)

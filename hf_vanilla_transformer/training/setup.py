@@ -1,27 +1,29 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
 import datasets
 import numpy as np
 from transformers import (
-    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 from transformers.trainer_utils import EvalPrediction
 
-from ..data.arguments import SPLITS, DataArguments
+from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import check_token_ids, token_lengths
-from ..data.encoding import PairCounts, TokenizedStream, tokenize_pairs
+from ..data.encoding import PairCounts, TokenizedStream, add_alignments, tokenize_pairs
 from ..data.splits import load_parallel_text
 from ..data.tokenizer_training import train_tokenizer
+from ..data.word_alignment import align_corpus
 from ..errors import DataError
+from ..inference.alignment import set_alignment_heads
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.translation import position_limit, tightest_limit
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -32,7 +34,7 @@ from .callbacks import EarlyStopping
 from .metrics import translation_scores
 from .model_card import check_template
 from .run_folder import save_tokenizer
-from .trainer import VanillaTransformerTrainer
+from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
 
 METRICS = ("bleu", "chrf", "exact_match")
 
@@ -103,9 +105,12 @@ def set_up(
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
         fit_schedule(args, text)
+        text = align_text(text, data_args, args)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train)
         name_languages(tokenizer, data_args)
         model = load_or_build_model(model_args, tokenizer)
+        if data_args.guided_alignment:
+            guide_alignments(model, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args)
     return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args))
 
@@ -165,6 +170,30 @@ def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
     if not len(pairs):
         raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
     return pairs
+
+
+def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
+    """Align the training pairs by their own statistics, if that is wanted."""
+    if data_args.guided_alignment != AUTO:
+        return text
+    train = cast(datasets.Dataset, text.train)
+    alignments = align_corpus(train["source"][:], train["target"][:], show_progress=not args.disable_tqdm)
+    return replace(text, train=add_alignments(train, alignments))
+
+
+def guide_alignments(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
+    """Choose the head that learns alignments: the first of the last layer but one, as in Garg et al. 2019.
+
+    Raises:
+        ValueError: The model or the batches cannot be guided.
+    """
+    if "alignments" not in signature(model.forward).parameters:
+        raise ValueError(
+            f"`guided_alignment`: {type(model).__name__} cannot be guided, only models of this package; leave it out"
+        )
+    if args.packing:
+        raise ValueError("`guided_alignment` needs padded batches; leave it or `packing` out")
+    set_alignment_heads(model, [[max(0, model.config.decoder_layers - 2), 0]])
 
 
 def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> None:
@@ -356,7 +385,7 @@ def make_trainer(
             args=args,
             train_dataset=ids.train,
             eval_dataset=validation,
-            data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+            data_collator=AlignedPairsCollator(tokenizer, model=model),
             processing_class=tokenizer,
             compute_metrics=scorer,
             callbacks=callbacks,

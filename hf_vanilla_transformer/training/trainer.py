@@ -15,7 +15,13 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedToke
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
-from ..data.batching import TokenBudgetBatchSampler, TokenBudgetStream, collate_packed, token_lengths
+from ..data.batching import (
+    TokenBudgetBatchSampler,
+    TokenBudgetStream,
+    collate_packed,
+    dense_alignments,
+    token_lengths,
+)
 from ..data.encoding import PairCounts
 from ..errors import DataError
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
@@ -48,6 +54,19 @@ class EndlessStream(IterableDataset):
                 yield batch
             if batch is None:
                 raise DataError("the filters keep no pair of the stream; check the data and the length limits")
+
+
+class AlignedPairsCollator(DataCollatorForSeq2Seq):
+    """`DataCollatorForSeq2Seq` that gives aligned pairs their `alignments` (B, T, S)."""
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        if "alignments" not in features[0]:
+            return super().__call__(features, return_tensors)
+        alignments = [feature["alignments"] for feature in features]
+        pairs = [{name: value for name, value in feature.items() if name != "alignments"} for feature in features]
+        batch: Any = super().__call__(pairs, return_tensors)
+        batch["alignments"] = dense_alignments(alignments, batch["labels"], batch["attention_mask"])
+        return batch
 
 
 class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
@@ -151,6 +170,13 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
+        if "alignments" in inputs:
+            settings: Any = cast(PreTrainedModel, self.model).generation_config
+            guided = {
+                "alignment_head": settings.alignment_heads[0],
+                "alignment_weight": self.args.guided_alignment_weight,
+            }
+            inputs = {**inputs, **guided}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     # Saving and loading

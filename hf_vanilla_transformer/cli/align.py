@@ -1,0 +1,99 @@
+"""Align the words of given translations: which source word each target word was translated from.
+
+Line n of the target file translates line n of the source file; UTF-8, plain or .gz. For example:
+
+    vanilla-transformer align --model my-model --source test.en --target test.de --output test.align
+    vanilla-transformer align --model my-model --source dev.en --target dev.de --set_heads
+    vanilla-transformer align --model my-model --source dev.en --target dev.de --set_heads --reference dev.align
+
+Each pair gives a line of links between words that white space separates, source-target, counted from 0: 0-0 1-2. A
+target word is linked to the source word that its tokens attend to most. --set_heads writes no links: it finds the
+attention heads that come closest to --reference, in the same format, or to the statistics of the pairs, of which there
+should then be thousands. It saves them in the model's folder, as training does.
+"""
+
+import sys
+from argparse import Namespace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..files import atomic_write, check_output_file, read_line_pairs
+from .model_options import add_model_options, load_model_and_tokenizer
+from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+
+# Pairs to try the heads on.
+TRIED_PAIRS = 500
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    add_model_options(parser)
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
+    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
+    files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
+    heads = parser.add_argument_group("attention heads")
+    heads.add_argument("--set_heads", **SWITCH, help="Find the heads that align best and save them with the model.")
+    heads.add_argument("--reference", metavar="FILE", help="True alignments of the pairs, for --set_heads.")
+    compute = parser.add_argument_group("computation")
+    compute.add_argument(
+        "--max_tokens",
+        type=int,
+        default=4096,
+        help="Tokens of a side aligned at once (default: 4096); lower it if memory runs out.",
+    )
+    compute.add_argument(
+        "--chunk_size", type=int, default=8192, help=parser.advanced("Pairs to read and sort at a time.")
+    )
+
+
+def run(arguments: Namespace) -> None:
+    for name in ("max_tokens", "chunk_size"):
+        if (value := getattr(arguments, name)) < 1:
+            raise ValueError(f"--{name} {value} is too small; set at least 1")
+    if arguments.source == arguments.target == "-":
+        raise ValueError("--source and --target are both standard input; name a file for one of them")
+    if arguments.reference and not arguments.set_heads:
+        raise ValueError("--reference is for --set_heads; leave it out")
+    if arguments.set_heads and not Path(arguments.model).is_dir():
+        raise ValueError(f"--set_heads saves them in the model's folder, but {arguments.model} is none; download it")
+    check_output_file(arguments.output, [arguments.source, arguments.target], "output")
+    quiet_unless_terminal()
+    model, tokenizer = load_model_and_tokenizer(arguments)
+    with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
+        (_set_heads if arguments.set_heads else _align)(arguments, model, tokenizer)
+
+
+def _align(arguments: Namespace, model: Any, tokenizer: Any) -> None:
+    with importing():
+        from ..data.alignments import format_pharaoh
+        from ..inference.alignment import word_alignments
+    pairs = read_line_pairs(arguments.source, arguments.target)
+    with atomic_write(arguments.output) as file:
+        while chunk := list(islice(pairs, arguments.chunk_size)):
+            sources, targets = zip(*chunk, strict=True)
+            for links in word_alignments(model, tokenizer, sources, targets, max_tokens=arguments.max_tokens):
+                file.write(f"{format_pharaoh(links)}\n".encode())
+            file.flush()
+
+
+def _set_heads(arguments: Namespace, model: Any, tokenizer: Any) -> None:
+    with importing():
+        from ..data.alignments import read_alignments
+        from ..data.word_alignment import align_corpus
+        from ..inference.alignment import find_alignment_heads, set_alignment_heads
+    pairs = list(read_line_pairs(arguments.source, arguments.target))
+    if not pairs:
+        raise ValueError(f"{arguments.source} and {arguments.target} hold no lines; name files with text")
+    if arguments.reference:
+        links = list(read_alignments(arguments.reference, pairs))
+    else:
+        links = align_corpus(*map(list, zip(*pairs, strict=True)), show_progress=sys.stderr.isatty())
+    sources, targets = zip(*pairs[:TRIED_PAIRS], strict=True)
+    heads, error = find_alignment_heads(
+        model, tokenizer, sources, targets, links[:TRIED_PAIRS], max_tokens=arguments.max_tokens
+    )
+    set_alignment_heads(model, heads)
+    model.generation_config.save_pretrained(arguments.model)
+    named = ", ".join(f"layer {layer} head {head}" for layer, head in heads)
+    print(f"{named}: alignment error rate {100 * error:.1f} % on {len(sources)} pairs")

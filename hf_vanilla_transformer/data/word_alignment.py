@@ -1,0 +1,217 @@
+"""Word alignments of a parallel corpus by its statistics.
+
+IBM model 2 with a prior that favours the diagonal, as in "A Simple, Fast, and Effective Reparameterization of IBM
+Model 2" (Dyer, Chahuneau and Smith 2013): expectation maximization in both directions, whose links are intersected.
+"""
+
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from .alignments import Link
+
+ITERATIONS = 5
+
+# As in the paper: the probability that a word has no counterpart, how strongly the diagonal is favoured at first, and
+# the Dirichlet prior of a word's translations, which keeps rare words from explaining everything.
+NULL_PROBABILITY = 0.08
+TENSION, MAX_TENSION = 4.0, 14.0
+CONCENTRATION = 0.01
+
+# Pairs to estimate probabilities from, and pairs to compute at once: memory of a few hundred megabytes.
+MAX_ESTIMATION_PAIRS = 200_000
+CHUNK = 5_000
+
+# Probability of a translation that the estimation has not seen.
+UNSEEN = 1e-9
+
+_PUNCTUATION = string.punctuation + "¡¿«»„“”‘’…–—"
+NULL = 0
+
+# Numbers of words, in text order.
+Sentence = np.ndarray
+
+
+def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progress: bool = False) -> list[list[Link]]:
+    """Align the words of each pair: links that both directions find, which are few but precise.
+
+    Args:
+        sources: Source sentences.
+        targets: Their translations.
+        show_progress: Whether to show a progress bar on standard error.
+
+    Returns:
+        The links of each pair, in the order of the target words.
+    """
+    sides = _numbered(sources), _numbered(targets)
+    passes = 2 * (ITERATIONS + 1)
+    with tqdm(total=passes, desc="Aligning words", unit=" passes", disable=not show_progress) as bar:
+        forward, backward = _align_one_way(*sides, bar), _align_one_way(*sides[::-1], bar)
+    return [
+        [(int(i), j) for j, i in enumerate(ahead) if i >= 0 and back[i] == j]
+        for ahead, back in zip(forward, backward, strict=True)
+    ]
+
+
+def _numbered(sentences: Iterable[str]) -> list[Sentence]:
+    """Number the words from 1, without regard to capitals and adjacent punctuation."""
+    numbers: dict[str, int] = {}
+    return [
+        np.array(
+            [
+                numbers.setdefault(word.strip(_PUNCTUATION).lower() or word, len(numbers) + 1)
+                for word in sentence.split()
+            ],
+            dtype=np.int64,
+        )
+        for sentence in sentences
+    ]
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """All candidate links of some pairs: for each target word, NULL and every source word.
+
+    Attributes:
+        keys: Source word and target word of each candidate, as one number.
+        starts: Where the candidates of each target word begin.
+        sizes: How many there are.
+        distances: |i / m - j / n| of each; nonsense for NULL.
+        is_null: Which candidates are NULL.
+    """
+
+    keys: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    distances: np.ndarray
+    is_null: np.ndarray
+
+    @classmethod
+    def of(cls, sources: Sequence[Sentence], targets: Sequence[Sentence], num_targets: int) -> "_Candidates":
+        source_lengths, target_lengths = (np.array([len(each) for each in side]) for side in (sources, targets))
+        words = np.concatenate([np.concatenate([[NULL], source]) for source in sources])
+        firsts = np.cumsum(source_lengths + 1) - source_lengths - 1
+        # By target word
+        sizes = np.repeat(source_lengths + 1, target_lengths)
+        starts = np.cumsum(sizes) - sizes
+        ends = np.repeat(np.cumsum(target_lengths), target_lengths)
+        lengths = np.repeat(target_lengths, target_lengths)
+        target_places = (np.arange(len(sizes)) - ends + lengths + 1) / lengths
+        # By candidate
+        places = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+        indices = np.repeat(np.repeat(firsts, target_lengths), sizes) + places
+        keys = words[indices] * (num_targets + 1) + np.repeat(np.concatenate(targets), sizes)
+        distances = np.abs(places / np.maximum(np.repeat(sizes - 1, sizes), 1) - np.repeat(target_places, sizes))
+        return cls(keys, starts, sizes, distances.astype(np.float32), places == NULL)
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the candidates of each target word."""
+        return np.add.reduceat(values, self.starts)
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """Give each candidate the value of its target word."""
+        return np.repeat(values, self.sizes)
+
+    def prior(self, tension: float) -> np.ndarray:
+        """Return how likely each candidate is by its position, NULL included."""
+        weights = np.where(self.is_null, 0, np.exp(-tension * self.distances))
+        totals = np.maximum(self.sums(weights), np.finfo(np.float32).tiny)
+        return np.where(self.is_null, NULL_PROBABILITY, (1 - NULL_PROBABILITY) * weights / self.spread(totals))
+
+
+def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar: tqdm) -> list[np.ndarray]:
+    """Return for each pair the source position of every target word, -1 for none."""
+    num_targets = max((int(target.max()) for target in targets if len(target)), default=0)
+
+    def chunks(step: int) -> Iterator[tuple[list[int], _Candidates]]:
+        rows = [i for i in range(0, len(sources), step) if len(sources[i]) and len(targets[i])]
+        for first in range(0, len(rows), CHUNK):
+            part = rows[first : first + CHUNK]
+            yield part, _Candidates.of([sources[i] for i in part], [targets[i] for i in part], num_targets)
+
+    sample = [candidates for _, candidates in chunks(1 + len(sources) // MAX_ESTIMATION_PAIRS)]
+    model = _Model.of(sample, num_targets, bar)
+    positions = [np.full(len(target), -1) for target in targets]
+    for rows, candidates in chunks(1):
+        best = model.best(candidates)
+        edges = np.cumsum([len(targets[i]) for i in rows])[:-1]
+        for i, row in zip(rows, np.split(best, edges), strict=True):
+            positions[i] = row
+    bar.update()
+    return positions
+
+
+@dataclass
+class _Model:
+    """Probabilities of one direction.
+
+    Attributes:
+        keys: Source and target word of each translation seen, sorted.
+        probabilities: Of the target word given the source word.
+        tension: How strongly the diagonal is favoured.
+    """
+
+    keys: np.ndarray
+    probabilities: np.ndarray
+    tension: float = TENSION
+
+    @classmethod
+    def of(cls, parts: Sequence[_Candidates], num_targets: int, bar: tqdm) -> "_Model":
+        keys = np.unique(np.concatenate([np.unique(part.keys) for part in parts] or [np.empty(0, np.int64)]))
+        model = cls(keys, np.ones(len(keys)))
+        # Which translation each candidate is
+        indices = [np.searchsorted(keys, part.keys).astype(np.int32) for part in parts]
+        _, owners = np.unique(keys // (num_targets + 1), return_inverse=True)
+        for _ in range(ITERATIONS):
+            model._step(parts, indices, owners)
+            bar.update()
+        return model
+
+    def _step(self, parts: Sequence[_Candidates], indices: Sequence[np.ndarray], owners: np.ndarray) -> None:
+        """One step of expectation maximization."""
+        counts, slope, curvature = np.zeros(len(self.keys)), 0.0, 0.0
+        for part, index in zip(parts, indices, strict=True):
+            prior = part.prior(self.tension)
+            posterior = self.probabilities[index] * prior
+            posterior /= part.spread(part.sums(posterior))
+            counts += np.bincount(index, posterior, len(counts))
+            # Derivatives of the expected log-likelihood by the tension
+            distances = np.where(part.is_null, 0, part.distances)
+            linked = 1 - posterior[part.starts]
+            mean = part.sums(prior * distances) / (1 - NULL_PROBABILITY)
+            variance = part.sums(prior * distances**2) / (1 - NULL_PROBABILITY) - mean**2
+            slope += float((linked * mean).sum() - (posterior * distances).sum())
+            curvature += float((linked * variance).sum())
+        self.probabilities = _posterior_mean(counts, owners)
+        # Newton's method
+        self.tension = float(np.clip(self.tension + slope / max(curvature, 1e-9), 0.1, MAX_TENSION))
+
+    def best(self, candidates: _Candidates) -> np.ndarray:
+        """Return for each target word the most likely source position, -1 for none."""
+        index = np.minimum(np.searchsorted(self.keys, candidates.keys), len(self.keys) - 1)
+        known = self.keys[index] == candidates.keys
+        scores = np.where(known, self.probabilities[index], UNSEEN) * candidates.prior(self.tension)
+        is_best = scores == candidates.spread(np.maximum.reduceat(scores, candidates.starts))
+        # The first of several equal ones
+        places = np.arange(len(scores)) - candidates.spread(candidates.starts)
+        return np.minimum.reduceat(np.where(is_best, places, len(scores)), candidates.starts) - 1
+
+
+def _posterior_mean(counts: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Return the geometric mean of each translation's probability under a sparse Dirichlet prior.
+
+    Args:
+        counts: Expected counts of translations.
+        owners: The source word of each.
+    """
+    own = counts + CONCENTRATION
+    totals = np.bincount(owners, own)[owners]
+    logs = torch.digamma(torch.from_numpy(np.stack([own, totals]))).numpy()
+    return np.exp(logs[0] - logs[1])
+
+
+__all__ = ["align_corpus"]

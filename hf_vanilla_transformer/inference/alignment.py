@@ -1,0 +1,176 @@
+"""Word alignments from cross-attention: each target word with the source word that it attends to most.
+
+Shape legend: N layers, h heads, S source length, T target length, s and t source and target words.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.alignments import Link, alignment_error_rate, words_and_ids
+from .attention import cross_attentions
+from .teacher_forcing import IdPair, batches_of_pairs, position_limit, tightest_limit
+
+# Weights of the tokens of a batch.
+Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]
+
+# A further head must lower the error rate by as much: so much is no chance in a few hundred pairs.
+MIN_GAIN = 0.002
+
+
+def alignment_heads(model: PreTrainedModel) -> list[list[int]]:
+    """Return the [layer, head] pairs whose mean aligns words: those of the settings, or all of the last layer."""
+    if heads := getattr(model.generation_config, "alignment_heads", None):
+        return heads
+    config: Any = model.config.get_text_config(decoder=True)
+    layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
+    count = getattr(config, "decoder_attention_heads", None) or config.num_heads
+    return [[layers - 1, head] for head in range(count)]
+
+
+def set_alignment_heads(model: PreTrainedModel, heads: Sequence[Sequence[int]]) -> None:
+    """Set the heads that align words in the model's generation settings, which are saved with it."""
+    settings: Any = model.generation_config
+    settings.alignment_heads = [list(head) for head in heads]
+    # Settings that come from the configuration lose names that transformers does not know.
+    settings._from_model_config = False
+
+
+def word_alignments(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    max_tokens: int = 4096,
+    max_source_length: int | None = None,
+) -> list[list[Link]]:
+    """Align the words of translations with those of their sources.
+
+    A target word is linked to the source word with the largest sum of weights between their tokens; tokens of no word,
+    such as the end token, do not take part. A pair with a blank side has no links.
+
+    Args:
+        model: Any encoder-decoder with `generate()` that returns cross-attentions, or an export to CTranslate2.
+        tokenizer: The fast tokenizer it was trained with.
+        sources: Source sentences.
+        targets: A translation of each.
+        max_tokens: Most tokens in a batch, padding included, for sources and targets each.
+        max_source_length: Truncate sources to this many tokens, end token included; what is left out has no links.
+            Both sides are truncated to the model's positions.
+
+    Returns:
+        The links of each pair, (source word, target word) counted from 0, in the order of the target words.
+
+    Raises:
+        ValueError: The numbers of sentences differ, or the tokenizer is not a fast one.
+    """
+    limit = position_limit(model.config)
+    limits = (tightest_limit(max_source_length, limit), limit)
+    return [
+        [] if scores is None else _links(scores)
+        for scores in _word_scores(_attention(model), tokenizer, sources, targets, max_tokens, limits)
+    ]
+
+
+def find_alignment_heads(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    sure: Sequence[Collection[Link]],
+    possible: Sequence[Collection[Link]] | None = None,
+    *,
+    max_tokens: int = 4096,
+) -> tuple[list[list[int]], float]:
+    """Find the heads whose alignments are closest to given ones.
+
+    The best single head, and then others of its layer as long as their mean is clearly better.
+
+    Args:
+        model: As for `word_alignments`, but no export.
+        tokenizer: The fast tokenizer it was trained with.
+        sources: Source sentences; a few hundred suffice.
+        targets: Their translations.
+        sure: Links that must be found: of people, or of statistics such as `align_corpus`.
+        possible: Links that may be found; none but the sure ones if not given.
+        max_tokens: Most tokens in a batch, padding included, for sources and targets each.
+
+    Returns:
+        The [layer, head] pairs, and their alignment error rate.
+
+    Raises:
+        ValueError: As `word_alignments`, or there are no sure links.
+    """
+    attend: Attend = partial(cross_attentions, model)
+    limits = (position_limit(model.config),) * 2
+    scores = list(_word_scores(attend, tokenizer, sources, targets, max_tokens, limits))
+
+    def error(layer: int, *heads: int) -> float:
+        links = [[] if each is None else _links(each[layer, list(heads)].mean(0)) for each in scores]
+        return alignment_error_rate(links, sure, sure if possible is None else possible)
+
+    layers, count = next((each.shape[:2] for each in scores if each is not None), (0, 0))
+    lowest, layer, head = min((error(i, k), i, k) for i in range(layers) for k in range(count))
+    heads = [head]
+    while others := [k for k in range(count) if k not in heads]:
+        found, head = min((error(layer, *heads, k), k) for k in others)
+        if found > lowest - MIN_GAIN:
+            break
+        lowest, heads = found, [*heads, head]
+    return [[layer, head] for head in heads], lowest
+
+
+def _attention(model: Any) -> Attend:
+    """Return the function that gives the weights (T, S) of each pair's tokens."""
+    if hasattr(model, "alignment_weights"):
+        return model.alignment_weights
+    layers, heads = zip(*alignment_heads(model), strict=True)
+    return lambda pairs: [weights[layers, heads].mean(0) for weights in cross_attentions(model, pairs)]
+
+
+def _word_scores(
+    attend: Attend,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    max_tokens: int,
+    limits: tuple[int | None, int | None],
+) -> Iterator[torch.Tensor | None]:
+    """Yield for each pair how much the words of the target attend to those of the source, (..., t, s)."""
+    if len(sources) != len(targets):
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
+    filled = [i for i in range(len(sources)) if sources[i].strip() and targets[i].strip()]
+    results: list[torch.Tensor | None] = [None] * len(sources)
+    sides = [
+        list(words_and_ids(tokenizer, [texts[i] for i in filled], is_target=is_target, max_length=limit))
+        for texts, is_target, limit in zip((sources, targets), (False, True), limits, strict=True)
+    ]
+    pairs = [(source_ids, target_ids) for (_, source_ids), (_, target_ids) in zip(*sides, strict=True)]
+    for indices in batches_of_pairs(pairs, max_tokens):
+        for k, weights in zip(indices, attend([pairs[k] for k in indices]), strict=True):
+            source_words, target_words = (_indicators(side[k][0]) for side in sides)
+            rows = target_words[:, : weights.shape[-2]]
+            results[filled[k]] = rows @ weights @ source_words.T
+    yield from results
+
+
+def _indicators(words: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Return 1 where a word has a token, (words, tokens)."""
+    matrix = torch.zeros(1 + max((number for numbers in words for number in numbers), default=-1), len(words))
+    for token, numbers in enumerate(words):
+        matrix[list(numbers), token] = 1
+    return matrix
+
+
+def _links(scores: torch.Tensor) -> list[Link]:
+    """Link each target word to the best source word, by scores (t, s)."""
+    if not scores.numel():
+        return []
+    return [(int(source), target) for target, source in enumerate(scores.argmax(-1))]
+
+
+__all__ = ["alignment_heads", "find_alignment_heads", "set_alignment_heads", "word_alignments"]
