@@ -14,8 +14,9 @@ PROGRAM = "vanilla-transformer"
 
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
 COMMANDS = (
-    "train", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average", "tokenizer",
-)  # fmt: skip  # one line says it
+    "train", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average",
+    "tokenizer",
+)  # fmt: skip  # a table, not an expression
 
 USAGE = f"""usage: {PROGRAM} COMMAND [options]
 

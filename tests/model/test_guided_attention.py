@@ -62,6 +62,7 @@ def test_any_split_of_a_batch_gives_the_same_gradients(skip_logits):
         close_gradients(gradients(model), whole)
 
 
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 def test_gradient_checkpointing_changes_no_gradient():
     torch.manual_seed(3)
     model, batch = perturbed_model().train(), aligned_batch()
