@@ -182,7 +182,7 @@ def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransfor
 
 
 def guide_alignments(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
-    """Choose the head that learns alignments: the first of the last layer but one, as in Garg et al. 2019.
+    """Choose the head that learns alignments: the first of the last layer, which knows best what it predicts.
 
     Raises:
         ValueError: The model or the batches cannot be guided.
@@ -193,7 +193,7 @@ def guide_alignments(model: PreTrainedModel, args: VanillaTransformerTrainingArg
         )
     if args.packing:
         raise ValueError("`guided_alignment` needs padded batches; leave it or `packing` out")
-    set_alignment_heads(model, [[max(0, model.config.decoder_layers - 2), 0]])
+    set_alignment_heads(model, [[model.config.decoder_layers - 1, 0]])
 
 
 def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> None:
