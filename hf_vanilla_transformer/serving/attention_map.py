@@ -83,7 +83,7 @@ def attend(choice: Choice, source: str, target: str) -> AttendedPair:
 def aligning_heads(model: Any) -> tuple[int, int]:
     """Return the layer and head to show first: the best for alignments, else the last layer but one and all heads."""
     match getattr(model.generation_config, "alignment_heads", None):
-        case [[int(layer), int(head)]]:
+        case [[int(layer), int(head)], *_]:
             return layer, head
     return max(0, getattr(model.config, "decoder_layers", 1) - 2), MEAN
 

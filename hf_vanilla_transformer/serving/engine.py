@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..data.alignments import check_fast
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.glossary import Glossary, GlossaryError
@@ -191,7 +192,9 @@ class ServedModel:
         # Only the model's thread may tokenize, as a glossary's translations are.
         self._translator(replace(key.options, glossary=None))
         prefixed = [self.source_prefix + sentence if sentence.strip() else sentence for sentence in sentences]
-        return await asyncio.wrap_future(self._batcher.submit(prefixed, key))
+        results = await asyncio.wrap_future(self._batcher.submit(prefixed, key))
+        num_words = len(self.source_prefix.split())
+        return [[_without_first(each, num_words) for each in row] for row in results] if num_words else results
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the model's thread, before its next batch, and return the result.
@@ -240,6 +243,7 @@ class ServedModel:
                 num_hypotheses=options.num_hypotheses,
                 max_tokens=self.max_tokens,
                 with_scores=options.with_scores,
+                with_alignments=options.with_alignments,
                 glossary=options.glossary,
                 **self._set_languages(key),
                 **options.generation_options(),
@@ -258,9 +262,9 @@ class ServedModel:
             InvalidRequest: An option is out of range, or the model does not support it.
         """
         settings = options.generation_options()
-        if options.with_alignments:
-            raise InvalidRequest(f"model {self.name} gives no alignments; leave them out")
         try:
+            if options.with_alignments:
+                check_fast(self.tokenizer)
             if isinstance(self.model, CTranslate2Model):
                 check_settings(settings)
             return BatchTranslator(
@@ -345,6 +349,13 @@ class Engine:
             model.close(wait=False)
         for model in self.models.values():
             model.close(wait)
+
+
+def _without_first(hypothesis: Hypothesis, count: int) -> Hypothesis:
+    """Return a hypothesis whose alignment does not count the first words of the source."""
+    if hypothesis.alignment is None:
+        return hypothesis
+    return replace(hypothesis, alignment=[(i - count, k) for i, k in hypothesis.alignment if i >= count])
 
 
 def _listed(models: Iterable[ServedModel]) -> str:

@@ -77,7 +77,9 @@ class HypothesisResponse(BaseModel):
         description="Log-probability in nats / number of tokens ** length penalty.",
     )
     alignment: list[tuple[int, int]] | None = Field(
-        None, description="Pairs of source and target word, counted from 0, words being what white space separates."
+        None,
+        description="Pairs of a word of the sentence and a word of its translation, counted from 0; white space "
+        "separates words.",
     )
 
 

@@ -37,6 +37,15 @@ def test_hypotheses_with_scores_are_those_of_a_search_with_as_many_beams(client,
     assert scores == pytest.approx([each.score for each in expected], abs=1e-5)
 
 
+def test_alignments_are_those_of_the_offline_translations(client, engine):
+    body = {"text": ENGLISH, **PAIR, "alignments": True, "num_hypotheses": 3, "split_sentences": False}
+    texts = client.post("/v1/translations", json=body).json()["translations"]
+    rows = offline(engine, ENGLISH, with_alignments=True, num_beams=3, num_hypotheses=3)
+    expected = [[list(map(list, each.alignment)) for each in row] for row in rows]
+    assert any(each for row in expected for each in row)
+    assert [[each["alignment"] for each in text["sentences"][0]["hypotheses"]] for text in texts] == expected
+
+
 def test_sampled_hypotheses_need_no_beams(client):
     body = {
         "text": "a cat",

@@ -55,6 +55,18 @@ def test_options_out_of_range_are_refused_before_they_wait(served, options, mess
     assert served.num_waiting == 0
 
 
+def test_alignments_do_not_count_the_words_of_a_prefix():
+    served = ServedModel("t5", *build("shared"), source_prefix="no no ")
+    options = TranslationOptions(num_beams=1, max_new_tokens=8, with_alignments=True)
+    ((hypothesis,),) = asyncio.run(served.translate(["a red house"], options))
+    ((offline,),) = translate(
+        served.model, served.tokenizer, ["no no a red house"], num_beams=1, max_new_tokens=8, with_alignments=True
+    )
+    served.close()
+    assert offline.alignment and hypothesis.text == offline.text
+    assert hypothesis.alignment == [(i - 2, k) for i, k in offline.alignment if i >= 2]
+
+
 def test_a_prefix_is_put_before_every_sentence():
     served = ServedModel("t5", *build("shared"), source_prefix="no ")
     options = TranslationOptions(num_beams=1, max_new_tokens=5)
