@@ -32,6 +32,10 @@ CONTEXTS = ("a ", "", "(")
 MAX_PHRASES = 100_000
 
 
+# Ways to find the terms in a hypothesis that are followed; of terms within terms, there are exponentially many.
+MAX_READINGS = 16
+
+
 @dataclass(frozen=True)
 class Phrase:
     """Ways to write a term.
@@ -237,6 +241,10 @@ class Terms:
 
     def _state(self, in_word: bool, readings: set[Reading]) -> State:
         kept = frozenset(each for each in readings if not any(_covers(other, each) for other in readings))
+        if len(kept) > MAX_READINGS:
+            ordered = sorted(kept, key=lambda each: (self._needed(each), each))
+            # One that any token can follow is always among them.
+            kept = frozenset([next(each for each in ordered if each.phrase < 0), *ordered[:MAX_READINGS]])
         key = (in_word, kept)
         if key not in self._states:
             self._states[key] = State(min(map(self._needed, kept)), in_word, kept)

@@ -87,6 +87,25 @@ class TestPresence:
         ((hypothesis,),) = translate(model, tokenizer, ["cat"], max_new_tokens=12, num_beams=4, glossary=glossary)
         assert occurrences("gato", hypothesis.text) == 1
 
+    def test_terms_within_terms(self):
+        """In a text of them, the ways to find them all are more than can be followed."""
+        model, tokenizer = build("shared")
+        words, translations = "a b c d e".split(), "una casa roja el gato".split()
+        spans = [(i, j) for i in range(5) for j in range(i + 1, 6)]
+        glossary = Glossary.of({" ".join(words[i:j]): " ".join(translations[i:j]) for i, j in spans})
+        vocabulary = TermVocabulary.of(tokenizer)
+        phrases = vocabulary.phrases(tokenizer, glossary.translations())
+        terms = Terms(vocabulary, phrases)
+        state, tokens = terms.start, tokenizer(" ".join(translations), add_special_tokens=False)["input_ids"]
+        needed = [state.needed]
+        for token in tokens * len(spans):
+            state = terms.after(state, token)
+            needed.append(state.needed)
+            assert len(state.readings) <= constrained_search.MAX_READINGS + 1
+        assert needed[0] == sum(j - i for i, j in spans) and needed[-1] == 0
+        sentence = " , ".join(glossary.entries[i][0] for i in range(len(spans)))
+        assert_terms([sentence], translate(model, tokenizer, [sentence], num_beams=4, glossary=glossary), glossary)
+
     def test_the_least_room(self):
         model, tokenizer = build("shared")
         for bound in ({"max_new_tokens": 3}, {"max_length": 4}):
