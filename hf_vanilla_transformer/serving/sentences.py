@@ -61,9 +61,19 @@ def split_sentences(text: str, language: str | None = None) -> Layout:
     """
     if surrogate := lone_surrogate(text):
         raise ValueError(f"the text has {surrogate}; send valid Unicode")
-    return _layout(
-        piece for line in text.splitlines(keepends=True) for piece in sentencex.segment(language or "en", line)
-    )
+    return _layout(piece for line in text.splitlines(keepends=True) for piece in _segment(line, language or "en"))
+
+
+def _segment(line: str, language: str) -> list[str]:
+    """Return the sentences of a line; the whole line, where the library fails on it."""
+    try:
+        pieces: list[str] = sentencex.segment(language, line)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    # A panic of its Rust code, as for "B\u3000.A", is no Exception.
+    except BaseException:
+        return [line]
+    return pieces
 
 
 def _layout(pieces: Sequence[str] | Iterator[str]) -> Layout:

@@ -29,6 +29,8 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
         ("你好。你好！", "zh", ["你好。", "你好！"]),
         ("One line\nand another", "en", ["One line", "and another"]),
         (" \n\t", "en", []),
+        # The library panics.
+        ("One. Two.\nB\u3000.A", "en", ["One.", "Two.", "B\u3000.A"]),
     ],
 )
 def test_sentences(text, language, sentences):
