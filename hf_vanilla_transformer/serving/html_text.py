@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from html import escape, unescape
 
 # Elements whose content is no prose, comments, declarations, and tags, whose quoted values may hold any character.
+# What is never closed goes on to the end, as in a browser; to look for each end again would take quadratic time.
 MARKUP = re.compile(
-    r"""<(script|style|code|pre|kbd|samp|textarea)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|<[!?][^<>]*>"""
+    r"""<(script|style|code|pre|kbd|samp|textarea)\b[^<>]*>.*?(?:</\1\s*>|\Z)|<!--.*?(?:-->|\Z)|<[!?][^<>]*>"""
     r"""|</?[a-z](?:"[^"]*"|'[^']*'|[^'"<>])*>""",
     re.DOTALL | re.IGNORECASE,
 )

@@ -103,6 +103,7 @@ def routes(service: Service) -> APIRouter:
         choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
         options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
         texts = [body.q] if isinstance(body.q, str) else body.q
+        service.check_length(texts)
         documents = [Html.parse(text) if body.format == "html" else Plain((text,)) for text in texts]
         parts = [part for document in documents for part in document.texts]
         translated = iter(await service.translate(request, parts, choice, options))

@@ -2,10 +2,10 @@
 
 import asyncio
 import hmac
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -24,7 +24,7 @@ class Limits:
     """The most that one request may ask for.
 
     Attributes:
-        text_length: Characters of all texts.
+        text_length: Characters of all texts; as many of a glossary.
         body: Bytes.
         beams: Beams.
         hypotheses: Translations of a sentence.
@@ -117,11 +117,17 @@ class Service:
         """Whether a key is the one that requests must present."""
         return self.api_key is not None and hmac.compare_digest(_bytes(key), _bytes(self.api_key))
 
-    def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
-        if (length := sum(map(len, texts))) > self.limits.text_length:
+    def check_length(self, texts: Iterable[str], name: str = "text") -> None:
+        """Refuse texts that are too long together; an empty one counts too, as it takes time."""
+        if (length := sum(max(1, len(text)) for text in texts)) > self.limits.text_length:
             raise HTTPException(
-                413, f"the text has {length} characters, the limit is {self.limits.text_length}; send less at a time"
+                413, f"the {name} has {length} characters, the limit is {self.limits.text_length}; send less at a time"
             )
+
+    def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
+        self.check_length(texts)
+        if options.glossary is not None:
+            self.check_length(chain.from_iterable(options.glossary.entries), "glossary")
         for name, value, limit in (
             ("num_hypotheses", options.num_hypotheses, self.limits.hypotheses),
             ("num_beams", options.num_beams or 1, self.limits.beams),

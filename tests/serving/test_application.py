@@ -102,6 +102,10 @@ def test_limits(engine):
         "the text has 11 characters, the limit is 10; send less at a time",
     )
     assert client.post("/v1/translations", json={"text": ["123456", "7890"], **PAIR}).status_code == 200
+    # A text without characters takes time too.
+    assert client.post("/v1/translations", json={"text": [""] * 11, **PAIR}).status_code == 413
+    answer = client.post("/v1/translations", json={"text": "a", "glossary": {"123456": "78901"}, **PAIR})
+    assert (answer.status_code, answer.json()["error"][:38]) == (413, "the glossary has 11 characters, the li")
     for content in (b" " * 101, iter([b" " * 60] * 2)):
         answer = client.post("/v1/translations", content=content, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["error"]) == (

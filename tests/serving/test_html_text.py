@@ -20,6 +20,8 @@ PIECES = st.sampled_from(
         ("A <code>dog.run()</code> runs<br/>", ["A ", " runs"]),
         ("<!DOCTYPE html><HTML>A</HTML>", ["A"]),
         ("&nbsp;", []),
+        ("A <!-- B", ["A "]),
+        ("A <pre>B <b>C", ["A "]),
         (" \n", []),
     ],
 )

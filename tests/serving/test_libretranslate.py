@@ -1,5 +1,10 @@
 import pytest
+from fastapi.testclient import TestClient
 from libretranslatepy import LibreTranslateAPI
+
+from hf_vanilla_transformer.serving.application import create_application
+from hf_vanilla_transformer.serving.html_text import Html
+from hf_vanilla_transformer.serving.service import Limits
 
 PAIR = {"source": "en", "target": "es"}
 
@@ -67,3 +72,10 @@ def test_languages_are_not_detected(client):
     answer = client.post("/detect", data={"q": "a cat"})
     assert answer.status_code == 400
     assert "cannot detect languages" in answer.json()["error"]
+
+
+def test_html_that_is_too_long_is_not_parsed(engine, monkeypatch):
+    monkeypatch.delattr(Html, "parse")
+    client = TestClient(create_application(engine, limits=Limits(text_length=10)))
+    answer = client.post("/translate", json={"q": "<pre>" * 3, **PAIR, "format": "html"})
+    assert (answer.status_code, answer.json()["error"][:26]) == (413, "the text has 15 characters")
