@@ -80,12 +80,14 @@ def commands(page: str | None = None) -> list[list[str]]:
 
 def shortened(words: list[str]) -> list[str]:
     """A command that ends in seconds."""
-    program = Path(words[1]).name if words[0] == "python" else words[words[0] in LAUNCHERS and -1]
-    if "train" in words[:2] or ("hf_vanilla_transformer" in words and "train" in words):
-        begun = "--model_name_or_path" in words
-        vocabulary = "" if begun or "--tokenizer_name_or_path" in words else "--vocab_size 300"
-        return [*words, *SHORT_RUN.split(), *("" if begun else NEW_MODEL).split(), *vocabulary.split()]
-    return [*words, *CUT_SHORT.get(program, "").split()]
+    if words[0] == "python":
+        return [*words, *CUT_SHORT.get(Path(words[1]).name, "").split()]
+    if "train" not in words:
+        return words
+    begun = "--model_name_or_path" in words
+    model = "" if begun else NEW_MODEL
+    vocabulary = "" if begun or "--tokenizer_name_or_path" in words else "--vocab_size 300"
+    return [*words, *SHORT_RUN.split(), *model.split(), *vocabulary.split()]
 
 
 def run(command: list[str], folder: Path, **options) -> None:
