@@ -52,6 +52,6 @@ def test_other_ids_are_noticed(monkeypatch, some_pairs):
 def test_the_built_in_corpus_is_the_default(monkeypatch, data_args, toy_corpus):
     read = []
     monkeypatch.setattr(text, "load_parallel_text", lambda given: read.append(given) or {})
-    with pytest.raises(ValueError, match="there are no training pairs"):
+    with pytest.raises(ValueError, match="there are no pairs for train"):
         read_text(small_arguments(), data_args)
     assert read[0].toy_corpus is toy_corpus
