@@ -25,7 +25,8 @@ def alignment_heads(model: PreTrainedModel) -> list[list[int]]:
     """Return the [layer, head] pairs whose mean aligns words: those of the settings, or all of the last layer."""
     if heads := getattr(model.generation_config, "alignment_heads", None):
         return heads
-    config: Any = model.config.get_text_config(decoder=True)
+    config: Any = model.config
+    # T5 has names of its own.
     layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
     count = getattr(config, "decoder_attention_heads", None) or config.num_heads
     return [[layers - 1, head] for head in range(count)]

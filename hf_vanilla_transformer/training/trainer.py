@@ -73,7 +73,8 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
-    `DataCollatorForSeq2Seq`. With `args.packing` the training batches are packed, whatever the collator. Our model
+    `AlignedPairsCollator`: where they also have `alignments`, the head that `generation_config.alignment_heads` names
+    learns them. With `args.packing` the training batches are packed, whatever the collator. Our model
     smooths labels in its own loss, and only in training: the evaluation loss is the plain cross-entropy, averaged over
     all labels. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
 
@@ -91,7 +92,7 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
         # The default collator of `Trainer` does not pad labels.
         tokenizer = self.processing_class
         if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
-            self.data_collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+            self.data_collator = AlignedPairsCollator(tokenizer, model=model)
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
         if self._packing:

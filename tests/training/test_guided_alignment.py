@@ -1,0 +1,212 @@
+"""Guided attention: alignments from a file or from statistics, from the text to the loss."""
+
+import random
+import re
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+
+from experiments import arguments, train, write_splits
+from hf_vanilla_transformer.data.alignments import alignment_error_rate, parse_pharaoh
+from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.batching import dense_alignments
+from hf_vanilla_transformer.data.encoding import add_alignments, tokenize_pairs
+from hf_vanilla_transformer.data.splits import load_parallel_text
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.inference.alignment import set_alignment_heads, word_alignments
+from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, train_translation
+from parallel_text import write
+from tiny import close
+from trainers import TOKENIZER, text_pairs, train_args, trainable_model
+
+SAMPLE = Path(__file__).parents[1] / "data" / "toy_corpus" / "alignments.tsv"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def copies(rows, seed=0):
+    """Return pairs of equal sentences, and the links of each."""
+    sentences = text_pairs(rows, seed)["source"][:]
+    links = [[(i, i) for i in range(len(sentence.split()))] for sentence in sentences]
+    return datasets.Dataset.from_dict({"source": sentences, "target": sentences}), links
+
+
+def write_alignments(folder, rows=80):
+    """Write the alignments of the training pairs of `write_splits`, word by word."""
+    lines = [" ".join(f"{i}-{i}" for i in range(len(line.split("\t")[0].split()))) for line in tsv_lines(folder)]
+    assert len(lines) == rows
+    return write(folder / "train.align", "".join(f"{line}\n" for line in lines))
+
+
+def tsv_lines(folder):
+    lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()
+    return lines[1:] if lines[0].startswith("source") else lines
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "character", "word"])
+def test_alignments_travel_with_their_pairs(tmp_path, algorithm):
+    """Through held-out splits, samples, length limits and tokenization."""
+    rng, words = random.Random(0), ["ant", "bumblebee", "cat", "dormouse", "eel", "fox", "gnu"]
+    rows = [rng.sample(words, rng.randint(1, 7)) for _ in range(200)]
+    orders = [rng.sample(range(len(row)), len(row)) for row in rows]
+    source = write(tmp_path / "a", "".join(" ".join(row) + "\n" for row in rows))
+    targets = ([row[i].upper() for i in order] for row, order in zip(rows, orders, strict=True))
+    target = write(tmp_path / "b", "".join("  ".join(row) + "\n" for row in targets))
+    links = (" ".join(f"{i}-{j}" for j, i in enumerate(order)) for order in orders)
+    path = write(tmp_path / "c", "".join(f"{line}\n" for line in links))
+    text = load_parallel_text(
+        DataArguments(
+            train_source_file=source,
+            train_target_file=target,
+            guided_alignment=path,
+            validation_split_size=20,
+            max_train_samples=150,
+            cache_dir=str(tmp_path / "cache"),
+        )
+    )
+    both = [" ".join(words), " ".join(words).upper()]
+    tokenizer = train_tokenizer(both, algorithm=algorithm, min_frequency=1)
+    for on_long in ("drop", "truncate"):
+        limit = {"bpe": 9, "character": 30, "word": 6}[algorithm]
+        ids, counts = tokenize_pairs(text["train"], tokenizer, max_source_length=limit, on_long=on_long)
+        assert counts.read == 150 and (counts.too_long or counts.truncated)
+        for row in ids:
+            source, target = ([tokenizer.decode([i]) for i in row[name]] for name in ("input_ids", "labels"))
+            source_words, target_words = words_of_links(row["alignments"], source, target)
+            # The last source word may have lost its end.
+            assert source_words and all(any(t.startswith(s) for t in target_words) for s in source_words)
+            if on_long == "drop":
+                assert sorted(source_words) == sorted(target_words)
+                assert sorted("".join(source_words)) == sorted(letters("".join(source[:-1])))
+
+
+def words_of_links(flat, source, target):
+    """Return the words on both sides that linked tokens make up, without order and capitals."""
+    partners = ({}, {})
+    for link in zip(flat[::2], flat[1::2], strict=True):
+        for side in (0, 1):
+            partners[side].setdefault(link[side], set()).add(link[1 - side])
+    sides = []
+    for tokens, own in zip((source, target), partners, strict=True):
+        words = {}
+        for token, others in sorted(own.items()):
+            words[frozenset(others)] = words.get(frozenset(others), "") + letters(tokens[token])
+        sides.append(list(words.values()))
+    return sides
+
+
+def letters(text):
+    return re.sub("[^a-z]", "", text.lower())
+
+
+def test_dense_alignments():
+    labels = torch.tensor([[5, 6, 2, -100], [-100, -100, 7, 2]])
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
+    dense = dense_alignments([[0, 0, 1, 0, 1, 1], [0, 0]], labels, mask)
+    expected = torch.zeros(2, 4, 3)
+    expected[0, 0, :2], expected[0, 1, 1], expected[1, 2, 1] = 0.5, 1, 1
+    assert torch.equal(dense, expected)
+    assert not dense_alignments([[], []], labels, mask).any()
+
+
+def guided_trainer(folder, **options):
+    model = trainable_model(dropout=0.0)
+    set_alignment_heads(model, [[0, 1]])
+    data, _ = tokenize_pairs(add_alignments(*copies(60)), TOKENIZER)
+    options = {"learning_rate": 0.01, "guided_alignment_weight": 2.0, **options}
+    return VanillaTransformerTrainer(
+        model=model, args=train_args(folder, **options), train_dataset=data, processing_class=TOKENIZER
+    )
+
+
+def test_accumulated_batches_take_the_step_of_one(tmp_path):
+    options = {"max_tokens": None, "max_steps": 2, "seed": 3}
+    weights = []
+    for rows, accumulated in ((8, 1), (2, 4)):
+        settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulated}
+        trainer = guided_trainer(tmp_path / f"{rows}", **options, **settings)
+        trainer.train()
+        weights.append(dict(trainer.model.named_parameters()))
+    for name, weight in weights[0].items():
+        close(weights[1][name], weight, 2e-4)
+
+
+def test_the_head_learns_the_alignments(tmp_path):
+    trainer = guided_trainer(tmp_path, num_train_epochs=30)
+    pairs, true = copies(40, seed=1)
+
+    def error():
+        found = word_alignments(trainer.model, TOKENIZER, pairs["source"][:], pairs["target"][:])
+        return alignment_error_rate(found, true, true)
+
+    before = error()
+    trainer.train()
+    assert error() < 0.5 * before
+
+
+@pytest.mark.parametrize("guide", ["file", "auto"])
+def test_a_guided_run_keeps_its_head(tmp_path, guide):
+    files = write_splits(tmp_path)
+    alignment = write_alignments(tmp_path) if guide == "file" else "auto"
+    train(tmp_path / "model", **files, guided_alignment=alignment)
+    model = load_model(tmp_path / "model")
+    assert model.generation_config.alignment_heads == [[0, 0]]
+
+
+def test_an_unguided_run_chooses_heads(tmp_path):
+    train(tmp_path / "model", **write_splits(tmp_path))
+    ((layer, head), *_) = load_model(tmp_path / "model").generation_config.alignment_heads
+    assert layer == 0 and head in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"packing": True}, "`guided_alignment` needs padded batches; leave it or `packing` out"),
+        ({"guided_alignment": "nowhere.align"}, "nowhere.align"),
+        ({"guided_alignment_weight": 0.0}, "`guided_alignment_weight` 0 is no positive number; set one"),
+        ({"streaming": True, "max_steps": 2}, "`guided_alignment` needs all pairs in memory; leave it or `streaming`"),
+    ],
+    ids=["packing", "no file", "weight", "streaming"],
+)
+def test_what_cannot_be_guided(tmp_path, options, message):
+    files = write_splits(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        train_translation(*arguments(tmp_path / "model", **{**files, "guided_alignment": "auto", **options}))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_with_too_few_lines(tmp_path):
+    files = write_splits(tmp_path)
+    short = write(tmp_path / "short.align", "0-0\n")
+    with pytest.raises(DataError, match=r"short.align has 1 lines for 80 pairs; line n must align pair n"):
+        train_translation(*arguments(tmp_path / "model", **files, guided_alignment=short))
+
+
+@pytest.mark.slow
+def test_alignment_error_rate_of_a_small_model(tmp_path):
+    """The hand-checked sentences of the built-in corpus, by the head that statistics guided."""
+    options = {
+        "toy_corpus": True,
+        "preset": "tiny",
+        "config_overrides": "d_model=128,encoder_layers=2,decoder_layers=2,encoder_ffn_dim=512,decoder_ffn_dim=512",
+        "vocab_size": 2000,
+        "max_tokens": 4096,
+        "learning_rate": 0.003,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 100,
+        "max_steps": 500,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "guided_alignment": "auto",
+    }
+    train(tmp_path, {}, **options)
+    lines = SAMPLE.read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    sources, targets, sure, possible = (list(column) for column in zip(*rows, strict=True))
+    found = word_alignments(load_model(tmp_path), load_tokenizer(tmp_path), sources, targets)
+    assert alignment_error_rate(found, map(parse_pharaoh, sure), map(parse_pharaoh, possible)) <= 0.05
