@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.cli.translate import _text_line
+from hf_vanilla_transformer.data.alignments import parse_pharaoh
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.inference.alignment import word_alignments
+from hf_vanilla_transformer.inference.translation import load, translate
 from translators import build
 
 SENTENCES = ["two dogs run over the grass", "", "a cat", "the\u0085cat\u2028sat", "grün ist das Gras", " ", "a dog"]
@@ -60,6 +64,18 @@ def expected(folder):
 
 def lines_of(results):
     return [hypotheses[0].text.replace("\n", " ").replace("\r", " ") for hypotheses in results]
+
+
+def fails_at(number):
+    """Return a `_text_line` that fails at this line, counted from 1."""
+    lines = count(1)
+
+    def text_line(hypothesis):
+        if next(lines) == number:
+            raise ValueError("interrupted")
+        return _text_line(hypothesis)
+
+    return text_line
 
 
 def write(path, lines):
@@ -102,6 +118,39 @@ def test_json_lines(tmp_path, capsysbinary, folder, expected):
         assert [hypothesis["text"] for hypothesis in row["hypotheses"]] == [one.text for one in hypotheses]
         scores = [hypothesis["score"] for hypothesis in row["hypotheses"]]
         assert scores == pytest.approx([one.score for one in hypotheses], rel=1e-4)
+
+
+class TestAlignments:
+    """Word alignments beside the translations."""
+
+    def test_text_has_them_behind_three_bars(self, tmp_path, capsysbinary, folder, expected):
+        source = write(tmp_path / "source.txt", SENTENCES)
+        main(["translate", "--model", folder, "--input", source, "--alignments"])
+        rows = [line.split(" |||") for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+        assert [text for text, _ in rows] == lines_of(expected)
+        found = word_alignments(*load(folder), SENTENCES, [own[0].text for own in expected])
+        assert [parse_pharaoh(links) for _, links in rows] == found and any(found)
+
+    def test_json_has_them_as_pairs(self, tmp_path, capsysbinary, folder, expected):
+        source = write(tmp_path / "source.txt", SENTENCES)
+        main(["translate", "--model", folder, "--input", source, "--format", "json", "--alignments"])
+        lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+        for line, own in zip(lines, expected, strict=True):
+            row = json.loads(line)
+            (links,) = word_alignments(*load(folder), [row["source"]], [own[0].text])
+            assert row["hypotheses"][0]["alignment"] == [list(link) for link in links]
+
+    def test_a_resumed_run_must_ask_for_them_again(self, tmp_path, folder, fail):
+        source = write(tmp_path / "in", SENTENCES)
+        given, whole = ("--model", folder, "--input", source, "--chunk_size", "2"), tmp_path / "whole"
+        main(["translate", *given, "--output", str(whole), "--alignments"])
+        given = (*given, "--output", str(tmp_path / "out"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hf_vanilla_transformer.cli.translate._text_line", fails_at(3))
+            fail(*given, "--alignments")
+        assert "was begun with --alignments True; repeat that command" in fail(*given, "--resume")
+        main(["translate", *given, "--alignments", "--resume"])
+        assert (tmp_path / "out").read_text() == whole.read_text()
 
 
 def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
