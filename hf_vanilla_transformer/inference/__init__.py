@@ -1,5 +1,6 @@
 """Using a trained model: translation, scores, the pipeline, the CTranslate2 runtime, figures."""
 
+from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
 from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
@@ -18,4 +19,5 @@ __all__ = [
     "score",
     "translate",
     "translate_lines",
+    "word_alignments",
 ]

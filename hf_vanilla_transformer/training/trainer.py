@@ -172,11 +172,9 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         if "alignments" in inputs:
-            settings: Any = cast(PreTrainedModel, self.model).generation_config
-            guided = {
-                "alignment_head": settings.alignment_heads[0],
-                "alignment_weight": self.args.guided_alignment_weight,
-            }
+            heads = getattr(cast(PreTrainedModel, self.model).generation_config, "alignment_heads", None)
+            # The model says what is missing.
+            guided = {"alignment_head": heads and heads[0], "alignment_weight": self.args.guided_alignment_weight}
             inputs = {**inputs, **guided}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
