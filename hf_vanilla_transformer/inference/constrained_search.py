@@ -285,10 +285,11 @@ class ConstrainedBeams(Beams):
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         rows = super().extend(logits, logits_processor, input_ids)
+        kept = rows.tolist()
         last = self.running[..., self.length - 1].flatten().tolist()
+        self.terms = [self.terms[row] for row in kept]
         self.states = [
-            terms.after(self.states[row], token)
-            for terms, row, token in zip(self.terms, rows.tolist(), last, strict=True)
+            terms.after(self.states[row], token) for terms, row, token in zip(self.terms, kept, last, strict=True)
         ]
         return rows
 
@@ -363,7 +364,7 @@ def constrained_beam_search(
     sequences = beam_search(model, beams, input_ids, logits_processor, generation_config, model_kwargs)
     if not generation_config.return_dict_in_generate:
         return sequences
-    scores = beams.finished_scores[:, : generation_config.num_return_sequences].flatten()
+    scores = beams.best_scores(generation_config.num_return_sequences)
     output: Any = GenerateBeamEncoderDecoderOutput
     return output(sequences=sequences, sequences_scores=scores)
 

@@ -7,6 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import (
+    EosTokenCriteria,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from transformers.cache_utils import DynamicLayer
+from transformers.modeling_outputs import BaseModelOutput
 
 # Score of a masked beam; finite, so sums never become NaN.
 MASKED_SCORE = -1e9
@@ -15,6 +28,26 @@ MASKED_SCORE = -1e9
 CHUNK_ELEMENTS = 2**20
 # Elements of a row whose maximum decides whether they are searched.
 BLOCK_SIZE = 128
+
+# Part of the sentences that may be final and still be decoded.
+MAX_FINAL = 0.25
+# What `Beams` has for each sentence that is decoded, and of these what it has found.
+FOUND = ("finished", "finished_scores", "finished_lengths")
+PER_SENTENCE = (*FOUND, "is_finished", "running", "running_scores", "can_improve", "sentences")
+# Arguments of `generate()` and of a step that have a row for each sentence or hypothesis.
+ROW_INPUTS = ("attention_mask", "decoder_attention_mask")
+# Processors and criteria that judge each row by itself.
+ROW_WISE = (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    EosTokenCriteria,
+    MaxLengthCriteria,
+)
 
 
 class Beams:
@@ -42,6 +75,10 @@ class Beams:
         self.finished_lengths = torch.full_like(self.is_finished, self.length, dtype=torch.long)
         self.can_improve = torch.ones_like(self.is_finished[:, :1])
         self.is_done = False
+        # Those that are decoded, and what was found for all of them.
+        self.sentences = torch.arange(sentences, device=input_ids.device)
+        self.found = {name: getattr(self, name).clone() for name in FOUND}
+        self.drops_final = False
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         """Extend the hypotheses by one token each.
@@ -52,7 +89,7 @@ class Beams:
             input_ids: The running hypotheses (N, T).
 
         Returns:
-            The row (N) whose cache each hypothesis continues.
+            The row whose cache each hypothesis continues (N); fewer rows if sentences are dropped.
         """
         scores, beams, tokens = self.candidates(logits, logits_processor, input_ids)
         sequences = gather_candidates(self.running, beams)
@@ -67,7 +104,10 @@ class Beams:
         self.running = gather_candidates(sequences, best)
         self._update_stopping(ends, self.best_running(best))
         first_rows = torch.arange(0, len(logits), self.num_beams, device=beams.device)
-        return (gather_candidates(beams, best) + first_rows[:, None]).flatten()
+        rows = gather_candidates(beams, best) + first_rows[:, None]
+        if self.drops_final and not self.is_done:
+            rows = self._drop_final(rows)
+        return rows.flatten()
 
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and tokens of the continuations that matter, (B, c) each, in the order to prefer."""
@@ -83,18 +123,40 @@ class Beams:
 
     def best(self, count: int) -> Tensor:
         """Return the `count` best finished hypotheses of each sentence, best first, (B * count, T)."""
-        longest = int(self.finished_lengths[:, :count].max())
-        return self.finished[:, :count, :longest].flatten(0, 1)
+        self._store()
+        longest = int(self.found["finished_lengths"][:, :count].max())
+        return self.found["finished"][:, :count, :longest].flatten(0, 1)
+
+    def best_scores(self, count: int) -> Tensor:
+        """Return the scores of the `count` best finished hypotheses of each sentence, (B * count)."""
+        self._store()
+        return self.found["finished_scores"][:, :count].flatten()
+
+    def _store(self) -> None:
+        for name, found in self.found.items():
+            found[self.sentences] = getattr(self, name)
+
+    def _closed(self) -> Tensor:
+        """Return whether each sentence (B, 1) takes no more finished hypotheses."""
+        closed = ~self.can_improve
+        return closed | self.is_finished.all(1, keepdim=True) if self.options.early_stopping is True else closed
+
+    def _drop_final(self, rows: Tensor) -> Tensor:
+        """Drop the sentences that have found all they can, if they are many; return the rows (B, k) of the others."""
+        is_final = (self._closed() & self.is_finished.all(1, keepdim=True)).squeeze(1)
+        if is_final.sum() <= MAX_FINAL * len(rows):
+            return rows
+        self._store()
+        for name in PER_SENTENCE:
+            setattr(self, name, getattr(self, name)[~is_final])
+        return rows[~is_final]
 
     def _collect_finished(self, sequences: Tensor, scores: Tensor, ends: Tensor) -> None:
         """Keep the k best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
         ends = ends.clone()
         ends[:, self.num_beams :] = False
-        closed = ~self.can_improve
-        if self.options.early_stopping is True:
-            closed = closed | self.is_finished.all(1, keepdim=True)
         scores = scores / (self.length - self.prefix_length) ** self.options.length_penalty
-        scores = scores + closed * MASKED_SCORE + ~ends * MASKED_SCORE
+        scores = scores + self._closed() * MASKED_SCORE + ~ends * MASKED_SCORE
         self.finished_scores, best = torch.cat((self.finished_scores, scores), 1).topk(self.num_beams)
         lengths = torch.full_like(ends, self.length, dtype=torch.long)
         self.finished, self.is_finished, self.finished_lengths = (
@@ -135,6 +197,14 @@ def beam_search(
     is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
     forward = model.get_compiled_call(options.compile_config) if is_compiled else model
     outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
+    beams.drops_final = (
+        input_ids.device.type == "cpu"
+        and all(
+            type(each) in ROW_WISE or getattr(each, "only_reads", False)
+            for each in (*(logits_processor or ()), *beams.stopping_criteria)
+        )
+        and _has_selectable_rows(model_kwargs)
+    )
     while True:
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
         beam_idx = beams.extend(outputs.logits[:, -1], logits_processor, input_ids)
@@ -142,16 +212,43 @@ def beam_search(
         del outputs
         if beams.is_done:
             return beams.best(options.num_return_sequences)
-        if (cache := model_kwargs.get("past_key_values")) is not None:
-            # Only some models have a way of their own.
-            if reorder := getattr(model, "_reorder_cache", None):
-                model_kwargs["past_key_values"] = reorder(cache, beam_idx)
-            else:
-                cache.reorder_cache(beam_idx)
+        _select_inputs(model, model_kwargs, beam_idx, len(input_ids))
         input_ids = beams.tokens()
         step = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
         outputs = forward(**inputs, return_dict=True)
+
+
+def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
+    """Whether `select_rows` can drop rows of all inputs of a step."""
+    cache = model_kwargs.get("past_key_values")
+    parts = [getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+    return all(name in ROW_INPUTS for name, value in model_kwargs.items() if isinstance(value, Tensor)) and (
+        cache is None or all(part and all(type(layer) is DynamicLayer for layer in part.layers) for part in parts)
+    )
+
+
+def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total: int) -> None:
+    """Make the inputs of the next step those of `rows` out of `total` hypotheses."""
+    if (cache := model_kwargs.get("past_key_values")) is not None:
+        # Only some models have a way of their own.
+        if reorder := getattr(model, "_reorder_cache", None):
+            model_kwargs["past_key_values"] = reorder(cache, rows)
+        else:
+            cache.reorder_cache(rows)
+    if len(rows) == total:
+        return
+    for name in ROW_INPUTS:
+        if model_kwargs.get(name) is not None:
+            model_kwargs[name] = select_rows(model_kwargs[name], rows, total)
+    states = select_rows(model_kwargs["encoder_outputs"][0], rows, total)
+    model_kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=states)
+
+
+def select_rows(x: Tensor, rows: Tensor, total: int) -> Tensor:
+    """Return what belongs to `rows` out of `total` hypotheses; those of a sentence may share a row of `x`."""
+    each = total // len(x)
+    return x.index_select(0, rows[::each] // each)
 
 
 def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
@@ -197,4 +294,4 @@ def blockwise_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, indices.gather(1, chosen)
 
 
-__all__ = ["MASKED_SCORE", "Beams", "beam_search", "blockwise_topk", "gather_candidates"]
+__all__ = ["MASKED_SCORE", "Beams", "beam_search", "blockwise_topk", "gather_candidates", "select_rows"]

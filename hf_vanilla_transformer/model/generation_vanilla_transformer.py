@@ -11,7 +11,7 @@ from transformers import GenerationMixin
 from transformers.cache_utils import Cache, StaticCache
 from transformers.masking_utils import create_masks_for_generate
 
-from .beam_search_vanilla_transformer import Beams, beam_search
+from .beam_search_vanilla_transformer import Beams, beam_search, select_rows
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .linear_vanilla_transformer import decoding_products
 
@@ -57,8 +57,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return input_ids, {**kwargs, **source}
 
     def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache."""
+        """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache.
+
+        Fewer rows than the cache has drop sentences.
+        """
         own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
+        cross: Any = getattr(past_key_values, "cross_attention_cache", None)
+        if cross is not None and len(beam_idx) < (total := own.layers[0].keys.shape[0]):
+            for layer in cross.layers:
+                layer.keys, layer.values = (select_rows(x, beam_idx, total) for x in (layer.keys, layer.values))
         if isinstance(own, StaticCache):
             # In place: compiled steps expect it where it was.
             cached: Any

@@ -2,13 +2,20 @@
 
 import pytest
 import torch
-from transformers import MaxLengthCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessorList,
+    MarianConfig,
+    MarianMTModel,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+)
 
 from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
 from tiny import close, one_layer_model, padded_source
 
 # With so many end tokens of 40, some hypotheses end early, some late, and some only at the length limit.
 ENDS = [2, 5, 6, 7]
+SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 # Reported scores are left to transformers.
 REPORT = {"return_dict_in_generate": True}
 
@@ -19,6 +26,21 @@ def varied_model(**changes):
     with torch.no_grad():
         model.lm_head.weight.mul_(4)
     return model
+
+
+def tiny_marian():
+    """Return a model of transformers whose hypotheses end like those of `varied_model`."""
+    shape = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
+    config = MarianConfig(
+        vocab_size=40, d_model=16, max_position_embeddings=64, pad_token_id=0, decoder_start_token_id=1,
+        forced_eos_token_id=None, init_std=1.0, **shape,
+    )  # fmt: skip  # one name a line would say no more
+    return MarianMTModel(config).eval()
+
+
+def searched_by_ours(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
+    beams = beam_search.Beams(input_ids, stopping_criteria, generation_config)
+    return beam_search.beam_search(model, beams, input_ids, logits_processor, generation_config, kwargs)
 
 
 def both_ways(model, source, **options):
@@ -35,7 +57,28 @@ def own(monkeypatch):
     return built
 
 
+@pytest.fixture
+def dropped(monkeypatch):
+    """Record how many sentences are left whenever some are dropped, which is as soon as they are final."""
+    monkeypatch.setattr(beam_search, "MAX_FINAL", 0)
+    left, drop = [], beam_search.Beams._drop_final
+
+    def record(self, rows):
+        kept = drop(self, rows)
+        if len(kept) < len(rows):
+            left.append(len(kept))
+        return kept
+
+    monkeypatch.setattr(beam_search.Beams, "_drop_final", record)
+    return left
+
+
+@pytest.mark.parametrize("max_final", [0, 1], ids=["final ones dropped", "none dropped"])
 class TestEqualsTransformers:
+    @pytest.fixture(autouse=True)
+    def _drop(self, monkeypatch, max_final):
+        monkeypatch.setattr(beam_search, "MAX_FINAL", max_final)
+
     @pytest.mark.parametrize("early_stopping", [False, True, "never"])
     @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 1.0, 2.0])
     @pytest.mark.parametrize("ends", [2, ENDS, None], ids=["one end", "several ends", "no end"])
@@ -111,6 +154,45 @@ class TestEqualsTransformers:
     def test_left_to_transformers(self, own, options):
         varied_model().generate(**padded_source(7), num_beams=3, max_new_tokens=4, **options)
         assert own == []
+
+
+class TestDroppedSentences:
+    OPTIONS = {"num_beams": 4, "max_new_tokens": 12, "eos_token_id": ENDS}
+
+    @pytest.mark.parametrize("early_stopping", [False, True])
+    def test_as_they_become_final(self, dropped, early_stopping):
+        varied_model().generate(**padded_source(7), **self.OPTIONS, early_stopping=early_stopping)
+        assert len(dropped) > 1
+        assert dropped == sorted(set(dropped), reverse=True) and dropped[-1] > 0
+
+    def test_not_before_they_are_many(self, dropped, monkeypatch):
+        monkeypatch.setattr(beam_search, "MAX_FINAL", 0.25)
+        varied_model().generate(**padded_source(20), **self.OPTIONS)
+        assert dropped and dropped[0] < 15
+
+    def test_other_models(self, dropped):
+        """Marian has a row of cross-attention for each beam."""
+        torch.manual_seed(0)
+        model, source = tiny_marian(), padded_source(20)
+        found = model.generate(**source, **self.OPTIONS, custom_generate=searched_by_ours)
+        assert len(dropped) > 1
+        assert torch.equal(found, model.generate(**source, **self.OPTIONS))
+
+    @pytest.mark.parametrize("name", ["logits_processor", "stopping_criteria"])
+    def test_none_where_a_callers_own_code_may_look_at_all_rows(self, dropped, name):
+        seen = []
+
+        def look(input_ids, scores, **kwargs):
+            seen.append(len(input_ids))
+            return scores if name == "logits_processor" else torch.zeros(len(input_ids), dtype=torch.bool)
+
+        kind = LogitsProcessorList if name == "logits_processor" else StoppingCriteriaList
+        varied_model().generate(**padded_source(7), **self.OPTIONS, **{name: kind([look])})
+        assert not dropped and len(set(seen)) == 1
+
+    def test_none_from_a_static_cache(self, dropped):
+        varied_model().generate(**padded_source(7), **self.OPTIONS, cache_implementation="static")
+        assert not dropped
 
 
 class TestBlockwiseTopk:
