@@ -4,6 +4,7 @@ Shape legend: B batch, n hypotheses a sentence, S source length, T target length
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,7 +197,7 @@ class CTranslate2Model(nn.Module):
             [self._source_tokens[i] for i in row[keep.bool()].tolist()]
             for row, keep in zip(input_ids.cpu(), mask.cpu(), strict=True)
         ]
-        results = self._translator.translate_batch(sources, **self._translator_options(options))
+        results = self._translate(sources, **self._translator_options(options))
         start = [options["decoder_start_token_id"]]
         hypotheses = [tokens for result in results for tokens in result.hypotheses]
         sequences = pad_sequence(
@@ -220,7 +221,7 @@ class CTranslate2Model(nn.Module):
         """
         sources = [[self._source_tokens[i] for i in source] for source, _ in pairs]
         prefixes = [[self._target_tokens[i] for i in target[:-1]] for _, target in pairs]
-        results = self._translator.translate_batch(
+        results = self._translate(
             sources,
             target_prefix=prefixes,
             # Weights of a forced prefix are right only without beams.
@@ -232,6 +233,11 @@ class CTranslate2Model(nn.Module):
         )
         weights = (torch.tensor(result.attention[0]) for result in results)
         return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
+
+    def _translate(self, sources: list[list[str]], **options: Any) -> list[Any]:
+        """Translate the tokens of sources, shared out among the translator's threads."""
+        size = math.ceil(len(sources) / self._translator.num_translators)
+        return self._translator.translate_batch(sources, max_batch_size=size, **options)
 
     def _merge_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model's settings overridden by the caller's, checked."""
@@ -281,7 +287,9 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
             device=kind,
             device_index=int(index or 0),
             compute_type=compute_type,
-            intra_threads=torch.get_num_threads(),
+            # Threads that share a batch's products wait for each other; those with a part of the batch do not.
+            inter_threads=torch.get_num_threads() if kind == "cpu" else 1,
+            intra_threads=1,
         )
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{folder} cannot be loaded on {device} as {compute_type}: {one_line(error)}") from error

@@ -4,6 +4,7 @@ It is separate because on a small machine, once two libraries have run OpenMP th
 sleep between operations, and short operations take three times as long. The worker imports only this module.
 """
 
+import math
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, lru_cache
 from multiprocessing import get_context
@@ -44,13 +45,20 @@ def _load(model: ExportedModel) -> Any:
     import ctranslate2
 
     return ctranslate2.Translator(
-        model.folder, device=model.device, compute_type=model.compute_type, intra_threads=model.threads
+        model.folder,
+        device=model.device,
+        compute_type=model.compute_type,
+        # On a CPU, faster than threads that share a batch's products, whatever the size of the batch.
+        inter_threads=model.threads if model.device == "cpu" else 1,
+        intra_threads=1,
     )
 
 
 def _decode(model: ExportedModel, sources: list[list[str]], num_beams: int, new_tokens: int) -> list[list[str]]:
     lengths = {"min_decoding_length": new_tokens, "max_decoding_length": new_tokens}
-    results = _load(model).translate_batch(sources, beam_size=num_beams, **lengths)
+    translator = _load(model)
+    size = math.ceil(len(sources) / translator.num_translators)
+    results = translator.translate_batch(sources, beam_size=num_beams, max_batch_size=size, **lengths)
     return [each.hypotheses[0] for each in results]
 
 
