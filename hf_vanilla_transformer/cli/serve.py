@@ -72,8 +72,8 @@ def add_arguments(parser: OneLineParser) -> None:
     limits.add_argument(
         "--max_tokens",
         type=int,
-        default=4096,
-        help="Source tokens x beams decoded at once (default: 4096); lower it if memory runs out.",
+        default=8192,
+        help="Source tokens x beams decoded at once (default: 8192); lower it if memory runs out.",
     )
     for name, default, text in (
         ("max_queue", 1024, "Sentences that may wait; a full queue answers 503"),

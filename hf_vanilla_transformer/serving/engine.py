@@ -110,7 +110,7 @@ class ServedModel:
         tokenizer: PreTrainedTokenizerBase,
         pairs: Iterable[Pair] = (),
         *,
-        max_tokens: int = 4096,
+        max_tokens: int = 8192,
         max_queue: int = 1024,
         patience: float = 0.02,
         source_prefix: str = "",
