@@ -20,7 +20,7 @@ from typing import Any
 
 from ..files import atomic_write, check_output_file, read_line_pairs
 from .model_options import add_model_options, load_model_and_tokenizer
-from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .options import SWITCH, OneLineParser, add_pair_files, importing, out_of_memory, quiet_unless_terminal
 
 # Pairs to try the heads on.
 TRIED_PAIRS = 500
@@ -28,10 +28,7 @@ TRIED_PAIRS = 500
 
 def add_arguments(parser: OneLineParser) -> None:
     add_model_options(parser)
-    files = parser.add_argument_group("input and output")
-    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
-    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
-    files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
+    add_pair_files(parser)
     heads = parser.add_argument_group("attention heads")
     heads.add_argument("--set_heads", **SWITCH, help="Find the heads that align best and save them with the model.")
     heads.add_argument("--reference", metavar="FILE", help="True alignments of the pairs, for --set_heads.")

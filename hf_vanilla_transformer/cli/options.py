@@ -163,6 +163,15 @@ def add_trust_option(parser: OneLineParser, group: Any) -> None:
     )
 
 
+def add_pair_files(parser: OneLineParser) -> Any:
+    """Add the options of files of sentences and their translations, and return their group."""
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
+    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
+    files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
+    return files
+
+
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
     """Add the fields of a dataclass as options, as `transformers.HfArgumentParser` defines them.
 

@@ -17,16 +17,12 @@ from itertools import islice
 
 from ..files import atomic_write, check_output_file, read_line_pairs
 from .model_options import add_model_options, load_model_and_tokenizer
-from .options import OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .options import OneLineParser, add_pair_files, importing, out_of_memory, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
     add_model_options(parser)
-    files = parser.add_argument_group("input and output")
-    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
-    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
-    files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
-    files.add_argument(
+    add_pair_files(parser).add_argument(
         "--format",
         choices=("text", "json"),
         default="text",

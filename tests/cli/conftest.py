@@ -1,10 +1,12 @@
-"""Commands that are refused."""
+"""Commands that are refused, and files of pairs."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from hf_vanilla_transformer.cli.main import main
+from translators import ENGLISH, SPANISH
 
 
 @pytest.fixture
@@ -20,3 +22,13 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return printed.err
 
     return run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Write files of sentences and their translations, and return the options that name them."""
+    paths = []
+    for name, lines in (("source", ENGLISH), ("target", SPANISH)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        paths += [f"--{name}", str(tmp_path / name)]
+    return paths

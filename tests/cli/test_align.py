@@ -4,9 +4,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.data.alignments import format_pharaoh
 from hf_vanilla_transformer.inference.alignment import alignment_heads, word_alignments
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
-from translators import ENGLISH, build
-
-SPANISH = ["una casa roja", "el gato", "dos perros corren por la calle", "vemos", "no"]
+from translators import ENGLISH, SPANISH, build
 
 
 @pytest.fixture
@@ -14,15 +12,6 @@ def folder(tmp_path):
     for part in build("pair"):
         part.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
-
-
-@pytest.fixture
-def files(tmp_path):
-    paths = []
-    for name, lines in (("source", ENGLISH), ("target", SPANISH)):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        paths += [f"--{name}", str(tmp_path / name)]
-    return paths
 
 
 def align(folder):

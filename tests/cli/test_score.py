@@ -17,15 +17,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def files(tmp_path):
-    paths = []
-    for name, lines in (("source", ENGLISH), ("target", SPANISH)):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        paths += [f"--{name}", str(tmp_path / name)]
-    return paths
-
-
 @pytest.fixture(scope="module")
 def expected(folder):
     return score(load_model(folder), load_tokenizer(folder), ENGLISH, SPANISH)
