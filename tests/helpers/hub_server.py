@@ -242,6 +242,10 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(206 if wanted else 200, data, ETag=etag, X_Repo_Commit=sha, **linked)
         return None
 
+    def agents(self) -> None:
+        """Have no list of harnesses, which the library asks for once a day."""
+        self.reply(404, {"error": "Not found"})
+
     def whoami(self) -> None:
         self.reply(200 if self.logged_in else 401, {"name": "tester", "type": "user", "orgs": [], "auth": {}})
 
@@ -290,6 +294,7 @@ REPO = r"(?P<repo>[\w.-]+/[\w.-]+)"
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", "/api/repos/create", Handler.create),
     ("GET", "/api/whoami-v2", Handler.whoami),
+    ("GET", "/api/agent-harnesses", Handler.agents),
     ("POST", "/api/validate-yaml", Handler.validate),
     ("POST", f"/api/(?:models|spaces)/{REPO}/branch/(?P<branch>[^/]+)", Handler.branch),
     ("POST", f"/api/(?:models|spaces)/{REPO}/preupload/(?P<revision>[^/]+)", Handler.preupload),

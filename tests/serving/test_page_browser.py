@@ -139,8 +139,17 @@ def rows(page):
 
 
 def choose(page, label, option):
-    page.get_by_label(label, exact=True).click()
-    page.get_by_role("option", name=option, exact=True).click()
+    """Choose an option until it is taken, and its list is gone, as a list may be drawn anew while it is open."""
+    field = page.get_by_label(label, exact=True)
+    for _ in range(20):
+        field.click()
+        page.get_by_role("option", name=option, exact=True).click()
+        try:
+            sync_api.expect(page.get_by_role("option")).to_have_count(0, timeout=1000)
+            return sync_api.expect(field).to_have_value(option, timeout=1000)
+        except AssertionError:
+            page.keyboard.press("Escape")
+    raise AssertionError(f"{option!r} of {label} is not taken")
 
 
 def percents(page):
