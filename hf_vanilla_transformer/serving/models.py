@@ -102,8 +102,8 @@ def load_engine(names: Iterable[str], loading: Loading, **options: Any) -> Engin
 
 def _load_served(text: str, loading: Loading, options: dict[str, Any]) -> ServedModel:
     name, folder = _split_name(text)
-    # In a thread that ends: if a thread that has run PyTorch's operations goes on, those of the model's own thread wait
-    # asleep for each other, and take half as long again.
+    # In a thread that ends: while another one that has run PyTorch's operations goes on, the cores of the model's own
+    # thread sleep between operations, which take half as long again.
     with ThreadPoolExecutor(1) as thread:
         model, tokenizer = thread.submit(loading.load, folder).result()
     known = language_pairs(tokenizer) or _card_pairs(model, folder)
