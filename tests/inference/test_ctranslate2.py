@@ -56,6 +56,21 @@ class TestGenerate:
             1e-4,
         )
 
+    @pytest.mark.parametrize("count", [1, 2, 7])
+    def test_threads_share_out_the_sentences(self, saved, count):
+        *_, folder, (runtime, tokenizer) = saved
+        torch.set_num_threads(3)
+        try:
+            shared, _ = load_ctranslate2(folder / "exported")
+        finally:
+            torch.set_num_threads(1)
+        assert shared._translator.num_translators == 3
+        sentences = (ENGLISH * 2)[:count]
+        found, expected = (
+            translate(model, tokenizer, sentences, num_beams=3, num_hypotheses=2) for model in (shared, runtime)
+        )
+        assert found == expected
+
     def test_tensors_as_generate_gives_them(self, saved):
         model, tokenizer, _, (runtime, _) = saved
         given = dict(tokenizer(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False))

@@ -1,6 +1,7 @@
 """Loading of models: names and languages, CTranslate2 exports, and the cache of exports."""
 
 import asyncio
+import threading
 from unittest.mock import Mock
 
 import pytest
@@ -48,6 +49,14 @@ def test_names_and_languages(folder, serve, monkeypatch):
         "eng_Latn-spa_Latn": [("eng_Latn", "spa_Latn")],
     }
     assert list(serve(".").models) == ["tiny"]
+
+
+def test_the_thread_that_loads_a_model_ends(folder, serve, monkeypatch):
+    """One that goes on would slow down the model's own thread."""
+    threads, load = [], Loading.load
+    monkeypatch.setattr(Loading, "load", lambda *args: (threads.append(threading.current_thread()), load(*args))[1])
+    serve(folder)
+    assert [thread.is_alive() for thread in threads] == [False]
 
 
 def test_the_languages_of_a_model_of_ours_are_on_its_card(tmp_path, serve):
