@@ -19,6 +19,8 @@ from hf_vanilla_transformer.inference.constrained_search import Terms, TermVocab
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
+from hf_vanilla_transformer.model.beam_search_vanilla_transformer import Beams
 from translators import ENGLISH, SPANISH, build, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -187,12 +189,23 @@ class TestSearch:
                 log_probs = known.token_log_probs[:30]
                 assert hypothesis.score == pytest.approx(sum(log_probs) / len(log_probs), rel=1e-4)
 
-    def test_sentences_of_a_batch_equal_themselves_alone(self):
+    @pytest.mark.parametrize("max_final", [0, 1], ids=["final ones dropped", "none dropped"])
+    def test_sentences_of_a_batch_equal_themselves_alone(self, monkeypatch, max_final):
+        monkeypatch.setattr(beam_search, "MAX_FINAL", max_final)
+        dropped, drop = [], Beams._drop_final
+        monkeypatch.setattr(
+            Beams,
+            "_drop_final",
+            lambda self, rows: (kept := drop(self, rows), dropped.append(len(rows) - len(kept)))[0],
+        )
         model, tokenizer = build("shared")
+        with torch.no_grad():
+            model.lm_head.bias[model.config.eos_token_id] += 4
         options = {
             "num_beams": 4,
             "num_hypotheses": 2,
             "with_scores": True,
+            "early_stopping": True,
             "max_new_tokens": 15,
             "glossary": GLOSSARY,
         }
@@ -201,6 +214,7 @@ class TestSearch:
             (alone,) = translate(model, tokenizer, [sentence], **options)
             assert [each.text for each in alone] == [each.text for each in expected]
             assert [each.score for each in alone] == pytest.approx([each.score for each in expected], rel=1e-4)
+        assert any(dropped) == (max_final == 0)
 
 
 def every_translation(model, tokenizer, sentence, steps):
