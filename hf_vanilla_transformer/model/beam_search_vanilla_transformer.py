@@ -78,7 +78,7 @@ class Beams:
         # Those that are decoded, and what was found for all of them.
         self.sentences = torch.arange(sentences, device=input_ids.device)
         self.found = {name: getattr(self, name).clone() for name in FOUND}
-        self.drops_final = False
+        self.drops_final, self.num_final = False, 0
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         """Extend the hypotheses by one token each.
@@ -143,13 +143,17 @@ class Beams:
 
     def _drop_final(self, rows: Tensor) -> Tensor:
         """Drop the sentences that have found all they can, if they are many; return the rows (B, k) of the others."""
-        is_final = (self._closed() & self.is_finished.all(1, keepdim=True)).squeeze(1)
-        if is_final.sum() <= MAX_FINAL * len(rows):
+        if self.num_final <= MAX_FINAL * len(rows):
             return rows
         self._store()
+        kept = ~self._final()
         for name in PER_SENTENCE:
-            setattr(self, name, getattr(self, name)[~is_final])
-        return rows[~is_final]
+            setattr(self, name, getattr(self, name)[kept])
+        return rows[kept]
+
+    def _final(self) -> Tensor:
+        """Return whether each sentence (B) has found all it can."""
+        return (self._closed() & self.is_finished.all(1, keepdim=True)).squeeze(1)
 
     def _collect_finished(self, sequences: Tensor, scores: Tensor, ends: Tensor) -> None:
         """Keep the k best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
@@ -183,8 +187,8 @@ class Beams:
         is_done = ~self.can_improve.any() | ends.all()
         if options.early_stopping is True:
             is_done |= self.is_finished.all()
-        # The only number of a step that is read: each read waits for an accelerator.
-        self.is_done = bool(is_done)
+        # All that is read in a step, at once: each read waits for an accelerator.
+        self.is_done, self.num_final = torch.stack((is_done.long(), self._final().sum())).tolist()
 
 
 def beam_search(
