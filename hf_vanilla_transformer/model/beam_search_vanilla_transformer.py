@@ -188,7 +188,10 @@ class Beams:
         if options.early_stopping is True:
             is_done |= self.is_finished.all()
         # All that is read in a step, at once: each read waits for an accelerator.
-        self.is_done, self.num_final = torch.stack((is_done.long(), self._final().sum())).tolist()
+        if self.drops_final:
+            self.is_done, self.num_final = torch.stack((is_done.long(), self._final().sum())).tolist()
+        else:
+            self.is_done = bool(is_done)
 
 
 def beam_search(
