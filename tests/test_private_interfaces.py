@@ -91,6 +91,7 @@ CALLABLES = {
     "transformers.Trainer._run_epoch": "model epoch train_dataloader",
     "transformers.Trainer._save": "output_dir state_dict",
     "transformers.Trainer._save_checkpoint": "model trial",
+    "transformers.Trainer._save_optimizer_and_scheduler": "output_dir",
     # Metrics
     "evaluate.Metric._build_data_dir": "",
     "evaluate.Metric._compute": "predictions references",
@@ -213,7 +214,7 @@ DOCUMENTED_MODULES = (
     "accelerate.utils transformers.cache_utils transformers.exporters transformers.modeling_outputs "
     "transformers.pipelines transformers.trainer_utils transformers.training_args transformers.utils "
     "transformers.utils.logging torch.autograd torch.autograd.graph torch.distributed torch.distributed.fsdp torch.nn "
-    "torch.nn.utils.rnn torch.utils.data"
+    "torch.nn.utils.rnn torch.optim.swa_utils torch.utils.data"
 ).split()
 # Attributes that metaclasses give to every class; methods of named tuples; `os._exit`.
 PUBLIC = {"_abc_impl", "_backward_cls", "_replace", "_asdict", "_fields", "_exit"}

@@ -115,6 +115,7 @@ def tokenize_pairs(
     max_length_ratio: float | None = 9.0,
     evaluation: bool = False,
     num_proc: int | None = None,
+    keep_text: bool = False,
 ) -> tuple[datasets.Dataset | TokenizedStream, PairCounts]:
     """Tokenize pairs of strings, and drop or truncate pairs by length.
 
@@ -128,6 +129,7 @@ def tokenize_pairs(
             for no limit.
         evaluation: Drop nothing, since every sentence is scored; truncate and count as otherwise.
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
+        keep_text: Keep `source` and `target` beside the ids. Ignored for streams.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
@@ -143,11 +145,12 @@ def tokenize_pairs(
     encode = _Encoder(tokenizer, limits, truncate=on_long == "truncate")
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation), counts
+    kept = PAIR_FEATURES if keep_text else {}
     rows = dataset.map(
         encode,
         batched=True,
-        remove_columns=dataset.column_names,
-        features=_encoded_features(dataset),
+        remove_columns=[name for name in dataset.column_names if name not in kept],
+        features=datasets.Features({**kept, **_encoded_features(dataset)}),
         num_proc=num_proc,
         desc="Tokenizing",
     )

@@ -188,6 +188,31 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     guided_alignment_weight: float = field(
         default=0.1, metadata={"help": "Weight of --guided_alignment in the loss, beside the translation's 1."}
     )
+    bpe_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "Leave out each merge of BPE with this probability while training, so that a pair is split into "
+            "other tokens each time (0.1 in Provilkov et al. 2020). Cannot be seeded."
+        },
+    )
+    rdrop_alpha: float = field(
+        default=0.0,
+        metadata={
+            "help": "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "
+            "a step takes twice the time."
+        },
+    )
+    ema_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "Evaluate, save and end with an exponential moving average of the weights, of this decay a step "
+            "(for example 0.999)."
+        },
+    )
+    muon: bool = field(
+        default=False,
+        metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else."},
+    )
     num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
@@ -289,10 +314,22 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`guided_alignment_weight` {self.guided_alignment_weight:g} is no positive number; set one"
             )
+        for name in ("bpe_dropout", "ema_decay"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
+        if not 0 <= self.rdrop_alpha < math.inf:
+            raise ValueError(f"`rdrop_alpha` is {self.rdrop_alpha:g}; it must be at least 0")
+        self._check_extras()
         # `accelerate launch --mixed_precision` sets the variable.
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
         if fp16 and self.use_cpu:
             raise ValueError("`fp16` needs a GPU: a CPU would compute in float32 all the same; use `bf16`")
+
+    def _check_extras(self) -> None:
+        if self.bpe_dropout and not self.max_tokens:
+            raise ValueError("`bpe_dropout` needs batches by tokens; set `max_tokens`, or leave it out")
+        if self.rdrop_alpha and self.packing:
+            raise ValueError("`rdrop_alpha` needs padded batches; leave it or `packing` out")
 
     def _infer_saving(self) -> None:
         if self.save_strategy is None:

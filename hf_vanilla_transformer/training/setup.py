@@ -18,6 +18,7 @@ from transformers.trainer_utils import EvalPrediction
 
 from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import check_token_ids, token_lengths
+from ..data.bpe_dropout import with_bpe_dropout
 from ..data.encoding import PairCounts, TokenizedStream, add_alignments, tokenize_pairs
 from ..data.splits import load_parallel_text
 from ..data.tokenizer_training import train_tokenizer
@@ -111,7 +112,7 @@ def set_up(
         model = load_or_build_model(model_args, tokenizer)
         if data_args.guided_alignment:
             guide_alignments(model, args)
-        ids = tokenize_splits(text, tokenizer, model.config, data_args)
+        ids = tokenize_splits(text, tokenizer, model.config, data_args, args.bpe_dropout)
     return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args))
 
 
@@ -322,25 +323,37 @@ def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> Non
 
 
 def tokenize_splits(
-    text: TextSplits, tokenizer: PreTrainedTokenizerBase, config: Any, data_args: DataArguments
+    text: TextSplits,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Any,
+    data_args: DataArguments,
+    bpe_dropout: float = 0.0,
 ) -> TokenizedSplits:
     """Tokenize every split; evaluation pairs are never dropped for their length.
 
+    With BPE-dropout, training pairs keep their texts, of which each batch is tokenized anew; a stream is tokenized
+    with it.
+
     Raises:
+        ValueError: The tokenizer is none of BPE, or pairs are aligned, and there is dropout.
         DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
     """
+    if bpe_dropout and data_args.guided_alignment:
+        raise ValueError("`guided_alignment` needs the same tokens each time; leave it or `bpe_dropout` out")
+    sampling = with_bpe_dropout(tokenizer, bpe_dropout) if bpe_dropout else tokenizer
     ids, counts = {}, {}
     limit = position_limit(config)
     for split, pairs in text.present().items():
         ids[split], counts[split] = tokenize_pairs(
             pairs,
-            tokenizer,
+            tokenizer if isinstance(pairs, datasets.Dataset) else sampling,
             max_source_length=tightest_limit(data_args.max_source_length, limit),
             max_target_length=tightest_limit(data_args.max_target_length, limit),
             on_long=data_args.on_long,
             max_length_ratio=data_args.max_length_ratio,
             evaluation=split != "train",
             num_proc=data_args.preprocessing_num_workers,
+            keep_text=split == "train" and bpe_dropout > 0,
         )
         if isinstance(ids[split], datasets.Dataset):
             _check_ids_and_positions(ids[split], split, config)

@@ -22,6 +22,7 @@ from ..data.batching import (
     dense_alignments,
     token_lengths,
 )
+from ..data.bpe_dropout import BpeDropout
 from ..data.encoding import PairCounts
 from ..errors import DataError
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
@@ -30,6 +31,9 @@ from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
+from .moving_average import AveragingTrainer
+from .muon import MuonTrainer
+from .rdrop import RDropTrainer
 from .saving import SavingTrainer
 
 logger = logging.get_logger(__name__)
@@ -69,7 +73,7 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
         return batch
 
 
-class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
+class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, MuonTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
@@ -118,6 +122,10 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
     @property
     def _packing(self) -> bool:
         return getattr(self.args, "packing", False)
+
+    @property
+    def _bpe_dropout(self) -> float:
+        return getattr(self.args, "bpe_dropout", 0.0)
 
     def _check_packing(self, parameters: Collection[str]) -> None:
         if "decoder_cu_seq_lens" not in parameters:
@@ -236,13 +244,25 @@ class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
-        if isinstance(dataset, datasets.Dataset):
+        if isinstance(dataset, datasets.Dataset) and self._bpe_dropout:
+            options["collate_fn"] = self._resampling(dataset)
+        elif isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
             options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
         if not hasattr(dataset, "__len__"):
             return self._stream_loader(dataset, options)
         return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
+
+    def _resampling(self, dataset: datasets.Dataset) -> BpeDropout:
+        """Return a collator that tokenizes anew, with BPE-dropout; batches stay those of the plain lengths."""
+        if missing := {"source", "target"} - {*dataset.column_names}:
+            raise ValueError(
+                f"`bpe_dropout`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
+                "`tokenize_pairs(..., keep_text=True)`"
+            )
+        limit = position_limit(cast(PreTrainedModel, self.model).config)
+        return BpeDropout(self.data_collator, cast(Any, self.processing_class), self._bpe_dropout, limit)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(

@@ -1,0 +1,89 @@
+"""A trainer with Muon for the matrices of the layers, and Adam for everything else (Jordan et al. 2024)."""
+
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import Seq2SeqTrainer
+
+from .arguments import VanillaTransformerTrainingArguments
+
+
+class MuonWithAdam(torch.optim.Optimizer):
+    """Two optimizers as one: `torch.optim.Muon` for matrices, `torch.optim.AdamW` for other parameters.
+
+    Muon's updates are scaled to the size of Adam's, so that one learning rate suits both.
+
+    Args:
+        matrices: Groups of parameters with two dimensions.
+        others: Groups of other parameters.
+        lr: Learning rate.
+        **adam: Other arguments of `AdamW`.
+    """
+
+    def __init__(self, matrices: list[dict[str, Any]], others: list[dict[str, Any]], lr: float, **adam: Any) -> None:
+        self.muon = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw")
+        self.adam = torch.optim.AdamW(others, lr=lr, **adam)
+        super().__init__([*self.muon.param_groups, *self.adam.param_groups], {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
+        """Step with both; `closure` computes the loss anew."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.muon.step()
+        self.adam.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"muon": self.muon.state_dict(), "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.muon.load_state_dict(state_dict["muon"])
+        self.adam.load_state_dict(state_dict["adam"])
+        # The same objects as theirs: a scheduler sets their learning rates here.
+        self.param_groups = [*self.muon.param_groups, *self.adam.param_groups]
+
+
+class MuonTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` that optimizes with `MuonWithAdam` where `args.muon` says so."""
+
+    args: VanillaTransformerTrainingArguments
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Make the optimizer, unless there is one."""
+        if self.optimizer is not None or not getattr(self.args, "muon", False):
+            return super().create_optimizer(model)
+        model = cast(nn.Module, self.model if model is None else model)
+        matrices, decaying = layer_matrices(model), self.get_decay_parameter_names(model)
+        others = {name for name, each in model.named_parameters() if each.requires_grad} - matrices
+        decay = self.args.weight_decay
+        self.optimizer = MuonWithAdam(
+            [_group(model, matrices, decay)],
+            [_group(model, others & {*decaying}, decay), _group(model, others - {*decaying}, 0.0)],
+            lr=cast(float, self.args.learning_rate),
+            betas=(self.args.adam_beta1, self.args.adam_beta2),
+            eps=self.args.adam_epsilon,
+        )
+        return self.optimizer
+
+
+def _group(model: nn.Module, names: Collection[str], weight_decay: float) -> dict[str, Any]:
+    # In the order of the model, which is the same in every run.
+    parameters = [each for name, each in model.named_parameters() if name in names]
+    return {"params": parameters, "weight_decay": weight_decay}
+
+
+def layer_matrices(model: nn.Module) -> set[str]:
+    """Names of the trained matrices in the layers: all but those of embeddings and of the output."""
+    head = cast(Any, model).get_output_embeddings()
+    tables = [each for each in (*model.modules(),) if isinstance(each, nn.Embedding)] + ([head] if head else [])
+    excluded = {id(parameter) for table in tables for parameter in table.parameters()}
+    named = model.named_parameters()
+    return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}
+
+
+__all__ = ["MuonTrainer", "MuonWithAdam"]

@@ -1,0 +1,95 @@
+"""BPE-dropout in training: other tokens in each epoch, none in what is evaluated and saved."""
+
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq
+
+from experiments import train, write_splits
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.inference.loading import load_tokenizer
+from hf_vanilla_transformer.training import VanillaTransformerTrainer
+from trainers import id_pairs, text_pairs, train_args, trainable_model, trainer_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def bpe_trainer(folder, dropout, keep_text=True, **options):
+    pairs = text_pairs()
+    tokenizer = train_tokenizer([*pairs["source"][:], *pairs["target"][:]], vocab_size=280)
+    model = trainable_model(vocab_size=len(tokenizer))
+    return VanillaTransformerTrainer(
+        model=model,
+        args=train_args(folder, bpe_dropout=dropout, **options),
+        train_dataset=tokenize_pairs(pairs, tokenizer, keep_text=keep_text)[0],
+        eval_dataset=tokenize_pairs(text_pairs(8, seed=1), tokenizer)[0],
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+
+
+def epoch_of(loader):
+    return [batch["labels"] for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_epoch_has_other_tokens_of_the_same_pairs(tmp_path, workers):
+    trainer = bpe_trainer(tmp_path, 0.3, dataloader_num_workers=workers)
+    loader = trainer.get_train_dataloader()
+    first, second = epoch_of(loader), epoch_of(loader)
+    tokenizer = trainer.processing_class
+    texts = [
+        sorted(tokenizer.decode(row[row >= 0], skip_special_tokens=True) for batch in epoch for row in batch)
+        for epoch in (first, second)
+    ]
+    assert texts[0] == texts[1] == sorted(text_pairs()["target"][:])
+    lengths = [sum(int(batch.ge(0).sum()) for batch in epoch) for epoch in (first, second)]
+    assert lengths[0] != lengths[1]
+    plain = sum(map(len, trainer.train_dataset["labels"][:]))
+    assert min(lengths) > 1.05 * plain
+    assert len(first) == len(second) == len(bpe_trainer(tmp_path, 0.0).get_train_dataloader())
+
+
+def test_evaluation_has_no_dropout(tmp_path):
+    found = []
+    for dropout in (0.0, 0.5):
+        batches = list(bpe_trainer(tmp_path, dropout).get_eval_dataloader())
+        found.append(torch.cat([batch["labels"].flatten() for batch in batches]))
+    assert torch.equal(*found)
+
+
+def test_packed_batches(tmp_path):
+    trainer = bpe_trainer(tmp_path, 0.3, packing=True)
+    first, second = (sum(batch["labels"].numel() for batch in trainer.get_train_dataloader()) for _ in range(2))
+    assert first != second
+
+
+def test_data_without_text_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="the training data have no text in source and target; make them with"):
+        bpe_trainer(tmp_path, 0.1, keep_text=False).get_train_dataloader()
+    with pytest.raises(ValueError, match="`bpe_dropout` needs batches by tokens; set `max_tokens`, or leave it out"):
+        trainer_of(tmp_path, bpe_dropout=0.1, max_tokens=0)
+
+
+def test_texts_are_kept_only_where_asked_for(tmp_path):
+    assert sorted(id_pairs().column_names) == ["input_ids", "labels"]
+    assert sorted(bpe_trainer(tmp_path, 0.1).train_dataset.column_names) == ["input_ids", "labels", "source", "target"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_whole_run(tmp_path, streaming):
+    files = write_splits(tmp_path)
+    options = {"streaming": True, "max_steps": 6} if streaming else {"num_train_epochs": 1}
+    results = train(tmp_path / "run", **files, tokenizer_algorithm="bpe", vocab_size=270, bpe_dropout=0.3, **options)
+    assert results["train_loss"] > 0
+    tokenizer = load_tokenizer(tmp_path / "run")
+    assert '"dropout":null' in tokenizer.backend_tokenizer.to_str()
+
+
+def test_what_it_does_not_go_with(tmp_path):
+    files = write_splits(tmp_path)
+    with pytest.raises(ValueError, match="`bpe_dropout` needs a vocabulary of BPE, not WordLevel"):
+        train(tmp_path / "run", **files, bpe_dropout=0.1)
+    bpe = {"tokenizer_algorithm": "bpe", "vocab_size": 270, "bpe_dropout": 0.1}
+    with pytest.raises(ValueError, match="`guided_alignment` needs the same tokens each time; leave it or"):
+        train(tmp_path / "run", **files, **bpe, guided_alignment="auto")

@@ -1,0 +1,77 @@
+"""Muon beside Adam: which parameters it takes, their updates, schedules and resuming."""
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.training.muon import MuonWithAdam, layer_matrices
+from trainers import SAVING, assert_same_weights, losses, trainable_marian, trainable_model, trainer_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        trainable_model(),
+        trainable_model(position_embedding_type="learned", tie_word_embeddings=False),
+        trainable_marian(),
+    ],
+    ids=["ours", "learned positions, untied", "marian"],
+)
+def test_the_matrices_of_layers(model):
+    matrices = layer_matrices(model)
+    assert matrices and all(".layers." in name and name.endswith("weight") for name in matrices)
+    others = [(name, each) for name, each in model.named_parameters() if name not in matrices]
+    tables = ("embed", "shared", "lm_head")
+    assert all(each.dim() == 1 or any(table in name for table in tables) for name, each in others)
+
+
+def test_frozen_parameters_stay(tmp_path):
+    model = trainable_model()
+    frozen = model.model.encoder.requires_grad_(False)
+    before = [each.clone() for each in frozen.parameters()]
+    trainer_of(tmp_path, model, muon=True, max_steps=2).train()
+    assert all(torch.equal(a, b) for a, b in zip(before, frozen.parameters(), strict=True))
+
+
+def test_updates_are_those_of_each_optimizer():
+    torch.manual_seed(0)
+    matrix, vector = torch.nn.Parameter(torch.randn(6, 4)), torch.nn.Parameter(torch.randn(5))
+    alone = [torch.nn.Parameter(each.detach().clone()) for each in (matrix, vector)]
+    both = MuonWithAdam([{"params": [matrix]}], [{"params": [vector]}], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    muon = torch.optim.Muon([alone[0]], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW([alone[1]], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
+    for _ in range(3):
+        for one, other in zip((matrix, vector), alone, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in (both, muon, adam):
+            optimizer.step()
+    assert torch.equal(matrix, alone[0]) and torch.equal(vector, alone[1])
+
+
+def test_a_closure_is_called_once():
+    parameter = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = MuonWithAdam([{"params": [parameter]}], [{"params": [torch.nn.Parameter(torch.ones(1))]}], lr=0.1)
+    calls = []
+
+    def closure():
+        loss = parameter.sum()
+        loss.backward()
+        calls.append(1)
+        return loss.item()
+
+    assert optimizer.step(closure) == 4 and calls == [1]
+
+
+def test_training_schedules_and_resuming(tmp_path):
+    options = {**SAVING, "muon": True, "learning_rate": 0.02, "lr_scheduler_type": "linear", "weight_decay": 0.01}
+    whole = trainer_of(tmp_path / "whole", **options)
+    whole.train()
+    assert isinstance(whole.optimizer.optimizer, MuonWithAdam)
+    assert {group["lr"] for group in whole.optimizer.optimizer.muon.param_groups} == {0.0}
+    assert [group["weight_decay"] for group in whole.optimizer.param_groups] == [0.01, 0.01, 0.0]
+    assert losses(whole)[-1] < losses(whole)[0]
+    resumed = trainer_of(tmp_path / "resumed", trainable_model(seed=1), **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
+    assert_same_weights(whole.model, resumed.model)
