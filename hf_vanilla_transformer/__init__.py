@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .data.tokenizer_training import train_tokenizer
+    from .inference.ensemble import VanillaTransformerEnsemble
     from .inference.pipeline import TranslationPipeline
     from .inference.scoring import Score, score
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -37,6 +38,7 @@ _MODULES = {
     "VanillaTransformerDecoder": "model.modeling_vanilla_transformer",
     "VanillaTransformerEncoder": "model.modeling_vanilla_transformer",
     "VanillaTransformerEncoderModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerEnsemble": "inference.ensemble",
     "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
     "VanillaTransformerForSequenceClassification": "model.modeling_vanilla_transformer",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
@@ -92,6 +94,7 @@ __all__ = [
     "VanillaTransformerDecoder",
     "VanillaTransformerEncoder",
     "VanillaTransformerEncoderModel",
+    "VanillaTransformerEnsemble",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerForSequenceClassification",
     "VanillaTransformerModel",

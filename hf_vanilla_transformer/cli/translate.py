@@ -6,13 +6,15 @@ Input is UTF-8, plain or .gz; each line of it gives one line of output. For exam
     echo "A dog runs ." | vanilla-transformer translate --model my-model
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
     vanilla-transformer translate --model my-model --input test.en --glossary terms.tsv
+    vanilla-transformer translate --model seed-1 seed-2 seed-3 --input test.en
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
-each sentence with the term. On a terminal, without --input, sentences are asked for and answered at once.
+each sentence with the term. Several models that share a vocabulary translate as an ensemble. On a terminal, without
+--input, sentences are asked for and answered at once.
 --alignments adds which source word each word was translated from, counted from 0: in text as "Un perro ||| 0-0 1-1",
 in JSON as "alignment": [[0, 0], [1, 1]].
 --backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
@@ -46,7 +48,7 @@ SETTINGS = (*SEARCH_OPTIONS, "format", "backend", "bf16")
 
 
 def add_arguments(parser: OneLineParser) -> None:
-    add_model_options(parser)
+    add_model_options(parser, several=True)
     files = parser.add_argument_group("input and output")
     files.add_argument(
         "--input",
@@ -198,8 +200,10 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
         return load_model_and_tokenizer(arguments)
     with importing():
         from ..inference.ctranslate2 import load_ctranslate2
+    if len(arguments.model) > 1:
+        raise ValueError("several models are for --backend transformers; name one")
     if arguments.glossary:
         raise ValueError("--glossary is for --backend transformers; leave it out")
     if arguments.bf16:
         raise ValueError("--bf16 is for --backend transformers; leave it out")
-    return load_ctranslate2(arguments.model, arguments.device, trust_remote_code=arguments.trust_remote_code)
+    return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)

@@ -9,13 +9,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ..files import atomic_folder, check_output_folder
 from ..inference.ctranslate2 import check_settings
-from ..inference.loading import load_model, load_tokenizer
+from ..inference.loading import has_tokenizer, load_model, load_tokenizer
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class ExportFormat(NamedTuple):
@@ -96,9 +94,7 @@ def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[
             f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use the exporters of "
             "its own family"
         )
-    folder = Path(name)
-    has_tokenizer = not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
-    return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer else None
+    return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer(name) else None
 
 
 __all__ = ["EXPORT_FORMATS", "ExportFormat", "export_model", "load_for_export"]

@@ -2,6 +2,7 @@
 
 from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
+from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
 from .scoring import Score, score
@@ -13,6 +14,7 @@ __all__ = [
     "Hypothesis",
     "Score",
     "TranslationPipeline",
+    "VanillaTransformerEnsemble",
     "load",
     "load_ctranslate2",
     "read_glossary",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import Link, alignment_error_rate, words_and_ids
 from .attention import cross_attentions
-from .teacher_forcing import IdPair, batches_of_pairs, position_limit, tightest_limit
+from .teacher_forcing import IdPair, batches_of_pairs, decoder_layers, position_limit, tightest_limit
 
 # Weights of the tokens of a batch.
 Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]
@@ -26,10 +26,9 @@ def alignment_heads(model: PreTrainedModel) -> list[list[int]]:
     if heads := getattr(model.generation_config, "alignment_heads", None):
         return heads
     config: Any = model.config
-    # T5 has names of its own.
-    layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
+    # T5 has a name of its own.
     count = getattr(config, "decoder_attention_heads", None) or config.num_heads
-    return [[layers - 1, head] for head in range(count)]
+    return [[decoder_layers(config) - 1, head] for head in range(count)]
 
 
 def set_alignment_heads(model: PreTrainedModel, heads: Sequence[Sequence[int]]) -> None:
@@ -73,7 +72,7 @@ def word_alignments(
     limits = (tightest_limit(max_source_length, limit), limit)
     return [
         [] if scores is None else _links(scores)
-        for scores in _word_scores(_attention(model), tokenizer, sources, targets, max_tokens, limits)
+        for scores in _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits)
     ]
 
 
@@ -125,7 +124,7 @@ def find_alignment_heads(
     return [[layer, head] for head in heads], lowest
 
 
-def _attention(model: Any) -> Attend:
+def token_attention(model: Any) -> Attend:
     """Return the function that gives the weights (T, S) of each pair's tokens."""
     if hasattr(model, "alignment_weights"):
         return model.alignment_weights
@@ -174,4 +173,4 @@ def _links(scores: torch.Tensor) -> list[Link]:
     return [(int(source), target) for target, source in enumerate(scores.argmax(-1))]
 
 
-__all__ = ["alignment_heads", "find_alignment_heads", "set_alignment_heads", "word_alignments"]
+__all__ = ["alignment_heads", "find_alignment_heads", "set_alignment_heads", "token_attention", "word_alignments"]

@@ -8,18 +8,18 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from .ctranslate2 import CTranslate2Model
+from .loading import tokenizer_sides
 
 
 def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash weights, configuration, generation settings and tokenizer, wherever they were loaded from.
 
     Args:
-        model: An encoder-decoder of transformers, or a `CTranslate2Model`.
+        model: An encoder-decoder of transformers, an ensemble of them, or a `CTranslate2Model`.
         tokenizer: Its tokenizer.
     """
     digest = hashlib.sha256()
-    sides = (getattr(tokenizer, name, None) for name in ("source_tokenizer", "target_tokenizer"))
-    for each in (tokenizer, *filter(None, sides)):
+    for each in tokenizer_sides(tokenizer):
         backend = getattr(each, "backend_tokenizer", None)
         content = (sorted(each.get_vocab().items()), each.special_tokens_map, backend and backend.to_str())
         digest.update(json.dumps(content, default=str).encode())

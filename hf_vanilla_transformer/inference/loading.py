@@ -38,6 +38,7 @@ from .sizes import SAVE_AGAIN, check_sizes, read_config
 logger = logging.get_logger(__name__)
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = ("tokenizer.json", TOKENIZER_CONFIG)
 ADAPTER_CONFIG = "adapter_config.json"
 
 # Weights that a message names before it counts the rest.
@@ -192,6 +193,18 @@ def load_tokenizer(
     return tokenizer
 
 
+def has_tokenizer(name: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a tokenizer; a name on the Hub is taken to have one."""
+    folder = Path(name)
+    return not folder.is_dir() or any((folder / file).is_file() for file in TOKENIZER_FILES)
+
+
+def tokenizer_sides(tokenizer: PreTrainedTokenizerBase) -> list[PreTrainedTokenizerBase]:
+    """Return the tokenizer, and those of its sides if each has its own."""
+    sides = (getattr(tokenizer, name, None) for name in ("source_tokenizer", "target_tokenizer"))
+    return [tokenizer, *filter(None, sides)]
+
+
 def _check_usable(tokenizer: PreTrainedTokenizerBase) -> None:
     """Use a tokenizer once: some faults of its files show only then."""
     if type(tokenizer.model_max_length) not in (int, float):
@@ -309,4 +322,12 @@ def _first(names: list[str]) -> str:
     return ", ".join(shorten(name, 200) for name in names[:MAX_NAMED_WEIGHTS]) + more
 
 
-__all__ = ["check_finite", "load_config", "load_model", "load_tokenizer", "needs_trust"]
+__all__ = [
+    "check_finite",
+    "has_tokenizer",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "needs_trust",
+    "tokenizer_sides",
+]

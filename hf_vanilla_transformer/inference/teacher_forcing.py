@@ -42,6 +42,13 @@ def tightest_limit(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def decoder_layers(config: Any) -> int:
+    """Return the number of layers of the decoder, which has a configuration of its own in some families."""
+    names = ("decoder_layers", "num_decoder_layers")
+    found = next((count for name in names if (count := getattr(config, name, None))), None)
+    return found or config.get_text_config(decoder=True).num_hidden_layers
+
+
 def start_token_id(model: PreTrainedModel) -> int | None:
     """Return the token that `generate()` starts with."""
     settings: Any = model.generation_config
@@ -97,6 +104,7 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
 __all__ = [
     "IdPair",
     "batches_of_pairs",
+    "decoder_layers",
     "evaluation_mode",
     "force_targets",
     "position_limit",

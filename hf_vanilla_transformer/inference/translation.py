@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
+from os import PathLike
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from ..model.linear_vanilla_transformer import decoding_products
 from .alignment import word_alignments
 from .attention import cross_attentions
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
+from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .loading import load_model, load_tokenizer
 from .teacher_forcing import evaluation_mode, position_limit, tightest_limit
@@ -67,22 +69,27 @@ class Hypothesis:
 
 
 def load(
-    name: str, dtype: torch.dtype | None = None, device: str | None = None, trust_remote_code: bool = False
+    name: str | Sequence[str],
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load an encoder-decoder and its tokenizer.
+    """Load an encoder-decoder, or several that decode as one, and the tokenizer.
 
     Args:
-        name: Folder of both, or their name on the Hub.
+        name: Folder of both, or their name on the Hub; a list of them for a `VanillaTransformerEnsemble`.
         dtype: Of the weights; by default the saved one.
         device: For example "cuda:1"; by default the machine's accelerator, if it has one.
         trust_remote_code: Whether to run Python code that comes with the model.
 
     Raises:
-        ValueError: Model or tokenizer cannot be loaded (see `load_model`), or the device cannot be used.
+        ValueError: Model or tokenizer cannot be loaded (see `load_model`), models do not fit together, or the device
+            cannot be used.
     """
     # The model first: its message about untrusted code is clearer.
-    model = load_model(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
+    load_parts: Any = load_model if isinstance(name, str | PathLike) else VanillaTransformerEnsemble.from_pretrained
+    model = load_parts(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(name if isinstance(name, str | PathLike) else name[0], trust_remote_code)
     target = device or torch.accelerator.current_accelerator() or "cpu"
     try:
         # PreTrainedModel hides the type of `to`.

@@ -24,11 +24,11 @@ def _empty_input(monkeypatch):
     ("words", "message"),
     [
         ((), "the following arguments are required: --model"),
-        (("--model",), "argument --model: expected one argument"),
+        (("--model",), "argument --model: expected at least one argument"),
         (("--model", "m", "--num_beams", "two"), "invalid int value: 'two'"),
         (("--model", "m", "--format", "xml"), "invalid choice: 'xml'"),
         (("--model", "m", "--bf16", "maybe"), "argument --bf16: maybe is neither true nor false"),
-        (("--model", "m", "extra"), "extra belongs to no option"),
+        (("--model", "m", "--bf16", "true", "extra"), "extra belongs to no option"),
         (("--model", "m", "--max", "3"), "ambiguous option: --max could match --max_source_length, --max_tokens;"),
         (("-m", "m"), "unknown option -m"),
         (("--ouput", "x"), "unknown option --ouput; did you mean --output?; --help lists the options"),

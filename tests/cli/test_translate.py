@@ -52,6 +52,20 @@ def folder(tmp_path_factory):
     return str(folder)
 
 
+@pytest.fixture(scope="module")
+def other(folder, tmp_path_factory):
+    """A model of the same tokenizer, with other weights."""
+    model, tokenizer = load(folder)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    path = tmp_path_factory.mktemp("other")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
 @pytest.fixture
 def expected(folder):
     """Translations by the library, two a sentence."""
@@ -256,6 +270,37 @@ def test_help_shows_the_options_and_an_example(capsys):
     assert "\n    vanilla-transformer translate --model my-model --input test.en" in printed
     for option in ("--num_hypotheses", "--bf16", "--device"):
         assert option in printed
+
+
+class TestEnsemble:
+    def test_several_models_translate_together(self, tmp_path, capsysbinary, folder, other, expected):
+        source = write(tmp_path / "source.txt", SENTENCES)
+        main(["translate", "--model", folder, other, "--input", source])
+        together = translate(*load([folder, other]), SENTENCES)
+        assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(together), ""]
+        assert lines_of(together) not in (lines_of(expected), lines_of(translate(*load(other), SENTENCES)))
+
+    def test_what_cannot_be_used(self, tmp_path, capsys, folder, other, fail):
+        for part in build("shared"):
+            part.save_pretrained(tmp_path / "strange")
+        capsys.readouterr()
+        message = fail("--model", folder, other, str(tmp_path / "strange"))
+        assert f"the vocabulary of model {tmp_path / 'strange'} is not that of model {folder}" in message
+        message = fail("--model", folder, other, "--backend", "ctranslate2")
+        assert "several models are for --backend transformers; name one" in message
+
+    def test_a_resumed_run_has_the_same_members(self, tmp_path, capsys, folder, other, fail):
+        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
+        source.write_bytes(b"a dog\na cat\n\xff\n")
+        given = ("--input", str(source), "--output", str(output), "--chunk_size", "1")
+        assert "line 3" in fail("--model", folder, other, *given)
+        source.write_bytes(b"a dog\na cat\na dog\n")
+        for names in ([folder], [folder, folder], [other, folder]):
+            assert "was begun with another model" in fail("--model", *names, *given, "--resume")
+        main(["translate", "--model", folder, other, *given, "--resume"])
+        assert "resuming after 2 finished lines" in capsys.readouterr().err
+        expected = lines_of(translate(*load([folder, other]), ["a dog", "a cat", "a dog"]))
+        assert output.read_text().split("\n") == [*expected, ""]
 
 
 class TestGlossary:

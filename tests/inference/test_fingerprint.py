@@ -3,6 +3,7 @@ import shutil
 import pytest
 import torch
 
+from hf_vanilla_transformer import VanillaTransformerEnsemble
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.fingerprint import model_fingerprint
@@ -27,6 +28,20 @@ def test_whatever_changes_a_translation_changes_it(kind, tmp_path):
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] += 1e-6
     assert len(others | {model_fingerprint(model, tokenizer)}) == 4
+
+
+def test_of_an_ensemble():
+    kinds = ({}, {"decoder_layers": 1}, {"activation_function": "silu"})
+    models = [build("shared", **changes)[0] for changes in kinds]
+    found = [
+        model_fingerprint(VanillaTransformerEnsemble([models[i] for i in order]), PAIR)
+        for order in ((0, 1), (0, 1), (0, 2), (0, 0), (0,), (0, 1, 2))
+    ]
+    assert found[0] == found[1] and len(set(found)) == 5
+    assert model_fingerprint(models[0], PAIR) not in found
+    with torch.no_grad():
+        next(models[1].parameters()).view(-1)[0] += 1e-6
+    assert model_fingerprint(VanillaTransformerEnsemble(models[:2]), PAIR) not in found
 
 
 def test_of_an_exported_model(tmp_path):

@@ -1,0 +1,258 @@
+"""Several models that decode as one, by the mean of their probabilities.
+
+Shapes: B sources, N = B * k rows of k beams, S source length, P cached positions, T target length, V target
+vocabulary, D sum of the members' widths.
+"""
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .alignment import token_attention
+from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
+from .teacher_forcing import IdPair, decoder_layers, position_limit, start_token_id, tightest_limit
+
+
+class EnsembleEncoder(nn.Module):
+    """The encoders of all members, whose states it puts side by side."""
+
+    def __init__(self, encoders: Sequence[nn.Module]):
+        super().__init__()
+        # In a tuple they stay out of this module's own parameters: they are the members'.
+        self.encoders = tuple(encoders)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> BaseModelOutput:
+        """Encode `input_ids` (B, S) to (B, S, D); `attention_mask` (B, S) is 1 at tokens."""
+        _refuse_inner_outputs(output_attentions, output_hidden_states)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "return_dict": True}
+        return BaseModelOutput(torch.cat([encoder(**given).last_hidden_state for encoder in self.encoders], -1))
+
+
+class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedModel):
+    """Encoder-decoders that decode as one, for `generate()`, `translate`, `score` and the pipeline.
+
+    ```python
+    ensemble = VanillaTransformerEnsemble.from_pretrained(["runs/seed-1", "runs/seed-2", "runs/seed-3"])
+    ensemble.generate(**inputs, num_beams=5)
+    ```
+
+    The next token has the mean of the probabilities that the members give it. Members may differ in size and class,
+    but not in vocabularies and special tokens. They are in evaluation mode. Settings of `generate()` are those of the
+    first member. The "logits" are logarithms of the means: a setting that changes logits, such as a
+    `repetition_penalty` without beams, changes these.
+
+    Args:
+        models: The members; the same weights may be in several ensembles.
+
+    Raises:
+        ValueError: There is no model, one does not generate, or they differ in vocabulary or special tokens.
+    """
+
+    def __init__(self, models: Sequence[PreTrainedModel]):
+        names = [str(model.name_or_path) or f"number {number}" for number, model in enumerate(models, start=1)]
+        _check_members(models, names)
+        configs: list[Any] = [model.config for model in models]
+        self._depths, self._widths = [decoder_layers(each) for each in configs], [each.hidden_size for each in configs]
+        fields: dict[str, Any] = {
+            "is_encoder_decoder": True,
+            # One cache holds the layers of all.
+            "num_hidden_layers": sum(self._depths),
+            "max_position_embeddings": tightest_limit(*map(position_limit, configs)),
+            "members": [each.to_diff_dict() for each in configs],
+        }
+        super().__init__(PreTrainedConfig(**fields))
+        self.members = nn.ModuleList(models)
+        self.generation_config = copy.deepcopy(models[0].generation_config)
+        self.eval()
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # of several models
+        cls, names: Sequence[str | os.PathLike[str]], trust_remote_code: bool = False, **options: Any
+    ) -> "VanillaTransformerEnsemble":
+        """Load the members.
+
+        Args:
+            names: Folders of the models, or their names on the Hub.
+            trust_remote_code: Whether to run Python code that comes with a model.
+            **options: Others of `from_pretrained`, such as `dtype`.
+
+        Raises:
+            ValueError: A model cannot be loaded, or they do not fit together; vocabularies are compared where
+                tokenizers are saved with the models.
+        """
+        if isinstance(names, str | os.PathLike):
+            raise ValueError(f"`names` is {names}; pass a list of folders or names on the Hub")
+        models = [load_model(name, trust_remote_code=trust_remote_code, **options) for name in names]
+        _check_tokenizers([name for name in names if has_tokenizer(name)], trust_remote_code)
+        return cls(models)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse to save: an ensemble is made of saved models."""
+        raise ValueError("an ensemble has no files of its own; save its members, each in a folder of its own")
+
+    def get_encoder(self, modality: str | None = None) -> EnsembleEncoder:
+        return EnsembleEncoder([cast(Any, member).get_encoder() for member in self.members])
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the source embeddings of the first member."""
+        return cast(Any, self.members[0]).get_input_embeddings()
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> Seq2SeqLMOutput:
+        """Return the logarithms of the mean probabilities (N, T, V) of the next target token, float32, as logits.
+
+        Args:
+            input_ids: Source tokens (B, S).
+            attention_mask: 1 at source tokens, 0 at padding, (B, S).
+            decoder_input_ids: Target tokens (N, T).
+            decoder_attention_mask: 1 at target tokens, 0 at padding, (N, P + T).
+            encoder_outputs: What `get_encoder()` returned, to skip running it.
+            past_key_values: What an earlier call returned: the keys and values of all members.
+            use_cache: Whether to return `past_key_values`.
+            output_attentions: Not supported, as `output_hidden_states`: these belong to the members.
+            output_hidden_states: See `output_attentions`.
+            return_dict: Ignored; the result always has names.
+
+        Raises:
+            ValueError: Attentions or hidden states are asked for, or the inputs are inconsistent.
+        """
+        _refuse_inner_outputs(output_attentions, output_hidden_states)
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(input_ids, attention_mask)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        log_probs = self._log_probs(
+            encoder_outputs[0],
+            past_key_values,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            use_cache=use_cache,
+        )
+        # By logarithms: small probabilities would be rounded to 0.
+        logits: Any = reduce(torch.logaddexp, log_probs) - math.log(len(self.members))
+        cache: Any = past_key_values
+        return Seq2SeqLMOutput(logits=logits, past_key_values=cache, encoder_last_hidden_state=encoder_outputs[0])
+
+    def alignment_weights(self, pairs: Sequence[IdPair]) -> Sequence[Tensor]:
+        """Return what the target tokens of each pair attend to in its source by the first member, (T, S)."""
+        return token_attention(cast(Any, self.members[0]))(pairs)
+
+    def _log_probs(self, states: Tensor, cache: Any, **inputs: Any) -> Iterator[Tensor]:
+        """Yield the log-probabilities (N, T, V) of each member, given the states (B, S, D) of all encoders."""
+        member: Any
+        own = zip(self.members, states.split(self._widths, -1), self._member_caches(cache), strict=True)
+        for member, member_states, member_cache in own:
+            encoded = BaseModelOutput(cast(Any, member_states.to(member.dtype)))
+            outputs = member(encoder_outputs=encoded, past_key_values=member_cache, return_dict=True, **inputs)
+            yield outputs.logits.log_softmax(-1, dtype=torch.float32)
+
+    def _member_caches(self, cache: Any) -> Iterator[EncoderDecoderCache | None]:
+        """Yield the cache of each member, whose layers are also those of `cache`."""
+        if cache is not None and len(cache) != sum(self._depths):
+            raise ValueError("`past_key_values` is no cache of this ensemble; pass what its `forward` has returned")
+        edges = [sum(self._depths[:i]) for i in range(len(self._depths) + 1)]
+        for first, end in pairwise(edges):
+            yield None if cache is None else _select_layers(cache, slice(first, end))
+
+    def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
+        """Repeat the inputs for each beam: the source's only if a member is of another family."""
+        shares = all(isinstance(member, VanillaTransformerGenerationMixin) for member in self.members)
+        base: Any = VanillaTransformerGenerationMixin if shares else GenerationMixin
+        return base._expand_inputs_for_generation(self, *args, is_encoder_decoder=is_encoder_decoder, **kwargs)
+
+
+def _select_layers(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:
+    parts = [copy.copy(part) for part in (cache.self_attention_cache, cache.cross_attention_cache)]
+    for part in parts:
+        part.layers = part.layers[layers]
+    return EncoderDecoderCache(*parts)
+
+
+def _refuse_inner_outputs(attentions: bool | None, hidden_states: bool | None) -> None:
+    if attentions or hidden_states:
+        name = "output_attentions" if attentions else "output_hidden_states"
+        raise ValueError(f"`{name}` is set, but an ensemble has none of its own; ask one of its `members`")
+
+
+def _check_members(models: Sequence[PreTrainedModel], names: Sequence[str]) -> None:
+    """Raise a ValueError that names the first model that does not fit the first one."""
+    if not models:
+        raise ValueError("an ensemble needs one model or more")
+    expected: dict[str, Any] = {}
+    for model, name in zip(models, names, strict=True):
+        config: Any = model.config
+        if not (config.is_encoder_decoder and model.can_generate() and hasattr(config, "hidden_size")):
+            raise ValueError(
+                f"model {name} is of class {type(model).__name__}; an ensemble takes encoder-decoders that generate, "
+                "with one configuration for both sides"
+            )
+        expected = expected or _properties(model)
+        for what, value in _properties(model).items():
+            if value != expected[what]:
+                raise ValueError(
+                    f"model {name} has {value} as its {what}, but model {names[0]} has {expected[what]}; an ensemble "
+                    "needs models of equal vocabularies"
+                )
+
+
+def _properties(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what the members must share."""
+    settings: Any = model.generation_config
+    return {
+        "number of source tokens": _rows(model.get_input_embeddings()),
+        "number of target tokens": _rows(model.get_output_embeddings()),
+        "pad_token_id": settings.pad_token_id,
+        "eos_token_id": settings.eos_token_id,
+        "decoder_start_token_id": start_token_id(model),
+    }
+
+
+def _rows(layer: Any) -> int | None:
+    """Return the number of tokens of embeddings or of an output projection; None if a wrapper hides it."""
+    return None if getattr(layer, "weight", None) is None else layer.weight.shape[0]
+
+
+def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code: bool) -> None:
+    """Raise a ValueError that names the first model whose vocabulary is not that of the first one."""
+    expected: list[dict[str, int]] | None = None
+    for name in names:
+        found = [side.get_vocab() for side in tokenizer_sides(load_tokenizer(name, trust_remote_code))]
+        expected = expected or found
+        if found != expected:
+            raise ValueError(
+                f"the vocabulary of model {name} is not that of model {names[0]}; an ensemble needs models trained "
+                "with one tokenizer (`tokenizer_name_or_path`)"
+            )
+
+
+__all__ = ["VanillaTransformerEnsemble"]
