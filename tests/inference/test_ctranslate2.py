@@ -145,12 +145,12 @@ def test_a_forced_end_counts_as_part_of_the_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_500_real_sentences(shared_data, tmp_path):
+def test_1000_real_sentences(shared_data, tmp_path):
     """A model trained for some minutes on Multi30k: float32 as `generate()`, int8 as good by BLEU."""
-    sacrebleu = pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, of the extra `train`")
+    pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, of the extra `train`")
     corpus = shared_data / "multi30k"
     pairs = [list(read_lines(corpus / f"train.{side}.gz")) for side in ("en", "de")]
-    tests = [list(read_lines(corpus / f"test_2016_flickr.{side}.gz"))[:500] for side in ("en", "de")]
+    sources, references = (list(read_lines(corpus / f"test_2016_flickr.{side}.gz")) for side in ("en", "de"))
     tokenizer = train_tokenizer([*pairs[0], *pairs[1]], vocab_size=4000)
     model = trained(tokenizer, *pairs)
     model.save_pretrained(tmp_path / "model")
@@ -158,24 +158,33 @@ def test_500_real_sentences(shared_data, tmp_path):
     for quantization in ("float32", "int8"):
         export_model(tmp_path / "model", "ctranslate2", tmp_path / quantization, quantization=quantization)
     exported = {name: load_ctranslate2(tmp_path / name) for name in ("float32", "int8")}
-    lost = []
     # Searches that end by the same rule, and one that here goes on for longer: identical, and worse, at the most.
     for search, identical, worse in (
         ({"num_beams": 1}, 0.99, 0.01),
         ({"num_beams": 4, "early_stopping": True}, 0.99, 0.01),
         ({"num_beams": 4}, 0.97, 0.01),
     ):
-        expected = best(model, tokenizer, tests[0], search)
-        same = list(zip(best(*exported["float32"], tests[0], search), expected, strict=True))
+        expected = best(model, tokenizer, sources, search)
+        same = list(zip(best(*exported["float32"], sources, search), expected, strict=True))
         assert sum(found.text == own.text for found, own in same) >= identical * len(same)
         assert sum(found.score < own.score - 1e-3 for found, own in same) <= worse * len(same)
-        coarse = best(*exported["int8"], tests[0], search)
-        ours, theirs = (
-            sacrebleu.corpus_bleu([each.text for each in row], [tests[1]]).score for row in (expected, coarse)
-        )
+        coarse = best(*exported["int8"], sources, search)
+        ours, loss, p_value = bleu_and_loss(*([each.text for each in row] for row in (expected, coarse)), references)
         assert ours > 10
-        lost.append(ours - theirs)
-    assert abs(sum(lost) / len(lost)) <= 0.3
+        # A few hundred sentences of a model that is trained for minutes vary by more than int8 costs.
+        assert loss <= 0.3 or p_value > 0.05, (search, ours, loss, p_value)
+        assert loss <= 1, (search, ours, loss, p_value)
+
+
+def bleu_and_loss(own, other, references):
+    """BLEU of one system, what another has less, and the p-value of that by paired bootstrap."""
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    test = PairedTest([("own", own), ("other", other)], {"BLEU": BLEU()}, [references], "bs", n_samples=1000)
+    _, scores = test()
+    first, second = scores["BLEU"]
+    return first.score, first.score - second.score, second.p_value
 
 
 def best(model, tokenizer, sentences, search):

@@ -1,0 +1,147 @@
+"""The application in several processes or machines, under Ray Serve."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from .application import BodyLimit
+from .engine import Engine
+
+# Replicas that may die of a request before it is given up.
+MAX_DEATHS = 3
+# Ray's own limit is 5; here the queues of the models are the limit.
+MAX_REQUESTS = 2**14
+QUIET = {"enable_access_log": False, "log_level": "WARNING"}
+DEPLOYMENT: Any = {"max_ongoing_requests": MAX_REQUESTS, "logging_config": QUIET}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Ray gives the replicas.
+
+    Attributes:
+        replicas: Number of processes, each with all models.
+        cpus: Threads of each.
+        gpus: GPUs of each, such as 0.5.
+        address: Of a cluster to join; "auto": the one of this machine; None: a new one.
+    """
+
+    replicas: int
+    cpus: int
+    gpus: float
+    address: str | None
+
+
+class Replica:
+    """The application, without a socket.
+
+    Args:
+        load: Returns the application and its models, in the process of the replica.
+    """
+
+    def __init__(self, load: Callable[[], tuple[FastAPI, Engine]]) -> None:
+        application, self._engine = load()
+        transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://replica", timeout=None)
+
+    async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[bytes, int, Any]:
+        """Return body, status and headers of the answer to a request."""
+        answer = await self._client.request(method, path, headers=headers, content=body)
+        return answer.content, answer.status_code, dict(answer.headers)
+
+    def check_health(self) -> None:
+        """Raise an error where a model's thread has ended: Ray then replaces the replica."""
+        if dead := [name for name, model in self._engine.models.items() if not model.is_alive]:
+            raise RuntimeError(f"the threads of these models have ended: {', '.join(dead)}")
+
+
+def front(max_body: int) -> Any:
+    """Return the deployment that passes requests on to the replicas."""
+    from ray import serve
+    from ray.exceptions import RayActorError
+
+    application = FastAPI(openapi_url=None)
+    application.add_middleware(BodyLimit, limit=max_body)
+
+    @serve.deployment(**DEPLOYMENT, ray_actor_options={"num_cpus": 0})
+    @serve.ingress(application)
+    class Front:
+        def __init__(self, replicas: Any):
+            self._replicas, self._is_draining, self._num_running = replicas, False, 0
+
+        @application.api_route("/{path:path}", methods=["GET", "HEAD", "POST", "OPTIONS"])
+        async def forward(self, request: Request) -> Response:
+            if self._is_draining:
+                return JSONResponse({"error": "the server is shutting down"}, 503, {"Retry-After": "1"})
+            self._num_running += 1
+            try:
+                return await self._ask(request)
+            finally:
+                self._num_running -= 1
+
+        async def _ask(self, request: Request) -> Response:
+            path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            call = (request.method, path, dict(request.headers), await request.body())
+            for _ in range(MAX_DEATHS):
+                # A dead replica cannot have answered, and to ask twice does no harm.
+                with suppress(RayActorError):
+                    return Response(*await self._replicas.answer.remote(*call))
+            return JSONResponse({"error": f"{MAX_DEATHS} replicas died of this request"}, 500)
+
+        async def drain(self) -> None:
+            """Take nothing new, and return once all that was taken is answered."""
+            self._is_draining = True
+            while self._num_running:
+                await asyncio.sleep(0.05)
+            # For the answers to leave the proxy.
+            await asyncio.sleep(1)
+
+    return Front
+
+
+def serve_replicas(
+    load: Callable[[], tuple[FastAPI, Engine]], resources: Resources, host: str, port: int, max_body: int
+) -> None:
+    """Serve until a signal comes, and end once all that was taken is answered.
+
+    Args:
+        load: Returns the application and its models; called in each replica.
+        resources: Of the replicas.
+        host: Address to listen at.
+        port: Port to listen at.
+        max_body: Most bytes of a request's body.
+
+    Raises:
+        ImportError: Ray is not installed.
+    """
+    # Ray reads it when it is imported; nothing is reported to anybody.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray import serve
+
+    new: Any = {"num_cpus": resources.replicas * resources.cpus, "include_dashboard": False}
+    ray.init(resources.address or "local", logging_level=logging.WARNING, **({} if resources.address else new))
+    serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
+    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus}
+    deployment: Any = serve.deployment(num_replicas=resources.replicas, ray_actor_options=options, **DEPLOYMENT)
+    ended = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: ended.set())
+    running = serve.run(front(max_body).bind(deployment(Replica).bind(load)), name="translation")
+    print(f"http://{host}:{port} ({resources.replicas} replicas)", flush=True)
+    ended.wait()
+    running.drain.remote().result()
+    serve.shutdown()
+
+
+__all__ = ["Resources", "serve_replicas"]
