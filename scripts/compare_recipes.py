@@ -1,0 +1,113 @@
+"""Train a recipe and variants of it, each with several seeds, and print means with their spread.
+
+    python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 2 --output_dir runs/demo-seeds
+    python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 --output_dir runs/gains \
+        --variants "" "bpe_dropout=0.1" "rdrop_alpha=5 max_steps=200" -- --max_steps 400
+
+A variant is options of `train`, name=value with blanks between; "" is the recipe itself. Options after -- are those of
+`train` too and hold for every run. A repeated command goes on where it was: finished runs are not trained again.
+
+The output folder holds table.md, results.json, and a run for each variant and seed, whose log is train.log.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.cli.options import OneLineParser, Terminated, one_line_errors
+    from hf_vanilla_transformer.files import atomic_write
+
+COLUMNS = {
+    "validation BLEU": lambda results: results.get(f"validation_{results['chosen_model']}_bleu"),
+    "test BLEU": lambda results: results.get("test_bleu"),
+    "test BLEU, lowercase": lambda results: results.get("test_lowercase_bleu"),
+    "test chrF2": lambda results: results.get("test_chrf"),
+    "minutes": lambda results: results["train_runtime"] / 60,
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train and compare; a mistake in the input ends with one line on standard error and status 2."""
+    parser = OneLineParser(description=__doc__)
+    parser.usage = "%(prog)s RECIPE --output_dir FOLDER [options] [-- options of train]"
+    parser.add_argument("recipe", help="Argument file of `train`.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="A run for each (default: 0 1 2).")
+    parser.add_argument("--variants", nargs="+", default=[""], help="Options that replace those of the recipe.")
+    parser.add_argument("--output_dir", required=True, help="Folder of the runs and the table.")
+    parser.add_help_options()
+    with one_line_errors(parser, advice="the same command goes on"):
+        words = sys.argv[1:] if argv is None else argv
+        end = words.index("--") if "--" in words else len(words)
+        arguments, options = parser.parse_args(words[:end]), words[end + 1 :]
+        folder, results = Path(arguments.output_dir), {}
+        for variant in arguments.variants:
+            runs = [train(arguments.recipe, options, variant, seed, folder) for seed in arguments.seeds]
+            results[variant or "recipe"] = runs
+            save(results, folder)
+        print(table(results), end="")
+
+
+def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Train, unless that is done, and return the results.
+
+    Raises:
+        ValueError: Training failed; quotes the last line of its log.
+    """
+    run = folder / (variant.replace(" ", ",").replace("/", "_") or "recipe") / f"seed-{seed}"
+    finished, log = run / "all_results.json", run / "train.log"
+    if not finished.is_file():
+        run.mkdir(parents=True, exist_ok=True)
+        words = [f"--{word}" for word in variant.split()]
+        own = ["--seed", str(seed), "--output_dir", str(run), "--resume_from_checkpoint", "last"]
+        print(f"training {run}", file=sys.stderr)
+        if status := run_logged(["train", recipe, *options, *words, *own], log):
+            last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+            raise ValueError(f"{log}: training ended with status {status}: {' '.join(last)}")
+    return json.loads(finished.read_text(encoding="utf-8"))
+
+
+def run_logged(words: list[str], log: Path) -> int:
+    """Run a command of the package, and wait for it even if interrupted: it then saves a checkpoint."""
+    command = [sys.executable, "-m", "hf_vanilla_transformer", *words]
+    with log.open("a") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt as interrupt:
+            # Ctrl-C goes to both programs, SIGTERM to this one only.
+            if isinstance(interrupt, Terminated):
+                process.terminate()
+            process.wait()
+            raise
+
+
+def save(results: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    with atomic_write(folder / "results.json") as file:
+        file.write(f"{json.dumps(results, indent=2)}\n".encode())
+    with atomic_write(folder / "table.md") as file:
+        file.write(table(results).encode())
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a row for each variant: the mean of its runs and, of several, the lowest and the highest."""
+    runs = [run for runs in results.values() for run in runs]
+    columns = [name for name, value in COLUMNS.items() if all(value(run) is not None for run in runs)]
+    lines = [f"| variant | runs | {' | '.join(columns)} |", f"|---|---:|{'---:|' * len(columns)}"]
+    for variant, runs in results.items():
+        cells = [_spread([COLUMNS[name](run) for run in runs]) for name in columns]
+        lines.append(f"| {variant} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(values: list[float]) -> str:
+    text = f"{mean(values):.2f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()
