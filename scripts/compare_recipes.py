@@ -28,6 +28,8 @@ COLUMNS = {
     "test BLEU": lambda results: results.get("test_bleu"),
     "test BLEU, lowercase": lambda results: results.get("test_lowercase_bleu"),
     "test chrF2": lambda results: results.get("test_chrf"),
+    "test chrF++": lambda results: results.get("test_chrfpp"),
+    "test TER": lambda results: results.get("test_ter"),
     "minutes": lambda results: results["train_runtime"] / 60,
 }
 

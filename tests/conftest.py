@@ -132,6 +132,25 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def public_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Make a set that sacreBLEU downloads."""
+    from public_tests import PublicSets
+
+    return PublicSets(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stand-in for COMET be found."""
+    from public_tests import install_comet
+
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    install_comet(folder)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], ModuleType]:
     """Import a program of scripts/ by its name, to call its functions in this process."""

@@ -1,63 +1,244 @@
-"""Evaluate translations against references: BLEU, chrF2 and exact match, with their signatures.
+"""Evaluate translations against references: BLEU, chrF2, chrF++, TER and exact match, with their signatures.
 
 One segment a line, detokenized UTF-8, plain or .gz. For example:
 
     vanilla-transformer evaluate --predictions test.hyp --references test.de
     zcat test.hyp.gz | vanilla-transformer evaluate --predictions - --references test.de.gz --json scores.json
+
+Several systems, each tested for a difference from the first:
+
+    vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de --significance bootstrap
+
+A public test set, by the name that sacreBLEU has for it:
+
+    vanilla-transformer evaluate --predictions test.hyp --sets multi30k/2016 --langpair en-de
 """
 
 import json
 from argparse import Namespace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ..files import atomic_write, check_output_file, read_lines
 from .options import SWITCH, OneLineParser, importing
 
+Scores = dict[str, Any]
+
+COMET_MODEL = "Unbabel/wmt22-comet-da"
+
+TESTS = {"bootstrap": "paired bootstrap resampling", "randomization": "approximate randomization"}
+
+
+class _TestData(NamedTuple):
+    """Translations of a test set, and what they are compared with.
+
+    Attributes:
+        systems: Translations by the file of a system.
+        references: References of each segment.
+        sources: Its source, if known.
+    """
+
+    systems: dict[str, list[str]]
+    references: list[list[str]]
+    sources: list[str]
+
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
-    files.add_argument("--predictions", required=True, metavar="FILE", help="Translations, one a line; -: stdin.")
+    files.add_argument(
+        "--predictions",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="Translations, one a line; -: stdin. Several files, of as many systems, are compared.",
+    )
     files.add_argument(
         "--references",
-        required=True,
         nargs="+",
         metavar="FILE",
         help="One or more files of references; line n of each belongs to line n of the predictions.",
     )
+    files.add_argument(
+        "--sets",
+        nargs="+",
+        metavar="NAME",
+        help="Instead of --references: a test set by sacreBLEU's name, such as multi30k/2016, downloaded once. The "
+        "predictions for several sets follow one another in one file.",
+    )
+    files.add_argument("--langpair", metavar="SOURCE-TARGET", help="Languages of --sets, such as en-de.")
+    files.add_argument("--sources", metavar="FILE", help="The source sentences, which only --comet needs.")
     files.add_argument("--json", metavar="FILE", help="Also write the scores to this JSON file.")
     scoring = parser.add_argument_group("scoring")
     scoring.add_argument("--lowercase", **SWITCH, help="Ignore case.")
     scoring.add_argument(
         "--tokenize",
-        default="13a",
-        help="sacreBLEU's tokenizer for BLEU: 13a (default), intl, zh, char, none, ...",
+        help="sacreBLEU's tokenizer for BLEU: 13a (default), intl, zh, char, none (for text that is tokenized), ...; "
+        "with --sets, the default is that of the target language.",
     )
+    scoring.add_argument(
+        "--comet",
+        nargs="?",
+        const=COMET_MODEL,
+        metavar="MODEL",
+        help=f"Also score by COMET, by a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs the program "
+        "of unbabel-comet.",
+    )
+    testing = parser.add_argument_group("comparing systems")
+    testing.add_argument(
+        "--significance",
+        choices=TESTS,
+        help="Test whether each system differs from the first: paired bootstrap resampling, or approximate "
+        "randomization.",
+    )
+    testing.add_argument(
+        "--num_samples", type=int, metavar="N", help="Samples of the test (default: 1000; randomization: 10000)."
+    )
+    testing.add_argument("--seed", type=int, metavar="N", help="Seed of the test (default: sacreBLEU's, 12345).")
 
 
 def run(arguments: Namespace) -> None:
-    if arguments.json is not None:
-        check_output_file(arguments.json, [arguments.predictions, *arguments.references], "json")
-    scores = _scores(arguments)
+    _check(arguments)
+    data = _read(arguments)
+    scores = _score(arguments, data)
     if arguments.json is not None:
         with atomic_write(arguments.json) as file:
-            file.write(f"{json.dumps(scores, indent=2)}\n".encode())
-    print(f"BLEU         {scores['bleu']:6.2f}  {scores['bleu_signature']}")
-    print(f"chrF2        {scores['chrf']:6.2f}  {scores['chrf_signature']}")
-    print(f"exact match  {scores['exact_match']:6.2f}  % of {scores['segments']} segments")
+            file.write(f"{json.dumps(_as_json(arguments, data, scores), indent=2)}\n".encode())
+    print("\n\n".join(_report(arguments, data, scores)))
 
 
-def _scores(arguments: Namespace) -> dict[str, Any]:
-    """Return the scores of the predictions; raises ValueError if the files differ in their number of lines."""
+def _check(arguments: Namespace) -> None:
+    """Raise a ValueError for options that exclude or miss one another."""
+    if bool(arguments.references) == bool(arguments.sets):
+        raise ValueError("give either `references` or `sets`")
+    if bool(arguments.sets) != bool(arguments.langpair):
+        raise ValueError("`sets` and `langpair` belong together: --sets multi30k/2016 --langpair en-de")
+    if arguments.sets and arguments.sources:
+        raise ValueError("`sets` brings its own sources; leave `sources` out")
+    if arguments.comet and not (arguments.sources or arguments.sets):
+        raise ValueError("`comet` needs the source sentences; give `sources`")
+    if repeated := [path for path in arguments.predictions if arguments.predictions.count(path) > 1]:
+        raise ValueError(f"`predictions` has {repeated[0]} twice; name each system once")
+    if arguments.significance is None and (arguments.num_samples, arguments.seed) != (None, None):
+        raise ValueError("`num_samples` and `seed` are of a test; give `significance`")
+    if arguments.significance and len(arguments.predictions) < 2:
+        raise ValueError("`significance` compares systems; give the `predictions` of two or more")
+    if arguments.json is not None:
+        inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
+        check_output_file(arguments.json, filter(None, inputs), "json")
+
+
+def _read(arguments: Namespace) -> _TestData:
+    """Read all files; raises ValueError if they differ in their number of lines."""
+    systems = {path: list(read_lines(path)) for path in arguments.predictions}
+    if arguments.sets:
+        with importing():
+            from ..training.public_sets import read_public_sets
+        sources, references = read_public_sets(_set_names(arguments), arguments.langpair)
+        sizes = [(" + ".join(_set_names(arguments)), len(references))]
+    else:
+        columns = [list(read_lines(path)) for path in arguments.references]
+        # Their lengths are compared below.
+        references = [list(row) for row in zip(*columns, strict=False)]
+        sources = list(read_lines(arguments.sources)) if arguments.sources else []
+        sizes = [(path, len(lines)) for path, lines in zip(arguments.references, columns, strict=True)]
+        sizes += [(arguments.sources, len(sources))] if arguments.sources else []
+    for path, predictions in systems.items():
+        for other, size in sizes:
+            if len(predictions) != size:
+                raise ValueError(
+                    f"{path} has {len(predictions)} lines but {other} has {size}; "
+                    "line n of one must translate line n of the other"
+                )
+    return _TestData(systems, references, sources)
+
+
+def _set_names(arguments: Namespace) -> list[str]:
+    """Return the names of test sets, separated as by sacreBLEU or by spaces."""
+    return [name for word in arguments.sets for name in word.split(",") if name]
+
+
+def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
+    """Return the scores of each system."""
     with importing():
-        from ..training.metrics import translation_scores
-    predictions = list(read_lines(arguments.predictions))
-    references = [list(read_lines(path)) for path in arguments.references]
-    for path, lines in zip(arguments.references, references, strict=True):
-        if len(lines) != len(predictions):
-            raise ValueError(
-                f"{arguments.predictions} has {len(predictions)} lines but {path} has {len(lines)}; "
-                "line n of one must translate line n of the other"
-            )
-    rows = [list(row) for row in zip(*references, strict=True)]
-    scores = translation_scores(predictions, rows, lowercase=arguments.lowercase, tokenize=arguments.tokenize)
-    return {**scores, "segments": len(predictions)}
+        from ..training.metrics import LANGUAGE_TOKENIZERS, METRIC_NAMES, compare_translations, translation_scores
+    target_language = (arguments.langpair or "").rpartition("-")[2]
+    tokenize = arguments.tokenize or LANGUAGE_TOKENIZERS.get(target_language, "13a")
+    options: Any = {"lowercase": arguments.lowercase, "tokenize": tokenize}
+    learned: dict[str, Scores] = {}
+    if arguments.comet:
+        # First: its program is often missing.
+        from ..training.comet import comet_scores
+
+        found = comet_scores(data.systems, data.sources, data.references, arguments.comet)
+        learned = {path: {"comet": score, "comet_model": arguments.comet} for path, score in found.items()}
+    scores: dict[str, Scores]
+    if arguments.significance:
+        test: Any = {"test": arguments.significance, "num_samples": arguments.num_samples, "seed": arguments.seed}
+        scores = compare_translations(data.systems, data.references, **test, **options)
+    else:
+        scores = {
+            path: translation_scores(predictions, data.references, **options, metrics=METRIC_NAMES)
+            for path, predictions in data.systems.items()
+        }
+    return {path: {**each, **learned.get(path, {})} for path, each in scores.items()}
+
+
+def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> Scores:
+    """Return what the JSON file holds: the scores of one system, or a list of them."""
+    test: Scores = {"segments": len(data.references)}
+    if arguments.sets:
+        test |= {"sets": _set_names(arguments), "langpair": arguments.langpair}
+    if len(scores) == 1:
+        return {**next(iter(scores.values())), **test}
+    systems = [{"predictions": path, **each} for path, each in scores.items()]
+    return {**test, "significance": arguments.significance, "systems": systems}
+
+
+def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> list[str]:
+    """Return the paragraphs to print."""
+    from ..training.metrics import METRIC_NAMES
+
+    baseline, first = next(iter(scores.items()))
+    names = {**METRIC_NAMES, "exact_match": "exact match"}
+    notes = {key: first[f"{key}_signature"] for key in METRIC_NAMES}
+    notes["exact_match"] = f"% of {len(data.references)} segments"
+    if arguments.comet:
+        names["comet"], notes["comet"] = "COMET", arguments.comet
+    if len(scores) == 1:
+        return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><")]
+    header = ("", *names.values())
+    rows = [(path, *(_shown(key, each) for key in names)) for path, each in scores.items()]
+    paragraphs = [_aligned([header, *rows], "<" + ">" * len(names))]
+    if arguments.significance:
+        paragraphs.append(f"{TESTS[arguments.significance]}, against {baseline}:")
+        paragraphs.append(_aligned(_test_rows(METRIC_NAMES, scores), "<<>>>>"))
+    return [*paragraphs, _aligned([(name, notes[key]) for key, name in names.items()], "<<")]
+
+
+def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table of a significance test: for each metric, all systems."""
+    yield "", "", "score", "95 % interval", "difference", "p"
+    baseline, *others = scores
+    for key, name in names.items():
+        yield name, *_test_row(key, baseline, scores[baseline]), "", ""
+        for path in others:
+            difference = scores[path][key] - scores[baseline][key]
+            p_value = scores[path][f"{key}_p_value"]
+            yield "", *_test_row(key, path, scores[path]), f"{difference:+.2f}", f"{p_value:.4f}"
+
+
+def _test_row(key: str, path: str, scores: Scores) -> tuple[str, str, str]:
+    return path, _shown(key, scores), f"{scores[f'{key}_mean']:.2f} ± {scores[f'{key}_ci']:.2f}"
+
+
+def _shown(key: str, scores: Scores) -> str:
+    # COMET's models score about 0 to 1.
+    return f"{scores[key]:.{4 if key == 'comet' else 2}f}"
+
+
+def _aligned(rows: Iterable[Sequence[str]], sides: str) -> str:
+    """Return a table whose columns are flush to these sides, "<" or ">"."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join(line).rstrip() for line in lines)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .arguments import ModelArguments, VanillaTransformerTrainingArguments, peak_learning_rate
     from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
     from .experiment import train_translation
-    from .metrics import translation_scores
+    from .metrics import compare_translations, translation_scores
     from .trainer import VanillaTransformerTrainer
 
 # Imported on first use: scores and averages need neither accelerate nor the seconds that `Trainer` takes to import.
@@ -16,6 +16,7 @@ _MODULES = {
     "VanillaTransformerTrainer": "trainer",
     "VanillaTransformerTrainingArguments": "arguments",
     "average_checkpoints": "checkpoints",
+    "compare_translations": "metrics",
     "last_checkpoints": "checkpoints",
     "newest_checkpoint": "checkpoints",
     "peak_learning_rate": "arguments",
@@ -35,6 +36,7 @@ __all__ = [
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
+    "compare_translations",
     "last_checkpoints",
     "newest_checkpoint",
     "peak_learning_rate",

@@ -252,6 +252,13 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=DEFAULT_METRIC,
         metadata={"help": "Metric of the best model: bleu (loss if nothing computes it), chrf, exact_match or loss."},
     )
+    bleu_tokenize: str = field(
+        default="13a",
+        metadata={
+            "help": "sacreBLEU's tokenizer for BLEU, in evaluations and results: 13a (the default), intl, zh, char, "
+            "..., or none for text that is tokenized already."
+        },
+    )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Copy batches to pinned memory."}
     )

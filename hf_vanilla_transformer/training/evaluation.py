@@ -16,7 +16,7 @@ from ..inference.loading import load_model
 from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .metrics import translation_scores
+from .metrics import METRIC_NAMES, translation_scores
 from .results import FinalScores, ModelChoice, Sample, TrainingResults
 from .setup import METRICS, TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
@@ -79,7 +79,7 @@ def choose_model(
         model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
         if text.validation is not None:
             translations = best_translations(model, tokenizer, text.validation["source"][:], args)
-            found = translation_scores(translations, text.validation["target"][:])
+            found = translation_scores(translations, text.validation["target"][:], tokenize=args.bleu_tokenize)
             scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
     metric = args.metric_for_best_model if args.metric_for_best_model in METRICS else "bleu"
     best = max(models, key=lambda name: (scores[name][metric] if scores else 0.0, name == "averaged"))
@@ -120,13 +120,13 @@ def score_test(
     text: TextSplits,
     args: VanillaTransformerTrainingArguments,
 ) -> FinalScores | None:
-    """Translate and score the test pairs, if any."""
+    """Translate the test pairs, if any, and score them by every metric."""
     if text.test is None:
         return None
     references = text.test["target"][:]
     translations = best_translations(model, tokenizer, text.test["source"][:], args)
-    lowercase_scores = translation_scores(translations, references, lowercase=True)
-    return FinalScores(translations, translation_scores(translations, references), lowercase_scores)
+    scores = translation_scores(translations, references, tokenize=args.bleu_tokenize, metrics=METRIC_NAMES)
+    return FinalScores(translations, scores)
 
 
 def translate_samples(

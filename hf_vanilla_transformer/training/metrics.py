@@ -1,54 +1,197 @@
-"""Translation scores that need no network, unlike those of `evaluate.load`."""
+"""Translation scores by sacreBLEU, which needs no network, and tests of the difference between systems."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal, get_args
+
+from ..errors import as_value_errors
 
 try:
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics import BLEU, CHRF, TER
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.significance import PairedTest
 except ImportError as error:
     raise ImportError(
         f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
     ) from error
 
 References = Sequence[str] | Sequence[Sequence[str]]
+Scores = dict[str, float | str]
+SignificanceTest = Literal["bootstrap", "randomization"]
+
+# Names in reports, by key.
+METRIC_NAMES = {
+    "bleu": "BLEU",
+    "lowercase_bleu": "BLEU, lower-cased",
+    "chrf": "chrF2",
+    "chrfpp": "chrF++",
+    "ter": "TER",
+}
+
+# Fast enough for every evaluation during training; TER takes seconds for a thousand sentences.
+FAST_METRICS = ("bleu", "chrf")
+
+# As sacreBLEU chooses by target language; 13a for all others.
+LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+
+SEED_VARIABLE = "SACREBLEU_SEED"
 
 
 def translation_scores(
-    predictions: Sequence[str], references: References, lowercase: bool = False, tokenize: str = "13a"
-) -> dict[str, float | str]:
+    predictions: Sequence[str],
+    references: References,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+    metrics: Iterable[str] = FAST_METRICS,
+) -> Scores:
     """Score the detokenized translations of a corpus.
 
     Args:
         predictions: N translations.
         references: N references, or N lists of one or more, not necessarily equally many.
-        lowercase: Ignore case.
-        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval), "intl", "zh", "char", "none", ...
+        lowercase: Ignore case, which TER and `lowercase_bleu` always do.
+        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval), "intl", "zh", "char", "none" (for
+            text that is tokenized), ...
+        metrics: Some of `METRIC_NAMES`.
 
     Returns:
-        `bleu` and `chrf` (chrF2), both 0..100; their `sacrebleu` signatures, `bleu_signature` and `chrf_signature`;
-        and `exact_match`, the percentage of predictions that equal one of their references but for white space at
-        both ends.
+        Each metric by its key, 0..100 (TER can be more, and less of it is better); its `sacrebleu` signature, as
+        `bleu_signature`; and `exact_match`, the percentage of predictions that equal one of their references but for
+        white space at both ends.
 
     Raises:
         ValueError: The two differ in length, are empty, or hold anything but strings (the message gives the row,
-            counted from 0), or `tokenize` is unknown.
+            counted from 0), or `tokenize` is unknown or cannot be used here.
     """
     rows = _check_translations(predictions, references)
+    scores: Scores = {}
+    for key, metric in _prepare(metrics, rows, lowercase, tokenize).items():
+        scores[key] = metric.corpus_score(predictions, None).score
+        scores[f"{key}_signature"] = str(metric.get_signature())
+    return {**scores, "exact_match": _exact_matches(predictions, rows, lowercase)}
+
+
+def compare_translations(
+    systems: Mapping[str, Sequence[str]],
+    references: References,
+    test: SignificanceTest = "bootstrap",
+    num_samples: int | None = None,
+    seed: int | None = None,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> dict[str, Scores]:
+    """Score several systems by every metric, and test whether each differs from the first.
+
+    Args:
+        systems: The N translations of each system by its name, the baseline first.
+        references: As for `translation_scores`.
+        test: "bootstrap", paired bootstrap resampling, or "randomization", approximate randomization.
+        num_samples: Resamples of the bootstrap (default: 1000), or trials of the randomization (default: 10,000).
+        seed: Seed of their random numbers (default: that of the environment variable SACREBLEU_SEED, or 12345).
+        lowercase: As for `translation_scores`.
+        tokenize: As for `translation_scores`.
+
+    Returns:
+        For each system its `translation_scores`; for each metric also the 95 % confidence interval of a bootstrap,
+        `bleu_mean` plus or minus `bleu_ci`, and, but for the baseline, `bleu_p_value`: the probability of a difference
+        as large if both were equally good.
+
+    Raises:
+        ValueError: As by `translation_scores`, or there are fewer than two systems, or the test, the number of
+            samples or the seed is impossible.
+    """
+    if len(systems) < 2:
+        raise ValueError("`significance` compares systems; give the `predictions` of two or more")
+    if test not in get_args(SignificanceTest):
+        raise ValueError(f"`significance` {test} is unknown; use {' or '.join(get_args(SignificanceTest))}")
+    for name, value in (("num_samples", num_samples), ("seed", seed)):
+        # sacreBLEU takes 0 for its default, or for no seed at all.
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` {value} is too small; use at least 1")
+    for predictions in systems.values():
+        rows = _check_translations(predictions, references)
+    compared: dict[str, Scores] = {name: {} for name in systems}
+    with _sacrebleu_seed(seed):
+        for key, metric in _prepare(METRIC_NAMES, rows, lowercase, tokenize).items():
+            signature, results = _paired_test(metric, systems, test, num_samples)
+            for scores, result in zip(compared.values(), results, strict=True):
+                scores |= {key: result.score, f"{key}_signature": signature}
+                scores |= {f"{key}_mean": float(result.mean), f"{key}_ci": float(result.ci)}
+                if result.p_value is not None:
+                    # sacreBLEU counts only larger differences, and so finds equal translations to differ.
+                    scores[f"{key}_p_value"] = 1.0 if result.score == results[0].score else result.p_value
+    for name, scores in compared.items():
+        scores["exact_match"] = _exact_matches(systems[name], rows, lowercase)
+    return compared
+
+
+def _paired_test(
+    metric: Metric, systems: Mapping[str, Sequence[str]], test: SignificanceTest, num_samples: int | None
+) -> tuple[str, list[Any]]:
+    """Return the signature and a `sacrebleu.significance.Result` for each system.
+
+    Of one metric at a time: sacreBLEU tells metrics apart by a name that cased and lower-cased BLEU share.
+    """
+    # The bootstrap has its confidence interval in any case.
+    kind, confidence = ("bs", -1) if test == "bootstrap" else ("ar", 0)
+    paired = PairedTest(list(systems.items()), {"": metric}, None, kind, num_samples or 0, confidence)
+    signatures, table = paired()
+    ((name, signature),) = signatures.items()
+    return str(signature), table[name]
+
+
+def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
+    """Raise a ValueError if a tokenizer of BLEU is unknown, or cannot be loaded here.
+
+    Args:
+        tokenize: Its name.
+        argument: Name of the argument that gave it, for the message.
+    """
     if tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"`tokenize` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
-    bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
-    chrf = CHRF(lowercase=lowercase)
-    # sacrebleu takes references column by column, with None where a row has fewer.
-    columns = list(zip_longest(*rows))
-    matches = [_exact_match(prediction, row, lowercase) for prediction, row in zip(predictions, rows, strict=True)]
-    return {
-        "bleu": bleu.corpus_score(predictions, columns).score,
-        "bleu_signature": str(bleu.get_signature()),
-        "chrf": chrf.corpus_score(predictions, columns).score,
-        "chrf_signature": str(chrf.get_signature()),
-        "exact_match": 100 * sum(matches) / len(matches),
+        raise ValueError(f"`{argument}` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
+    # Some need a package, others a download.
+    with as_value_errors(f"`{argument}` {tokenize} cannot be used: "):
+        BLEU(tokenize=tokenize)
+
+
+def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str) -> dict[str, Metric]:
+    """Return metrics that hold the references."""
+    check_tokenizer(tokenize)
+    classes: dict[str, Callable[..., Metric]] = {
+        # `force` keeps sacreBLEU from warning of tokenized text: where it is meant to be, and a second time.
+        "bleu": partial(BLEU, lowercase=lowercase, tokenize=tokenize, force=tokenize == "none"),
+        "lowercase_bleu": partial(BLEU, lowercase=True, tokenize=tokenize, force=True),
+        "chrf": partial(CHRF, lowercase=lowercase),
+        "chrfpp": partial(CHRF, lowercase=lowercase, word_order=2),
+        # Ignores case, as it does by default.
+        "ter": TER,
     }
+    # Column by column, with None where a row has fewer.
+    columns = list(zip_longest(*rows))
+    return {name: classes[name](references=columns) for name in names}
+
+
+@contextmanager
+def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
+    """Seed sacreBLEU, which reads the environment only."""
+    old = os.environ.get(SEED_VARIABLE)
+    if seed is not None:
+        os.environ[SEED_VARIABLE] = str(seed)
+    try:
+        yield
+    finally:
+        os.environ.pop(SEED_VARIABLE, None)
+        if old is not None:
+            os.environ[SEED_VARIABLE] = old
+
+
+def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lowercase: bool) -> float:
+    """Return the percentage of exact matches."""
+    matches = [_exact_match(prediction, row, lowercase) for prediction, row in zip(predictions, rows, strict=True)]
+    return 100 * sum(matches) / len(matches)
 
 
 def _exact_match(prediction: str, references: Sequence[str], lowercase: bool) -> bool:
@@ -85,4 +228,15 @@ def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
         raise ValueError("`predictions` and `references` are empty; give at least one example")
 
 
-__all__ = ["check_counts", "translation_scores"]
+__all__ = [
+    "FAST_METRICS",
+    "LANGUAGE_TOKENIZERS",
+    "METRIC_NAMES",
+    "References",
+    "Scores",
+    "SignificanceTest",
+    "check_counts",
+    "check_tokenizer",
+    "compare_translations",
+    "translation_scores",
+]

@@ -18,6 +18,7 @@ from transformers import __version__ as transformers_version
 from ..data.arguments import DataArguments
 from ..errors import redacted, without_secrets
 from .arguments import VanillaTransformerTrainingArguments
+from .metrics import METRIC_NAMES
 from .results import FinalScores, Results
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
@@ -32,6 +33,9 @@ NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 # A language as the Hub knows it: ISO 639, optionally with a region or a script.
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
+
+# Identifiers that the Hub has for the metrics of a run.
+METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",
@@ -91,6 +95,7 @@ def write_model_card(
         # A JSON string is a Python string, whatever quotes and backslashes it holds.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.as_dict(),
+        metric_names=METRIC_NAMES,
         minutes=results.training.seconds / SECONDS_PER_MINUTE,
         hyperparameters=_hyperparameters(args),
         command=_command(args.hub_token),
@@ -145,8 +150,8 @@ def _eval_results(data_args: DataArguments, test: FinalScores) -> list[EvalResul
 def _metrics(test: FinalScores) -> list[tuple[str, str, float]]:
     """Return type, name and value of each metric."""
     return [
-        (metric, f"{metric} ({test.scores[f'{metric}_signature']})", round(float(test.scores[metric]), 2))
-        for metric in ("bleu", "chrf")
+        (metric, f"{key} ({test.scores[f'{key}_signature']})", round(float(test.scores[key]), 2))
+        for key, metric in METRIC_TYPES.items()
     ]
 
 

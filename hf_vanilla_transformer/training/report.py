@@ -18,6 +18,7 @@ from ..errors import one_line
 from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
+from .metrics import METRIC_NAMES
 from .model_card import write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
@@ -100,9 +101,9 @@ def end_summary(results: Results, output_dir: str) -> str:
         lines += [f"{name:<12} {text}" for name, text in sample._asdict().items()] + [""]
     if results.test:
         scores = results.test.scores
-        for name in ("bleu", "chrf"):
-            lines.append(f"test {name:<7} {scores[name]:.2f}  {scores[f'{name}_signature']}")
-        lines.append(f"test exact   {scores['exact_match']:.1f} %")
+        for key, name in METRIC_NAMES.items():
+            lines.append(f"test {name:<17} {scores[key]:7.2f}  {scores[f'{key}_signature']}")
+        lines.append(f"test {'exact match':<17} {scores['exact_match']:7.2f}  %")
     training = results.training
     speed = f", {training.tokens_per_second:.0f} tokens a second" if training.tokens_per_second else ""
     if training.skipped_steps:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
+from .metrics import Scores
+
 
 @dataclass(frozen=True)
 class TrainingResults:
@@ -66,15 +68,13 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class FinalScores:
-    """Translations of the test pairs, and their `translation_scores`, cased and lowercased."""
+    """Translations of the test pairs, and their `translation_scores` by every metric."""
 
     translations: list[str]
-    scores: dict[str, float | str]
-    lowercase_scores: dict[str, float | str]
+    scores: Scores
 
     def as_dict(self) -> dict[str, Any]:
-        results = {f"test_{name}": value for name, value in self.scores.items()}
-        return results | {f"test_lowercase_{name}": self.lowercase_scores[name] for name in ("bleu", "bleu_signature")}
+        return {f"test_{name}": value for name, value in self.scores.items()}
 
 
 class Sample(NamedTuple):

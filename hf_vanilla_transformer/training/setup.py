@@ -32,12 +32,12 @@ from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
 from .callbacks import EarlyStopping
-from .metrics import translation_scores
+from .metrics import FAST_METRICS, check_tokenizer, translation_scores
 from .model_card import check_template
 from .run_folder import save_tokenizer
 from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
 
-METRICS = ("bleu", "chrf", "exact_match")
+METRICS = (*FAST_METRICS, "exact_match")
 
 # Longest output of the saved model's `generate()`, whose own default is 20 tokens.
 DEFAULT_MAX_LENGTH = 512
@@ -138,6 +138,7 @@ def check_arguments(
     for name, unit in units.items():
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"`{name}` {value} leaves no {unit}; set at least 1")
+    check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
     if card_template:
         check_template(card_template)
     if find_spec("matplotlib"):
@@ -389,7 +390,8 @@ def make_trainer(
         order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
         validation = ids.validation.select(order)
         if args.predict_with_generate:
-            scorer = corpus_scorer(tokenizer, text.validation.select(order)["target"][:])
+            references = text.validation.select(order)["target"][:]
+            scorer = corpus_scorer(tokenizer, references, args.bleu_tokenize)
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
     try:
@@ -417,13 +419,13 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     settings.validate(strict=True)
 
 
-def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str]) -> Any:
-    """Return a `compute_metrics` that scores generated ids against untokenized references."""
+def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str], bleu_tokenize: str = "13a") -> Any:
+    """Return a `compute_metrics` that scores generated ids against references in text."""
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
         ids = cast(np.ndarray, prediction.predictions)
         texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
-        scores = translation_scores(cast(list[str], texts), references)
+        scores = translation_scores(cast(list[str], texts), references, tokenize=bleu_tokenize)
         return {name: float(scores[name]) for name in METRICS}
 
     return score

@@ -25,8 +25,8 @@ def references(tmp_path):
     return write(tmp_path / "references.txt", REFERENCES)
 
 
-def run(capsys, *arguments: str) -> str:
-    main(["evaluate", *arguments])
+def run(capsys, *arguments: object) -> str:
+    main(["evaluate", *map(str, arguments)])
     return capsys.readouterr().out
 
 
@@ -39,16 +39,21 @@ def fail(refusal):
 def test_scores_and_signatures(tmp_path, capsys, references, name):
     predictions = write(tmp_path / name, PREDICTIONS)
     report = tmp_path / "scores.json"
-    bleu, chrf, exact_match = run(
-        capsys, "--predictions", predictions, "--references", references, "--json", str(report)
-    ).split("\n", 2)
+    printed = run(capsys, "--predictions", predictions, "--references", references, "--json", str(report))
     scores = json.loads(report.read_text(encoding="utf-8"))
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score)
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES]).score)
+    assert scores["chrfpp"] == pytest.approx(sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES], word_order=2).score)
+    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(PREDICTIONS, [REFERENCES]).score)
+    assert scores["lowercase_bleu"] > scores["bleu"] and "case:lc" in scores["lowercase_bleu_signature"]
     assert scores["segments"] == 3 and scores["exact_match"] == pytest.approx(100 / 3)
-    assert f"{scores['bleu']:.2f}" in bleu and scores["bleu_signature"] in bleu
-    assert f"{scores['chrf']:.2f}" in chrf and scores["chrf_signature"] in chrf
+    *rows, exact_match = printed.splitlines()
+    names = {"bleu": "BLEU", "lowercase_bleu": "BLEU, lower-cased", "chrf": "chrF2", "chrfpp": "chrF++", "ter": "TER"}
+    for row, (key, title) in zip(rows, names.items(), strict=True):
+        assert row.split() == [*title.split(), f"{scores[key]:.2f}", scores[f"{key}_signature"]]
     assert exact_match.split() == "exact match 33.33 % of 3 segments".split()
+    # Flush columns.
+    assert len({row.index("nrefs") for row in rows} | {exact_match.index("%")}) == 1
 
 
 def test_standard_input_several_references_and_lowercase(tmp_path, capsys, references, monkeypatch):
@@ -56,7 +61,7 @@ def test_standard_input_several_references_and_lowercase(tmp_path, capsys, refer
     data = "".join(line + "\r\n" for line in PREDICTIONS).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="ascii"))
     printed = run(capsys, "--predictions", "-", "--references", references, second, "--lowercase")
-    assert printed.count("100.00") == 3
+    assert printed.count(" 100.00 ") == 5 and " 0.00  nrefs:2|case:lc|tok:tercom" in printed
     assert "nrefs:2|case:lc" in printed
 
 
@@ -84,11 +89,133 @@ def test_empty_missing_and_unreadable_files(tmp_path, references, monkeypatch, f
     assert expected in fail("--predictions", "-", "--references", references)
 
 
+class TestSeveralSystems:
+    @pytest.fixture
+    def systems(self, tmp_path):
+        return [write(tmp_path / "one.hyp", PREDICTIONS), write(tmp_path / "other.hyp", REFERENCES)]
+
+    def test_a_table(self, tmp_path, capsys, references, systems):
+        report = tmp_path / "scores.json"
+        printed = run(capsys, "--predictions", *systems, "--references", references, "--json", report)
+        table, signatures = printed.split("\n\n")
+        scores = json.loads(report.read_text())
+        assert scores["segments"] == 3 and scores["significance"] is None
+        keys = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "exact_match")
+        for row, path, each in zip(table.splitlines()[1:], systems, scores["systems"], strict=True):
+            assert row.split() == [path, *(f"{each[key]:.2f}" for key in keys)] and each["predictions"] == path
+        assert len({len(row) for row in table.splitlines()}) == 1
+        assert scores["systems"][1]["bleu"] == pytest.approx(100) and "tok:13a" in signatures
+        assert signatures.splitlines()[-1].split() == "exact match % of 3 segments".split()
+
+    @pytest.mark.parametrize(
+        ("test", "title", "signature"),
+        [
+            ("bootstrap", "paired bootstrap resampling", "bs:200|seed:7"),
+            ("randomization", "approximate randomization", "bs:1000|ar:200|seed:7"),
+        ],
+    )
+    def test_significance(self, tmp_path, capsys, references, systems, test, title, signature):
+        report = tmp_path / "scores.json"
+        options = ("--significance", test, "--num_samples", "200", "--seed", "7", "--json", report)
+        _, heading, tests, signatures = run(
+            capsys, "--predictions", *systems, "--references", references, *options
+        ).split("\n\n")
+        assert heading == f"{title}, against {systems[0]}:"
+        scores = json.loads(report.read_text())
+        baseline, other = scores["systems"]
+        assert scores["significance"] == test
+        header, *rows = (line.split() for line in tests.splitlines())
+        assert header == ["score", "95", "%", "interval", "difference", "p"] and len(rows) == 10
+        for index, key in enumerate(("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter")):
+            first, second = rows[2 * index : 2 * index + 2]
+            assert first[-5:-3] == [systems[0], f"{baseline[key]:.2f}"] and f"{key}_p_value" not in baseline
+            interval = [f"{other[f'{key}_mean']:.2f}", "±", f"{other[f'{key}_ci']:.2f}"]
+            compared = [f"{other[key] - baseline[key]:+.2f}", f"{other[f'{key}_p_value']:.4f}"]
+            assert second == [systems[1], f"{other[key]:.2f}", *interval, *compared]
+            assert signature in other[f"{key}_signature"].replace("nrefs:1|", "") and 0 < other[f"{key}_p_value"] <= 1
+        assert signatures.count(signature) == 5
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--significance", "bootstrap"], "--significance compares systems; give the --predictions of two or"),
+            (["--seed", "1"], "--num_samples and --seed are of a test; give --significance"),
+            (["--significance", "t-test"], "invalid choice: 't-test'"),
+            (["--comet"], "--comet needs the source sentences; give --sources"),
+            (["--langpair", "en-de"], "--sets and --langpair belong together"),
+            (["--sets", "wmt14", "--langpair", "en-de"], "give either --references or --sets"),
+        ],
+    )  # fmt: skip  # a table
+    def test_options_that_miss_others(self, references, fail, options, message):
+        assert message in fail("--predictions", references, "--references", references, *options)
+
+    def test_other_faults(self, tmp_path, references, systems, fail):
+        assert "give either --references or --sets" in fail("--predictions", references)
+        assert f"--predictions has {references} twice" in fail(
+            "--predictions", references, references, "--references", references
+        )
+        both = ("--references", references, "--significance", "bootstrap")
+        assert "--seed 0 is too small; use at least 1" in fail("--predictions", *systems, *both, "--seed", "0")
+        short = write(tmp_path / "short.hyp", PREDICTIONS[:1])
+        message = fail("--predictions", systems[0], short, "--references", references)
+        assert f"{short} has 1 lines but {references} has 3" in message
+        message = fail("--predictions", systems[0], "--references", references, "--sources", short)
+        assert f"{systems[0]} has 3 lines but {short} has 1" in message
+
+
+class TestPublicSets:
+    def test_several_follow_one_another(self, tmp_path, capsys, public_set, fail):
+        public_set("wmt14", "en-de", REFERENCES)
+        public_set("wmt15", "en-de", PREDICTIONS)
+        predictions = write(tmp_path / "both.hyp", REFERENCES + PREDICTIONS)
+        report = tmp_path / "scores.json"
+        options = ("--predictions", predictions, "--langpair", "en-de")
+        printed = run(capsys, *options, "--sets", "wmt14,wmt15", "--json", report)
+        scores = json.loads(report.read_text())
+        assert (scores["bleu"], scores["segments"], scores["sets"]) == (pytest.approx(100), 6, ["wmt14", "wmt15"])
+        assert printed.replace("wmt14,wmt15", "") == run(capsys, *options, "--sets", "wmt14", "wmt15")
+        assert f"{predictions} has 6 lines but wmt14 has 3" in fail(*options, "--sets", "wmt14")
+
+    def test_the_target_language_decides_the_tokenizer(self, tmp_path, capsys, public_set):
+        public_set("wmt17", "en-zh", REFERENCES)
+        options = ("--predictions", write(tmp_path / "x", REFERENCES), "--sets", "wmt17", "--langpair", "en-zh")
+        assert run(capsys, *options).count("tok:zh") == 2
+        assert run(capsys, *options, "--tokenize", "char").count("tok:char") == 2
+
+    def test_faults(self, references, public_set, fail):
+        options = ("--predictions", references, "--langpair", "en-de")
+        assert "--sets wmt104 is no test set of sacreBLEU; did you mean wmt14?" in fail(*options, "--sets", "wmt104")
+        assert "--sets brings its own sources; leave --sources out" in fail(
+            *options, "--sets", "wmt14", "--sources", references
+        )
+
+
+class TestComet:
+    @pytest.mark.usefixtures("comet")
+    def test_its_score_stands_beside_the_others(self, tmp_path, capsys, references):
+        predictions = write(tmp_path / "predictions.txt", PREDICTIONS)
+        report = tmp_path / "scores.json"
+        options = ("--predictions", predictions, references, "--references", references, "--sources", references)
+        printed = run(capsys, *options, "--comet", "--json", report)
+        scores = json.loads(report.read_text())["systems"]
+        assert [each["comet"] for each in scores] == pytest.approx([1 / 3, 1])
+        assert {each["comet_model"] for each in scores} == {"Unbabel/wmt22-comet-da"}
+        assert [row.split()[-1] for row in printed.splitlines()[:3]] == ["COMET", "0.3333", "1.0000"]
+        assert printed.splitlines()[-1].split() == ["COMET", "Unbabel/wmt22-comet-da"]
+        alone = run(capsys, "--predictions", predictions, *options[3:], "--comet", predictions)
+        assert alone.splitlines()[-1].split() == ["COMET", "0.3333", predictions]
+
+    def test_without_the_program(self, monkeypatch, tmp_path, references, fail):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        message = fail("--predictions", references, "--references", references, "--sources", references, "--comet")
+        assert "--comet needs the program comet-score of unbabel-comet" in message
+
+
 def test_help_shows_the_options_and_an_example(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", "--help"])
     printed = capsys.readouterr().out
     assert stop.value.code == 0
     assert "\n    vanilla-transformer evaluate --predictions" in printed
-    for option in ("--references", "--lowercase", "--tokenize", "--json"):
+    for option in ("--references", "--lowercase", "--tokenize", "--json", "--sets", "--significance", "--comet"):
         assert option in printed

@@ -180,7 +180,7 @@ class TestRun:
         # Checkpoints follow one another so fast that their times can be equal.
         noise = [line for line in done.stderr.split("\n") if line and "mtime may not be reliable" not in line]
         assert noise == []
-        for part in ("train        read 80, kept 80", "learning     up to 0.00791 after 10 steps", "test bleu"):
+        for part in ("train        read 80, kept 80", "learning     up to 0.00791 after 10 steps", "test BLEU"):
             assert part in done.stdout
         results = json.loads((folder / "all_results.json").read_text())
         assert (results["train_pairs"], results["validation_pairs"], results["test_pairs"]) == (80, 12, 9)

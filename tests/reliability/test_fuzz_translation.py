@@ -86,7 +86,7 @@ def test_files_of_the_command_evaluate(tmp_path, capsys, tried):
             assert f"has {len(pairs)} lines but " in error and f"has {max(0, len(pairs) - missing)};" in error
             return
         main(["evaluate", "--predictions", paths[0], "--references", paths[1]])
-        bleu, chrf = capsys.readouterr().out.splitlines()[:2]
+        bleu, _, chrf = capsys.readouterr().out.splitlines()[:3]
         hypotheses, references = (list(read_lines(path)) for path in paths)
         assert bleu.split()[1] == f"{BLEU().corpus_score(hypotheses, [references]).score:.2f}"
         assert chrf.split()[1] == f"{CHRF().corpus_score(hypotheses, [references]).score:.2f}"

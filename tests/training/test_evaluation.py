@@ -8,6 +8,7 @@ from experiments import assert_equal_weights, sentences, weights
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
+from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.setup import METRICS, TextSplits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,8 +22,25 @@ def pairs_of(rows):
 def test_test_scores_are_cased_and_lowercased(monkeypatch):
     monkeypatch.setattr(evaluation, "best_translations", lambda *args: ["A Cat sat on the mat"])
     text = TextSplits(pairs_of(sentences(3)), test=pairs_of([("x", "a cat sat on the mat")]))
-    found = evaluation.score_test(None, None, text, None)
-    assert found.lowercase_scores["bleu"] == pytest.approx(100) and found.scores["bleu"] < 90
+    found = evaluation.score_test(None, None, text, VanillaTransformerTrainingArguments(use_cpu=True)).scores
+    assert found["lowercase_bleu"] == pytest.approx(100) and found["bleu"] < 90
+    assert {*METRIC_NAMES, "exact_match"} <= found.keys()
+
+
+def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):
+    """By the choice of the model and by the test."""
+    monkeypatch.setattr(evaluation, "best_translations", lambda *args: ["It may rain tomorrow."])
+    pairs = pairs_of([("x", "It may rain tomorrow .")])
+    text = TextSplits(pairs_of(sentences(3)), validation=pairs, test=pairs)
+    found = {}
+    for tokenize in ("13a", "none"):
+        args = VanillaTransformerTrainingArguments(str(finished), bleu_tokenize=tokenize, use_cpu=True)
+        test = evaluation.score_test(None, None, text, args).scores
+        assert f"tok:{tokenize}|" in test["bleu_signature"] and f"tok:{tokenize}|" in test["lowercase_bleu_signature"]
+        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        found[tokenize] = test["bleu"]
+        assert {scores["bleu"] for scores in choice.validation_scores.values()} == {test["bleu"]}
+    assert found["13a"] == pytest.approx(100) and found["none"] < 70
 
 
 class TestChoice:
@@ -43,7 +61,7 @@ class TestChoice:
         }
         found = iter(scores.values())
         monkeypatch.setattr(evaluation, "best_translations", lambda *args: [""])
-        monkeypatch.setattr(evaluation, "translation_scores", lambda *args: next(found))
+        monkeypatch.setattr(evaluation, "translation_scores", lambda *args, **options: next(found))
         args = VanillaTransformerTrainingArguments(
             str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
         )

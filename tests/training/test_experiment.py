@@ -26,6 +26,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
+from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from parallel_text import lines, tsv, write
 from paths import SCRIPTS
@@ -49,9 +50,9 @@ class TestFinished:
         assert (results["train_pairs"], results["validation_pairs"], results["test_pairs"]) == (80, 12, 9)
         assert results["chosen_model"] in ("trained", "averaged") and results["train_tokens_per_second"] > 0
         assert results["averaged_checkpoints"] == 2 and results["sample_split"] == "test"
-        lowercase = {"test_lowercase_bleu", "test_lowercase_bleu_signature"}
+        test = {f"test_{key}{suffix}" for key in METRIC_NAMES for suffix in ("", "_signature")} | {"test_exact_match"}
         scores = {f"validation_{model}_{metric}" for model in ("trained", "averaged") for metric in ("bleu", "chrf")}
-        assert lowercase | scores <= results.keys()
+        assert test | scores <= results.keys()
 
     def test_translations(self, finished):
         settings = json.loads((finished / "generation_config.json").read_text())
@@ -180,7 +181,7 @@ class TestRuns:
         settings = {**settings, **files, **options, "use_cpu": True, "output_dir": two}
         words = [f"--{name}={value}" for name, value in settings.items()]
         done = run_in_two(SCRIPTS / "train_translation.py", *words)
-        assert done.stdout.count("test bleu") == 1 and "accumulated x 2 processes" in done.stdout
+        assert done.stdout.count("test BLEU  ") == 1 and "accumulated x 2 processes" in done.stdout
         assert "Traceback" not in done.stderr and "%|" not in done.stderr
         assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
         for key in ("loss", "eval_chrf", "eval_bleu"):

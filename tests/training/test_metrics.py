@@ -1,10 +1,18 @@
 import gzip
+import os
 
 import numpy as np
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
 
-from hf_vanilla_transformer.training.metrics import translation_scores
+from hf_vanilla_transformer.training.metrics import (
+    METRIC_NAMES,
+    check_tokenizer,
+    compare_translations,
+    translation_scores,
+)
 
 PREDICTION, REFERENCE = "the cat sat on the mat", "the cat sat on a mat"
 
@@ -47,6 +55,32 @@ def test_lowercase():
     assert [lowercased[key] for key in ("bleu", "chrf", "exact_match")] == pytest.approx([100, 100, 100])
 
 
+def test_every_metric_is_that_of_sacrebleu():
+    predictions = ["The CAT sat on the mat .", "a dog barks at night"]
+    references = [
+        ["the cat sat on a mat .", "A cat sat there ."],
+        ["a dog barks loudly at night", "dogs bark at night"],
+    ]
+    columns = list(zip(*references, strict=True))
+    scores = translation_scores(predictions, references, tokenize="none", metrics=METRIC_NAMES)
+    for key, metric in {
+        "bleu": BLEU(tokenize="none"),
+        "lowercase_bleu": BLEU(tokenize="none", lowercase=True),
+        "chrf": CHRF(),
+        "chrfpp": CHRF(word_order=2),
+        "ter": TER(),
+    }.items():
+        assert scores[key] == metric.corpus_score(predictions, columns).score
+        assert scores[f"{key}_signature"] == str(metric.get_signature())
+    assert scores.keys() == {*METRIC_NAMES, *(f"{key}_signature" for key in METRIC_NAMES), "exact_match"}
+
+
+def test_ter_by_hand():
+    # One shift of "on the mat", one substitution; 6 words.
+    scores = translation_scores(["on the mat the dog sat"], ["the cat sat on the mat"], metrics=["ter"])
+    assert scores["ter"] == pytest.approx(100 * 2 / 6)
+
+
 def test_exact_match_is_a_percentage_that_leaves_out_outer_white_space():
     assert translation_scores(["CCO ", "C C", "N", "O"], ["CCO", "CC", "N", "N"])["exact_match"] == 50
 
@@ -80,6 +114,86 @@ def test_bad_translations(predictions, references, message):
 def test_unknown_tokenizer():
     with pytest.raises(ValueError, match="`tokenize` 13b is unknown; use one of .*13a"):
         translation_scores(["a"], ["a"], tokenize="13b")
+
+
+def test_a_tokenizer_whose_package_is_missing(monkeypatch):
+    tokenizer = pytest.importorskip("sacrebleu.tokenizers.tokenizer_ja_mecab", reason="other versions of sacreBLEU")
+    monkeypatch.setattr(tokenizer, "MeCab", None)
+    with pytest.raises(
+        ValueError, match=r"`bleu_tokenize` ja-mecab cannot be used: .*pip install sacrebleu\[ja\]"
+    ) as caught:
+        check_tokenizer("ja-mecab", "bleu_tokenize")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("tokenize", "warned"), [("13a", 1), ("none", 0)])
+def test_tokenized_text_is_warned_of_once_unless_it_is_meant(caplog, tokenize, warned):
+    tokenized = ["a man sleeps ."] * 100
+    translation_scores(tokenized, tokenized, tokenize=tokenize, metrics=METRIC_NAMES)
+    assert caplog.text.count("forgot to detokenize") == warned
+
+
+class TestComparing:
+    REFERENCES = [
+        f"the {color} bird number {n} sings on tree {n}" for n, color in enumerate("red blue green".split() * 20)
+    ]
+
+    def spoilt(self, every):
+        """Translations of which every so many lack words."""
+        return [text if n % every else " ".join(text.split()[2:]) for n, text in enumerate(self.REFERENCES)]
+
+    @pytest.mark.parametrize(("test", "kind", "key"), [("bootstrap", "bs", "bs"), ("randomization", "ar", "ar")])
+    def test_it_is_that_of_sacrebleu(self, test, kind, key):
+        systems = {"one": self.spoilt(3), "other": self.spoilt(2), "third": self.spoilt(4)}
+        found = compare_translations(systems, self.REFERENCES, test, num_samples=50)
+        metrics = {"BLEU": BLEU(), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
+        paired = PairedTest(list(systems.items()), metrics, [self.REFERENCES], kind, 50)
+        _, expected = paired()
+        for name, ours in (("BLEU", "bleu"), ("chrF2", "chrf"), ("chrF2++", "chrfpp"), ("TER", "ter")):
+            for scores, result in zip(found.values(), expected[name], strict=True):
+                assert scores[ours] == result.score and scores.get(f"{ours}_p_value") == result.p_value
+                assert f"|{key}:50|" in scores[f"{ours}_signature"] and "seed:12345" in scores[f"{ours}_signature"]
+        assert 0 < found["other"]["bleu_p_value"] < 0.2 and "bleu_p_value" not in found["one"]
+        for name, predictions in systems.items():
+            alone = translation_scores(predictions, self.REFERENCES, metrics=METRIC_NAMES)
+            assert all(found[name][key] == alone[key] for key in (*METRIC_NAMES, "exact_match"))
+            assert abs(found[name]["bleu_mean"] - alone["bleu"]) < found[name]["bleu_ci"] < 20
+
+    def test_case_only_matters_where_it_is_scored(self):
+        """Systems that a metric finds equal do not differ; for sacreBLEU they would, with the smallest p."""
+        systems = {"cased": self.spoilt(3), "upper": [text.upper() for text in self.spoilt(3)]}
+        found = compare_translations(systems, self.REFERENCES, num_samples=50)["upper"]
+        assert found["lowercase_bleu_p_value"] == found["ter_p_value"] == 1
+        assert found["bleu_p_value"] == pytest.approx(1 / 51)
+
+    def test_the_seed_decides(self, monkeypatch):
+        systems = {"one": self.spoilt(7), "other": self.spoilt(5)}
+        found = [
+            compare_translations(systems, self.REFERENCES, num_samples=50, seed=seed)["other"] for seed in (1, 1, 2)
+        ]
+        assert found[0] == found[1] != found[2] and "seed:2" in found[2]["ter_signature"]
+        assert "SACREBLEU_SEED" not in os.environ
+        monkeypatch.setenv("SACREBLEU_SEED", "2")
+        assert compare_translations(systems, self.REFERENCES, num_samples=50)["other"] == found[2]
+        compare_translations(systems, self.REFERENCES, num_samples=50, seed=1)
+        assert os.environ["SACREBLEU_SEED"] == "2"
+
+    @pytest.mark.parametrize(
+        ("systems", "options", "message"),
+        [
+            (["a"], {}, "`significance` compares systems; give the `predictions` of two or more"),
+            (["a", "b"], {"test": "t"}, "`significance` t is unknown; use bootstrap or randomization"),
+            (["a", "b"], {"seed": 0}, "`seed` 0 is too small"),
+            (["a", "b"], {"num_samples": -1}, "`num_samples` -1 is too small"),
+        ],
+    )
+    def test_what_cannot_be_compared(self, systems, options, message):
+        with pytest.raises(ValueError, match=message):
+            compare_translations({name: [name] for name in systems}, ["a"], **options)
+
+    def test_a_system_of_another_length(self):
+        with pytest.raises(ValueError, match="1 predictions but 2 references"):
+            compare_translations({"a": ["x", "y"], "b": ["x"]}, ["x", "y"])
 
 
 def test_real_corpus(shared_data):

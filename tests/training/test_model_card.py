@@ -43,7 +43,7 @@ def test_of_a_finished_run(finished):
     card = ModelCard.load(finished / "README.md")
     card_data = card.data.to_dict()
     assert card_data["language"] == ["en", "xx"] and card_data["pipeline_tag"] == "translation"
-    (bleu, _) = card_data["model-index"][0]["results"][0]["metrics"]
+    bleu, *_ = card_data["model-index"][0]["results"][0]["metrics"]
     assert bleu["type"] == "bleu" and f"| BLEU | {bleu['value']:.2f} |" in card.text
     assert "| train | 80 |" in card.text and "| `warmup_steps` | 10 |" in card.text
     assert "\n\n\n" not in card.text and "{{" not in card.text and "{%" not in card.text
@@ -120,8 +120,9 @@ def test_another_template(tmp_path):
     assert card_of(tmp_path / "model", template=template).text.strip() == "# model"
 
 
-SCORES = {"bleu": 12.345, "bleu_signature": "nrefs:1", "chrf": 23.4, "chrf_signature": "nc:6", "exact_match": 50.0}
-TESTED = Results(FACTS, ModelChoice("trained", None), FinalScores([], SCORES, SCORES), "test", [])
+VALUES = {"bleu": 12.345, "lowercase_bleu": 13.4, "chrf": 23.4, "chrfpp": 22.1, "ter": 61.2}
+SCORES = {**VALUES, **{f"{key}_signature": f"{key}:1|tok:none" for key in VALUES}, "exact_match": 50.0}
+TESTED = Results(FACTS, ModelChoice("trained", None), FinalScores([], SCORES), "test", [])
 
 
 @pytest.fixture
@@ -168,8 +169,10 @@ class TestOnTheHub:
         card = ModelCard.load(write_model_card(TESTED, data_args, args))
         card.validate()
         assert [(each.metric_type, each.metric_value) for each in card.data.eval_results] == [
-            ("bleu", 12.35), ("chrf", 23.4)
+            ("bleu", 12.35), ("bleu", 13.4), ("chrf", 23.4), ("chrf", 22.1), ("ter", 61.2)
         ]  # fmt: skip  # a table
+        for row in ("| BLEU, lower-cased | 13.40 | `lowercase_bleu:1\\|tok:none` |", "| exact match | 50.0 % | |"):
+            assert row in card.text.splitlines()
 
     def test_what_the_hub_would_refuse(self, hub, tmp_path):
         card = card_of(tmp_path / "model")
@@ -185,8 +188,8 @@ class TestEvalResults:
         assert path == tmp_path / ".eval_results" / "Helsinki-NLP-opus_books.yaml"
         entries = parse_eval_result_entries(yaml.safe_load(path.read_text(encoding="utf-8")))
         assert [(each.dataset_id, each.task_id, each.value, each.notes) for each in entries] == [
-            ("Helsinki-NLP/opus_books", "en-es", 12.35, "bleu (nrefs:1)"),
-            ("Helsinki-NLP/opus_books", "en-es", 23.4, "chrf (nc:6)"),
+            ("Helsinki-NLP/opus_books", "en-es", round(value, 2), f"{key} ({key}:1|tok:none)")
+            for key, value in VALUES.items()
         ]
 
     def test_of_files_that_are_those_of_a_dataset(self, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from experiments import arguments, sentences
 from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.model_card import TEMPLATE
 from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
 from hf_vanilla_transformer.training.setup import set_up
@@ -16,7 +17,11 @@ from trainers import TOKENIZER, trainable_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SCORES = {"bleu": 12.345, "bleu_signature": "nrefs:1", "chrf": 23.4, "chrf_signature": "nc:6", "exact_match": 50.0}
+SCORES = {
+    **{key: 12.345 for key in METRIC_NAMES},
+    **{f"{key}_signature": f"{key}:1" for key in METRIC_NAMES},
+    "exact_match": 50.0,
+}
 
 
 def summary(folder, **options):
@@ -29,7 +34,7 @@ def results_of(speed=120.0, test=True, skipped=0):
     sizes = {"epoch": 2.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
     facts = TrainingResults({"train": 80}, 90.0, 2.0, **sizes, tokens_per_second=speed)
     samples = [Sample("w1 w2", "w2 w1", "w1")]
-    scores = FinalScores(["one\u2028line"], SCORES, SCORES) if test else None
+    scores = FinalScores(["one\u2028line"], SCORES) if test else None
     return Results(facts, ModelChoice("averaged", trainable_model()), scores, "test" if test else "train", samples)
 
 
@@ -74,8 +79,9 @@ class TestEnd:
     def test_with_scores(self):
         text = report.end_summary(results_of(), "my-model")
         assert text.startswith("translations of test pairs\n\nsource       w1 w2\nreference    w2 w1\n")
-        for line in ("test bleu    12.35  nrefs:1", "test chrf    23.40  nc:6", "test exact   50.0 %"):
-            assert line in text
+        rows = [line.split() for line in text.splitlines() if line.startswith("test ")]
+        assert rows[0] == ["test", "BLEU", "12.35", "bleu:1"] and rows[-2] == ["test", "TER", "12.35", "ter:1"]
+        assert rows[-1] == ["test", "exact", "match", "50.00", "%"] and len(rows) == len(METRIC_NAMES) + 1
         assert "training     1.5 minutes, 120 tokens a second" in text
         assert text.endswith("model        my-model (the averaged weights)")
 

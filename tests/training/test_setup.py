@@ -4,9 +4,11 @@ import json
 from importlib.util import find_spec
 
 import datasets
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.trainer_utils import EvalPrediction
 
 from experiments import SHAPE, TINY, arguments, sentences, set_up
 from hf_vanilla_transformer import train_tokenizer
@@ -229,6 +231,18 @@ class TestModel:
         settings = set_up(tmp_path / "model", **files, **options).trainer.model.generation_config
         assert (settings.num_beams, settings.length_penalty, settings.max_length) == (beams, penalty, 512)
 
+    @pytest.mark.parametrize(("tokenize", "perfect"), [("13a", True), ("none", False)])
+    def test_it_scores_by_the_tokenizer(self, tmp_path, tokenize, perfect):
+        """Evaluations of 13a find the words "ANT." and "ANT ." equal."""
+        pairs = [("ant bee cat dog .", "ANT BEE CAT DOG ."), ("bee cat dog eel.", "BEE CAT DOG EEL.")]
+        files = {f"{split}_file": write(tmp_path / f"{split}.tsv", tsv(pairs)) for split in ("train", "validation")}
+        trainer = set_up(tmp_path / "model", **files, bleu_tokenize=tokenize).trainer
+        targets = [pairs[index][1].replace("EEL.", "EEL .") for index in (0, 1)]
+        ids = np.array([trainer.processing_class(text).input_ids for text in targets])
+        scores = trainer.compute_metrics(EvalPrediction(predictions=ids, label_ids=ids))
+        assert scores.keys() == {"bleu", "chrf", "exact_match"}
+        assert (scores["bleu"] == pytest.approx(100)) == perfect
+
 
 class TestCheckArguments:
     @pytest.mark.parametrize(
@@ -237,6 +251,7 @@ class TestCheckArguments:
             ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations; set `eval_strategy`"),
             ({"bf16_full_eval": True}, "`bf16_full_eval` changes nothing: evaluations during training compute as"),
             ({"fp16_full_eval": True}, "`fp16_full_eval` changes nothing"),
+            ({"bleu_tokenize": "14a"}, "`bleu_tokenize` 14a is unknown; use one of none, zh, 13a"),
             ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use bleu, chrf"),
             ({"predict_with_generate": False}, "bleu needs `predict_with_generate`; use loss without it"),
             ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),

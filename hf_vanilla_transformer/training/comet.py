@@ -1,0 +1,81 @@
+"""COMET, a learned metric, by the program of the package `unbabel-comet`.
+
+The package needs transformers 4, and so an environment of its own: beside transformers 5 it cannot be installed, and
+its models fail when they are used.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from .metrics import check_counts
+
+PROGRAM = "comet-score"
+
+# The old releases that the package wants: torchmetrics imports pkg_resources, and NumPy has no wheels for new Pythons.
+INSTALLATION = 'uv tool install unbabel-comet --with "setuptools<81" --python 3.11'
+
+
+def comet_scores(
+    systems: Mapping[str, Sequence[str]], sources: Sequence[str], references: Sequence[Sequence[str]], model: str
+) -> dict[str, float]:
+    """Score the translations of each system by a COMET model, on a GPU if there is one.
+
+    Args:
+        systems: Translations of the N sources by the name of the system.
+        sources: N sentences.
+        references: Of each sentence one or more; COMET compares with one at a time, and the mean counts.
+        model: Name on the Hub, or a .ckpt file.
+
+    Raises:
+        ValueError: The numbers of sentences differ, or the program is not installed or cannot use the model.
+    """
+    for translations in systems.values():
+        check_counts(translations, references)
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise ValueError(
+            f"`comet` needs the program {PROGRAM} of unbabel-comet, in an environment of its own, as it needs "
+            f"transformers 4: {INSTALLATION}"
+        )
+    counts = [len(row) for row in references]
+    with TemporaryDirectory() as folder:
+        paths = {name: Path(folder, str(number)) for number, name in enumerate(systems)}
+        for name, translations in systems.items():
+            _write(paths[name], _repeated(translations, counts))
+        source, reference, scores = (Path(folder, name) for name in ("sources", "references", "scores.json"))
+        _write(source, _repeated(sources, counts))
+        _write(reference, (text for row in references for text in row))
+        gpus = int(torch.cuda.is_available())
+        options = {"-s": source, "-r": reference, "--model": model, "--gpus": gpus, "--to_json": scores}
+        words = [program, "--quiet", "--only_system", "-t", *paths.values(), *chain(*options.items())]
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            raise ValueError(
+                f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
+            )
+        found = json.loads(scores.read_text(encoding="utf-8"))
+    return {name: _mean([segment["COMET"] for segment in found[str(path)]]) for name, path in paths.items()}
+
+
+def _repeated(texts: Iterable[str], counts: Iterable[int]) -> Iterable[str]:
+    return (text for text, count in zip(texts, counts, strict=True) for _ in range(count))
+
+
+def _write(path: Path, texts: Iterable[str]) -> None:
+    # A carriage return within a text would end a line.
+    path.write_text("".join(f"{' '.join(text.split())}\n" for text in texts), encoding="utf-8")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+__all__ = ["comet_scores"]

@@ -1,0 +1,78 @@
+"""Public test sets by sacreBLEU's names, which it downloads once and keeps."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.error import URLError
+
+from ..errors import did_you_mean, one_line
+from ..files import read_lines
+
+try:
+    from sacrebleu import utils
+    from sacrebleu.dataset import DATASETS
+except ImportError as error:
+    raise ImportError(
+        f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
+    ) from error
+
+
+class PublicSet(NamedTuple):
+    """Source sentences, and the references of each."""
+
+    sources: list[str]
+    references: list[list[str]]
+
+
+def read_public_sets(names: Sequence[str], langpair: str) -> PublicSet:
+    """Read test sets, one after another; those that are not in sacreBLEU's folder yet are downloaded.
+
+    Args:
+        names: Their names, such as "multi30k/2016" or "wmt14/full".
+        langpair: Source and target language, such as "en-de".
+
+    Raises:
+        ValueError: A set or its pair of languages is unknown, or the set can be neither read nor downloaded.
+    """
+    for name in names:
+        if name not in DATASETS:
+            advice = did_you_mean(name, DATASETS) or "; `sacrebleu --list` lists them"
+            raise ValueError(f"`sets` {name} is no test set of sacreBLEU{advice}")
+        if langpair not in (pairs := DATASETS[name].langpairs):
+            raise ValueError(f"`langpair` {langpair} is not in {name}, which has {', '.join(pairs)}")
+    public = PublicSet([], [])
+    for name in names:
+        with _one_line_errors(name):
+            columns = [list(read_lines(path)) for path in utils.get_reference_files(name, langpair)]
+            sources = list(read_lines(utils.get_source_file(name, langpair)))
+            references = [list(row) for _, *row in zip(sources, *columns, strict=True)]
+        public.sources.extend(sources)
+        public.references.extend(references)
+    return public
+
+
+@contextmanager
+def _one_line_errors(name: str) -> Iterator[None]:
+    """Turn whatever fails into a ValueError of one line; sacreBLEU logs some faults and ends the program."""
+    folder, logger = Path(utils.SACREBLEU_DIR, name), logging.getLogger("sacrebleu")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except URLError as error:
+        raise ValueError(
+            f"test set {name} is not in {folder} and cannot be downloaded ({error.reason}); run the command once "
+            "with a network, or name files of your own by `references`"
+        ) from error
+    except (Exception, SystemExit) as error:
+        reason = "the download is damaged" if isinstance(error, SystemExit) else one_line(error)
+        raise ValueError(f"test set {name} cannot be read: {reason}; delete {folder} and try again") from error
+    finally:
+        logger.setLevel(level)
+
+
+__all__ = ["PublicSet", "read_public_sets"]

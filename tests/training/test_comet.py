@@ -1,0 +1,33 @@
+import pytest
+
+from hf_vanilla_transformer.training.comet import comet_scores
+
+SYSTEMS = {"one": ["a", "b\r b"], "other": ["c", "d"]}
+MODEL = "Unbabel/wmt22-comet-da"
+
+
+@pytest.mark.usefixtures("comet")
+class TestScores:
+    def test_the_mean_over_all_references(self):
+        found = comet_scores(SYSTEMS, ["x", "y\r"], [["a", "z"], ["b b", "d", "e"]], MODEL)
+        assert found == {"one": 2 / 5, "other": 1 / 5}
+
+    def test_a_file(self, tmp_path):
+        (tmp_path / "model.ckpt").touch()
+        found = comet_scores(SYSTEMS, ["x", "y"], [["a"], ["d"]], str(tmp_path / "model.ckpt"))
+        assert found == {"one": 1 / 2, "other": 1 / 2}
+
+    def test_no_sentences(self):
+        with pytest.raises(ValueError, match="are empty"):
+            comet_scores({"one": []}, [], [], MODEL)
+
+    def test_a_model_that_is_not_there(self, capfd):
+        with pytest.raises(ValueError, match="`comet` wmt20: comet-score failed .*wmt20 not supported") as caught:
+            comet_scores(SYSTEMS, ["x", "y"], [["a"], ["b"]], "wmt20")
+        assert "\n" not in str(caught.value) and capfd.readouterr() == ("", "")
+
+
+def test_without_the_program(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="`comet` needs the program comet-score .* uv tool install unbabel-comet"):
+        comet_scores(SYSTEMS, ["x", "y"], [["a"], ["b"]], MODEL)
