@@ -23,10 +23,13 @@ COMMANDS = {
     "train_translation": "train",
     "translate": "translate",
 }
+# Programs that import nothing of other packages: they only run commands, each in its own process.
+RUNNERS = {"compare_recipes"}
 # An option of each, misspelt.
 MISSPELT = {
     "average_checkpoints": ("--chekpoints", "--checkpoints"),
     "benchmark": ("--ouput_dir", "--output_dir"),
+    "compare_recipes": ("--ouput_dir", "--output_dir"),
     "convert_checkpoint": ("--sorce", "--source"),
     "evaluate_translation": ("--reference_files", "--references"),
     "export_model": ("--quantisation", "--quantization"),
@@ -153,7 +156,7 @@ def test_outside_the_environment(name):
     assert "activate the environment" in done.stderr and "pip install" in done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in COMMANDS])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in COMMANDS.keys() | RUNNERS])
 def test_without_a_package_of_its_own(name):
     done = run(name, "-S", PYTHONPATH=str(ROOT))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
@@ -163,7 +166,13 @@ def test_without_a_package_of_its_own(name):
 @EVERY_PROGRAM
 def test_ctrl_c_while_importing_ends_quietly(name, tmp_path):
     """Commands import these packages only later; see test_main.py."""
-    packages = ("torch", "transformers", "datasets", "numpy", *["hf_vanilla_transformer"] * (name in COMMANDS))
+    packages = (
+        "torch",
+        "transformers",
+        "datasets",
+        "numpy",
+        *["hf_vanilla_transformer"] * (name in COMMANDS.keys() | RUNNERS),
+    )
     for package in packages:
         (tmp_path / f"{package}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = run(name, PYTHONPATH=os.pathsep.join((str(tmp_path), str(ROOT))))
