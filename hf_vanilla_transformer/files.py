@@ -24,6 +24,9 @@ StrPath = str | os.PathLike[str]
 # Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
 MAX_JSON_BYTES = 2**28
 
+# For text that is written as one line: a program that reads it would take these for its end.
+LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
+
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 # Subfolder of what is being written or deleted; nothing reads it. Uploads to the Hub leave out names with this first
@@ -366,6 +369,7 @@ def read_line_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
 
 
 __all__ = [
+    "LINE_ENDS_TO_SPACES",
     "SCRATCH",
     "StrPath",
     "atomic_folder",

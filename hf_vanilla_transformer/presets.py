@@ -26,6 +26,8 @@ def _both_sides(**sizes: int) -> dict[str, int]:
     return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
 
 
+_SMALL = {"d_model": 256, **_both_sides(layers=3, ffn_dim=1024, attention_heads=4)}
+
 PRESETS: dict[str, Preset] = {
     "base": Preset("the base model: N=6, d_model=512, d_ff=2048, h=8"),
     "table3-a-h1": Preset("row A: h=1, d_k=d_v=512", _both_sides(attention_heads=1)),
@@ -54,7 +56,15 @@ PRESETS: dict[str, Preset] = {
     ),
     "small": Preset(
         "for laptops and tens of thousands of pairs: N=3, d_model=256, d_ff=1024, h=4",
-        {"d_model": 256, **_both_sides(layers=3, ffn_dim=1024, attention_heads=4)},
+        _SMALL,
+    ),
+    "student": Preset(
+        "for distillation: as small, with N=6 in the encoder and N=2 in the decoder",
+        _SMALL | {"encoder_layers": 6, "decoder_layers": 2},
+    ),
+    "student-12-1": Preset(
+        "for distillation: as small, with N=12 in the encoder and N=1 in the decoder, pre-norm",
+        _SMALL | {"encoder_layers": 12, "decoder_layers": 1, "norm_position": "pre"},
     ),
     "tiny": Preset(
         "for tests and toy corpora: N=2, d_model=128, d_ff=512, h=4",

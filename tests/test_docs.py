@@ -86,11 +86,12 @@ def shortened(words: list[str]) -> list[str]:
     """A command that ends in seconds."""
     if words[0] == "python":
         return [*words, *CUT_SHORT.get(Path(words[1]).name, "").split()]
-    if "train" not in words:
+    if "train" not in words and "distill" not in words:
         return words
     begun = "--model_name_or_path" in words
     model = "" if begun else NEW_MODEL
-    vocabulary = "" if begun or "--tokenizer_name_or_path" in words else "--vocab_size 300"
+    has_vocabulary = begun or "--tokenizer_name_or_path" in words or "distill" in words
+    vocabulary = "" if has_vocabulary else "--vocab_size 300"
     return [*words, *SHORT_RUN.split(), *model.split(), *vocabulary.split()]
 
 

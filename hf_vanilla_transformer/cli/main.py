@@ -14,7 +14,7 @@ PROGRAM = "vanilla-transformer"
 
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
 COMMANDS = (
-    "train", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average",
+    "train", "distill", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average",
     "tokenizer",
 )  # fmt: skip  # a table, not an expression
 

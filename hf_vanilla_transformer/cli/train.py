@@ -19,7 +19,8 @@ The folder then holds model, tokenizer, generation settings, all_results.json, p
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ MAIN_OPTIONS = {
         "validation_split_size N": "Pairs (or the fraction of pairs) to take from the training text for validation.",
     },
     "model and tokenizer": {
-        "preset NAME": "Model shape: base (default), big, small, tiny or a row of the paper's Table 3.",
+        "preset NAME": "Model shape: base (default), big, small, tiny, student or a row of the paper's Table 3.",
         "config_overrides FIELD=VALUE,...": "Changes to the preset, e.g. encoder_layers=4,dropout=0.3.",
         "vocab_size N": "Size of the vocabulary to learn (default: 8000).",
     },
@@ -141,12 +142,24 @@ def _option(name: str, value: Any) -> list[str]:
 
 def run(arguments: Namespace) -> None:
     with importing():
+        from ..training.experiment import train_translation
+    with training_arguments(arguments) as (model_args, data_args, args):
+        train_translation(model_args, data_args, args)
+
+
+@contextmanager
+def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield arguments of model, data and training; say how to continue a training that Ctrl-C or SIGTERM ends.
+
+    Raises:
+        ValueError: They cannot be used, or name no data.
+    """
+    with importing():
         import datasets
         from transformers.utils.logging import disable_progress_bar
 
         from ..data.arguments import SPLITS
         from ..training.checkpoints import newest_checkpoint
-        from ..training.experiment import train_translation
     # Reading and writing a checkpoint takes a moment and is no news.
     disable_progress_bar()
     if not sys.stderr.isatty():
@@ -160,8 +173,11 @@ def run(arguments: Namespace) -> None:
                 "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
                 "--toy_corpus"
             )
-        train_translation(model_args, data_args, args)
+        yield model_args, data_args, args
     except KeyboardInterrupt as interrupt:
+        if str(interrupt):
+            # Of what came before the training.
+            raise
         advice = "there is no checkpoint yet, so the same command starts again"
         if newest_checkpoint(arguments.output_dir):
             advice = "--resume_from_checkpoint last continues from the last checkpoint"

@@ -31,13 +31,10 @@ from itertools import tee
 from typing import Any
 
 from ..data.alignments import format_pharaoh
-from ..files import check_output_file, read_lines, replaceable
+from ..files import LINE_ENDS_TO_SPACES, check_output_file, read_lines, replaceable
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
 from .prompt import answer_lines
-
-# A program that reads the output would take these for line ends.
-LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
 # Passed on where they are given.
 SEARCH_OPTIONS = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size")
@@ -119,8 +116,8 @@ def run(arguments: Namespace) -> None:
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary
+        from ..inference.line_output import Share, line_output
         from ..inference.translation import CHUNK_SIZE, translate_lines
-        from .line_output import Share, line_output
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
     to_a_file = replaceable(arguments.output)
     _check_files(arguments, share.size, to_a_file)

@@ -10,6 +10,10 @@ from typing import Any, Literal
 from ..errors import DataError
 
 SPLITS = ("train", "validation", "test")
+
+# Files of pairs that are added to the training pairs.
+SYNTHETIC = "synthetic"
+
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
 # Instead of a file of alignments.
@@ -32,6 +36,7 @@ class DataArguments:
 
     Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or from one file with both
     sides (`train_file`); or all splits come from `dataset_name`, in which validation and test files replace splits.
+    Synthetic pairs, from files likewise, are added to the training pairs once validation and test pairs are held out.
     The first of these rules that applies finds the pair in a row:
 
     1. the columns `source_column` and `target_column`; in a TSV or CSV file integers mean positions, and the file
@@ -62,6 +67,20 @@ class DataArguments:
     )
     validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
     test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
+    synthetic_source_file: str | None = field(
+        default=None,
+        metadata={"help": "Source side of more training pairs, such as translations by a model; never held out."},
+    )
+    synthetic_target_file: str | None = field(default=None, metadata={"help": "Their target side."})
+    synthetic_file: str | None = field(default=None, metadata={"help": "Or: these pairs in one file."})
+    synthetic_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder of pairs that a model translates, for runs to share (default: output_dir)."},
+    )
+    train_copies: int = field(
+        default=1,
+        metadata={"help": "How often an epoch has each training pair that is not synthetic; 0: synthetic pairs only."},
+    )
     guided_alignment: str | None = field(
         default=None,
         metadata={
@@ -127,7 +146,7 @@ class DataArguments:
         refuse_empty_strings(self)
         self._check_both_given("source_column", "target_column")
         self._check_both_given("source_lang", "target_lang")
-        for split in SPLITS:
+        for split in (*SPLITS, SYNTHETIC):
             self._check_both_given(f"{split}_source_file", f"{split}_target_file")
             _check_at_most_one(self._given(f"{split}_file", f"{split}_source_file"))
         training_files = ["a training file"] if self.files("train") else []
@@ -138,6 +157,7 @@ class DataArguments:
             raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:
             self._check_split_size(split)
+        self._check_synthetic()
         if self.max_train_samples is not None and self.max_train_samples < 1:
             raise DataError(f"`max_train_samples` {self.max_train_samples} leaves no pairs; set at least 1")
 
@@ -168,6 +188,16 @@ class DataArguments:
             if getattr(self, given) is not None and getattr(self, missing) is None:
                 raise DataError(f"`{given}` is given without `{missing}`; give both or none")
 
+    def _check_synthetic(self) -> None:
+        if self.train_copies < 0:
+            raise DataError(f"`train_copies` {self.train_copies} is negative; set 0 or more")
+        if not self.files(SYNTHETIC):
+            return
+        if self.streaming:
+            raise DataError("synthetic pairs are mixed with the others in memory; leave them or `streaming` out")
+        if self.guided_alignment not in (None, AUTO):
+            raise DataError(f"`guided_alignment` {self.guided_alignment} has no links of synthetic pairs; set `auto`")
+
     def _check_split_size(self, split: str) -> None:
         name = f"{split}_split_size"
         size = getattr(self, name)
@@ -185,4 +215,4 @@ def _check_at_most_one(given: Iterable[str]) -> None:
         raise DataError(f"{' and '.join(names)} are both given; keep one of them")
 
 
-__all__ = ["AUTO", "EXTENSIONS", "RATIO_SLACK", "SPLITS", "DataArguments", "refuse_empty_strings"]
+__all__ = ["AUTO", "EXTENSIONS", "RATIO_SLACK", "SPLITS", "SYNTHETIC", "DataArguments", "refuse_empty_strings"]

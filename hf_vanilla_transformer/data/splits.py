@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from ..errors import DataError
 from .alignments import read_alignments
-from .arguments import AUTO, SPLITS, DataArguments
+from .arguments import AUTO, SPLITS, SYNTHETIC, DataArguments
 from .encoding import add_alignments
 from .reading import load_files, load_named
 from .toy_corpus import load_toy_corpus
@@ -58,6 +58,8 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     splits |= _hold_out(splits, arguments)
     if "train" in splits and arguments.max_train_samples is not None:
         splits["train"] = _sample(splits["train"], arguments.max_train_samples, arguments)
+    if "train" in splits:
+        splits["train"] = _with_synthetic(splits["train"], arguments)
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
 
@@ -66,6 +68,15 @@ def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
     """Add the word alignments in a file to the pairs on the same lines."""
     pairs = list(zip(train["source"], train["target"], strict=True))
     return add_alignments(train, read_alignments(path, pairs))
+
+
+def _with_synthetic(train: Any, arguments: DataArguments) -> Any:
+    """Return the training pairs, as often as is asked for, and the synthetic pairs."""
+    files = arguments.files(SYNTHETIC)
+    parts = [train] * arguments.train_copies + ([load_files(files, arguments)] if files else [])
+    if not parts:
+        raise DataError("`train_copies` 0 leaves nothing to train on; set at least 1, or give synthetic pairs")
+    return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
 
 
 def _sample(train: Any, size: int, arguments: DataArguments) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .arguments import ModelArguments, VanillaTransformerTrainingArguments, peak_learning_rate
     from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
+    from .distillation import distill
     from .experiment import train_translation
     from .metrics import compare_translations, translation_scores
     from .trainer import VanillaTransformerTrainer
@@ -17,6 +18,7 @@ _MODULES = {
     "VanillaTransformerTrainingArguments": "arguments",
     "average_checkpoints": "checkpoints",
     "compare_translations": "metrics",
+    "distill": "distillation",
     "last_checkpoints": "checkpoints",
     "newest_checkpoint": "checkpoints",
     "peak_learning_rate": "arguments",
@@ -37,6 +39,7 @@ __all__ = [
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
     "compare_translations",
+    "distill",
     "last_checkpoints",
     "newest_checkpoint",
     "peak_learning_rate",

@@ -44,8 +44,8 @@ class ModelArguments:
     preset: str = field(  # type: ignore[assignment]  # None, here and below, until __post_init__
         default=None,
         metadata={
-            "help": "Model shape: base (the default), big, small, tiny or a row of the paper's Table 3; its label "
-            "smoothing replaces the default one."
+            "help": "Model shape: base (the default), big, small, tiny, student (default of distill), student-12-1 or "
+            "a row of the paper's Table 3; its label smoothing replaces the default one."
         },
     )
     config_overrides: str | None = field(

@@ -15,7 +15,7 @@ from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
-from ..data.arguments import DataArguments
+from ..data.arguments import SYNTHETIC, DataArguments
 from ..errors import redacted, without_secrets
 from .arguments import VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
@@ -74,7 +74,7 @@ def write_model_card(
     name = Path(args.output_dir).resolve().name
     languages = [language for language in (data_args.source_lang, data_args.target_lang) if language]
     codes = [language for language in languages if LANGUAGE_CODE.fullmatch(language)]
-    data = data_args.description
+    data = data_args.description + (" and synthetic pairs" if data_args.files(SYNTHETIC) else "")
     card_data = ModelCardData(
         language=codes or None,
         library_name="transformers",

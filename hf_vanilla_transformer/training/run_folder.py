@@ -101,8 +101,8 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
         lock.release()
 
 
-def make_folder(folder: Path) -> None:
-    """Create an output folder unless it exists.
+def make_folder(folder: Path, argument: str = "output_dir") -> None:
+    """Create a folder, which an argument names, unless it exists.
 
     Raises:
         ValueError: It cannot be created.
@@ -110,7 +110,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"`output_dir` {folder} cannot be made: {error.strerror}; choose another") from error
+        raise ValueError(f"`{argument}` {folder} cannot be made: {error.strerror}; choose another") from error
 
 
 def save_final_model(model: PreTrainedModel, folder: str | Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from filelock import FileLock
 
-from hf_vanilla_transformer.cli import line_output as module
-from hf_vanilla_transformer.cli.line_output import Share, line_output
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.inference import line_output as module
+from hf_vanilla_transformer.inference.line_output import Share, line_output
 from translators import ENGLISH, save_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,7 +4,7 @@ from hf_vanilla_transformer.data import splits
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
-from parallel_text import PAIRS, rows, tsv, write
+from parallel_text import PAIRS, lines, rows, tsv, write
 
 # Every source comes three times, as in corpora with several translations.
 CORPUS = [(f"source {i // 3}", f"target {i}") for i in range(300)]
@@ -64,3 +64,41 @@ def test_overlap_is_reported(tmp_path, monkeypatch):
     path = write(tmp_path / "v.tsv", tsv([("source 1", "x"), ("new", "x"), ("source 99", "y")]))
     load(tmp_path, validation_file=path)
     assert messages == ["2 of 3 validation pairs have a source that is also in the training pairs"]
+
+
+class TestSynthetic:
+    @pytest.fixture
+    def more(self, tmp_path):
+        """Files of five more pairs."""
+        files = {"source": [f"more {i}" for i in range(5)], "target": [f"mehr {i}" for i in range(5)]}
+        return {f"synthetic_{side}_file": write(tmp_path / side, lines(texts)) for side, texts in files.items()}
+
+    @pytest.mark.parametrize("copies", [0, 1, 2])
+    def test_pairs_are_added_to_what_is_left_for_training(self, tmp_path, more, copies):
+        alone = load(tmp_path, validation_split_size=30)
+        loaded = load(tmp_path, validation_split_size=30, train_copies=copies, **more)
+        expected = [(f"more {i}", f"mehr {i}") for i in range(5)]
+        assert rows(loaded["train"]) == rows(alone["train"]) * copies + expected
+        assert rows(loaded["validation"]) == rows(alone["validation"])
+
+    def test_one_file(self, tmp_path):
+        path = write(tmp_path / "more.tsv", tsv(PAIRS))
+        assert rows(load(tmp_path, synthetic_file=path, max_train_samples=3)["train"])[3:] == PAIRS
+
+    def test_nothing_left(self, tmp_path):
+        with pytest.raises(DataError, match="`train_copies` 0 leaves nothing to train on; set at least 1, or give"):
+            load(tmp_path, train_copies=0)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"streaming": True}, "mixed with the others in memory; leave them or `streaming` out"),
+            ({"guided_alignment": "x.links"}, "`guided_alignment` x.links has no links of synthetic pairs; set"),
+            ({"synthetic_file": "x.tsv"}, "`synthetic_file` and `synthetic_source_file` are both given"),
+            ({"synthetic_target_file": None}, "`synthetic_source_file` is given without `synthetic_target_file`"),
+            ({"train_copies": -1}, "`train_copies` -1 is negative"),
+        ],
+    )
+    def test_faults(self, tmp_path, more, given, message):
+        with pytest.raises(DataError, match=message):
+            load(tmp_path, **{**more, **given})

@@ -15,8 +15,8 @@ import torch
 
 import hf_vanilla_transformer.inference.fingerprint  # noqa: F401 - imported before a process is forked
 from hf_vanilla_transformer.cli import translate  # noqa: F401 - as above
-from hf_vanilla_transformer.cli.line_output import LineOutput
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.inference.line_output import LineOutput
 from processes import surroundings
 
 FORKS = multiprocessing.get_context("forkserver")

@@ -88,7 +88,12 @@ class LineOutput:
 
 @contextmanager
 def line_output(
-    path: str, sources: Iterable[str], settings: Mapping[str, Any], share: Share, resume: bool
+    path: str,
+    sources: Iterable[str],
+    settings: Mapping[str, Any],
+    share: Share,
+    resume: bool,
+    again: str = "repeat the command with --resume",
 ) -> Iterator[LineOutput]:
     """Open an output; it appears once it has a line for each source. Finished lines outlast an interruption.
 
@@ -98,6 +103,7 @@ def line_output(
         settings: What decides the lines besides their sources, as JSON values.
         share: The share of this process.
         resume: Continue after the lines that an interrupted run has finished.
+        again: How to continue an interrupted run, for messages.
 
     Raises:
         DataError: There are finished lines but `resume` is false, they were made of other sources or with other
@@ -125,7 +131,7 @@ def line_output(
         except BaseException as error:
             if not part.num_finished():
                 part.delete()
-            elif advised := _with_advice(error, folder):
+            elif advised := _with_advice(error, f"finished lines are kept in {folder}; to go on, {again}", folder):
                 raise advised from error
             raise
         if share.rank == 0:
@@ -261,9 +267,8 @@ def _finished_together(share: Share) -> Iterator[None]:
         raise DataError(f"the other processes cannot be reached ({one_line(error)})") from error
 
 
-def _with_advice(error: BaseException, folder: Path) -> BaseException | None:
+def _with_advice(error: BaseException, advice: str, folder: Path) -> BaseException | None:
     """Return an error that says how to go on, unless the program has no words for it."""
-    advice = f"finished lines are kept in {folder}; to go on, repeat the command with --resume"
     if isinstance(error, KeyboardInterrupt):
         return type(error)(advice)
     if isinstance(error, OSError) and not error.filename:

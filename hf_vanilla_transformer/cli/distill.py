@@ -1,0 +1,72 @@
+r"""Distill a trained model: train a small, fast student on its translations, and export that.
+
+The student learns the training pairs and the teacher's translations of their sources. It has the preset `student` and
+the teacher's tokenizer unless options say otherwise; all options of `train` are options of its training:
+
+    vanilla-transformer distill --model my-model --train_source_file train.en --train_target_file train.de \
+        --validation_split_size 1000 --output_dir my-student
+    vanilla-transformer translate --backend ctranslate2 --model my-student/ctranslate2 --input test.en
+
+--output_dir then holds what `train` leaves there, the translations, which the same command uses again, the student
+for CTranslate2 in int8, and distillation.json: scores, speed and size of teacher and student, on the test pairs or
+else the validation pairs. --train_copies 0 trains on the teacher's translations alone. A .yaml or .json file of
+options may come first.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from . import train
+from .options import OneLineParser, importing, out_of_memory
+
+parse = train.parse
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    teacher = parser.add_argument_group("teacher")
+    teacher.add_argument("--model", required=True, help="Teacher and its tokenizer: a folder or a name on the Hub.")
+    teacher.add_argument("--num_beams", type=int, help="Beams of the teacher. Default: the model's setting.")
+    teacher.add_argument(
+        "--num_hypotheses", type=int, default=1, help="Its translations of each source to learn (default: 1)."
+    )
+    teacher.add_argument(
+        "--teacher_max_tokens",
+        type=int,
+        default=4096,
+        help=parser.advanced("Source tokens x beams that it decodes at once (default: 4096)."),
+    )
+    train.add_arguments(parser)
+    parser.usage = "%(prog)s [options.yaml] --model MODEL [options]"
+
+
+def run(arguments: Namespace) -> None:
+    with importing():
+        from ..inference.translation import load
+        from ..training.arguments import TOKENIZER_FIELDS
+        from ..training.distillation import distill
+    _choose_student(arguments, TOKENIZER_FIELDS)
+    with train.training_arguments(arguments) as (model_args, data_args, args):
+        teacher, tokenizer = load(
+            arguments.model, device=str(args.device), trust_remote_code=model_args.trust_remote_code
+        )
+        with out_of_memory(f"lower --teacher_max_tokens {arguments.teacher_max_tokens} or --max_tokens"):
+            distill(
+                teacher,
+                tokenizer,
+                model_args,
+                data_args,
+                args,
+                num_hypotheses=arguments.num_hypotheses,
+                num_beams=arguments.num_beams,
+                max_tokens=arguments.teacher_max_tokens,
+            )
+
+
+def _choose_student(arguments: Namespace, tokenizer_fields: Sequence[str]) -> None:
+    """Fill in shape and tokenizer, unless options name them or a model that brings them."""
+    if arguments.model_name_or_path is not None:
+        return
+    arguments.preset = arguments.preset or "student"
+    given = (getattr(arguments, name) for name in ("tokenizer_name_or_path", *tokenizer_fields))
+    if all(value in (None, False) for value in given):
+        arguments.tokenizer_name_or_path = arguments.model

@@ -1,0 +1,194 @@
+"""Distillation: a small student learns the translations of a large teacher (Kim and Rush, 2016)."""
+
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..data.arguments import SYNTHETIC, DataArguments
+from ..errors import DataError
+from ..export.formats import export_model
+from ..files import atomic_write
+from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
+from ..inference.translation import load, translate
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments
+from .experiment import train_translation
+from .metrics import translation_scores
+from .run_folder import find_checkpoint
+from .setup import TextSplits, check_arguments, load_text
+from .synthetic import translate_to_files
+
+# What a run adds to the folder of the student.
+EXPORT_FOLDER, COMPARISON_FILE = "ctranslate2", "distillation.json"
+
+# Sentences to translate before time counts.
+WARM_UP_SENTENCES = 8
+
+
+@dataclass(frozen=True)
+class System:
+    """How a model translates the sentences of the comparison.
+
+    Attributes:
+        device: Where it computed.
+        bleu: BLEU of its translations.
+        chrf: Their chrF2.
+        seconds: Time that they took.
+        sentences_per_second: Speed.
+        megabytes: Size of its weights, in 10^6 bytes.
+    """
+
+    device: str
+    bleu: float
+    chrf: float
+    seconds: float
+    sentences_per_second: float
+    megabytes: float
+
+
+def distill(
+    teacher: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    *,
+    num_hypotheses: int = 1,
+    num_beams: int | None = None,
+    max_tokens: int = 4096,
+) -> dict[str, Any]:
+    """Train a student on its teacher's translations of the training sources, and on the training pairs themselves.
+
+    `args.output_dir` then holds what `train_translation` leaves there, the teacher's translations, which later calls
+    use again, the student for CTranslate2 in int8, in `ctranslate2`, and `distillation.json`.
+
+    Args:
+        teacher: Whatever `translate_lines` takes.
+        tokenizer: Its tokenizer.
+        model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder.
+        data_args: Parallel text, in memory. `train_copies=0` trains on the teacher's translations alone.
+        args: Training of the student, as for `train_translation`.
+        num_hypotheses: Translations of each source, the best ones of a beam search.
+        num_beams: Beams of the teacher; by default its own setting.
+        max_tokens: Source tokens x beams that it decodes at once.
+
+    Returns:
+        The entries of `distillation.json`: how teacher, student and export translate the test pairs, or else the
+        validation pairs. Empty without such pairs, and in all processes but the first.
+
+    Raises:
+        ValueError: As `train_translation` and `translate_lines`; or CTranslate2 is not installed.
+    """
+    # Before hours of translation.
+    _check(data_args)
+    check_arguments(data_args, args, None)
+    find_checkpoint(args)
+    text = load_text(replace(data_args, train_copies=1))
+    folder = Path(data_args.synthetic_dir or args.output_dir)
+    sources = (source for batch in text.train.iter(1000) for source in batch["source"])
+    options: dict[str, Any] = {"num_hypotheses": num_hypotheses, "num_beams": num_beams, "max_tokens": max_tokens}
+    files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
+    sentences, translations = map(str, files)
+    data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)
+    train_translation(model_args, data_args, args)
+    if args.process_index > 0:
+        return {}
+    export = _export(args.output_dir, model_args.trust_remote_code)
+    return _compare(teacher, tokenizer, text, export, model_args.trust_remote_code, args)
+
+
+def _check(data_args: DataArguments) -> None:
+    if missing := ctranslate2_missing():
+        raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
+    if data_args.streaming:
+        raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
+    if given := data_args.files(SYNTHETIC):
+        raise DataError(f"{given[0]}: the synthetic pairs are those of the teacher; leave other ones out")
+
+
+def _export(output_dir: str, trust_remote_code: bool) -> Path:
+    folder = Path(output_dir, EXPORT_FOLDER)
+    # Of a run that was interrupted after it.
+    shutil.rmtree(folder, ignore_errors=True)
+    return export_model(output_dir, "ctranslate2", folder, trust_remote_code, quantization="int8")
+
+
+def _compare(
+    teacher: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    export: Path,
+    trust_remote_code: bool,
+    args: VanillaTransformerTrainingArguments,
+) -> dict[str, Any]:
+    """Measure teacher, student and export; print and save the results."""
+    pairs = text.validation if text.test is None else text.test
+    if pairs is None:
+        print(f"student      {export}; without validation or test pairs it is not compared with its teacher")
+        return {}
+    student = load(args.output_dir, device=str(args.device), trust_remote_code=trust_remote_code)
+    exported = load_ctranslate2(export, trust_remote_code=trust_remote_code)
+    systems = {
+        "teacher": _measure(teacher, tokenizer, pairs),
+        "student": _measure(*student, pairs),
+        "student int8": _measure(*exported, pairs),
+        "student int8, greedy": _measure(*exported, pairs, num_beams=1),
+    }
+    comparison = {
+        "split": "validation" if text.test is None else "test",
+        "sentences": len(pairs),
+        "threads": torch.get_num_threads(),
+        "systems": {name: asdict(system) for name, system in systems.items()},
+    }
+    with atomic_write(Path(args.output_dir, COMPARISON_FILE)) as file:
+        file.write(f"{json.dumps(comparison, indent=2)}\n".encode())
+    print(_table(comparison, systems), flush=True)
+    return comparison
+
+
+def _measure(model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, **options: Any) -> System:
+    sources = pairs["source"][:]
+    translate(model, tokenizer, sources[:WARM_UP_SENTENCES], **options)
+    begin = time.perf_counter()
+    translations = [hypotheses[0].text for hypotheses in translate(model, tokenizer, sources, **options)]
+    seconds = time.perf_counter() - begin
+    scores = translation_scores(translations, pairs["target"][:])
+    return System(
+        device=str(model.device),
+        bleu=float(scores["bleu"]),
+        chrf=float(scores["chrf"]),
+        seconds=seconds,
+        sentences_per_second=len(sources) / seconds,
+        megabytes=_weight_bytes(model) / 1e6,
+    )
+
+
+def _weight_bytes(model: Any) -> int:
+    if isinstance(model, CTranslate2Model):
+        return (model.folder / "model.bin").stat().st_size
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
+def _table(comparison: dict[str, Any], systems: dict[str, System]) -> str:
+    teacher = systems["teacher"]
+    lines = [
+        "",
+        f"{comparison['sentences']} {comparison['split']} pairs, {comparison['threads']} threads",
+        f"{'':20}  {'BLEU':>6}  {'chrF2':>6}  {'sentences/s':>11}  {'MB':>7}  {'speed':>6}  {'size':>6}",
+    ]
+    for name, system in systems.items():
+        speed, size = teacher.seconds / system.seconds, system.megabytes / teacher.megabytes
+        lines.append(
+            f"{name:20}  {system.bleu:6.2f}  {system.chrf:6.2f}  {system.sentences_per_second:11.1f}  "
+            f"{system.megabytes:7.1f}  {speed:5.1f}x  {size:5.2f}x"
+        )
+    return "\n".join(lines)
+
+
+__all__ = ["distill"]

@@ -1,0 +1,113 @@
+"""Synthetic pairs: sentences and their translations by a model, in files that later runs use again."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice, tee
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import DataError
+from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
+from ..inference.fingerprint import model_fingerprint
+from ..inference.line_output import Share, line_output
+from ..inference.translation import CHUNK_SIZE, EXTRA_OUTPUT_TOKENS, translate_lines
+from .arguments import VanillaTransformerTrainingArguments
+from .run_folder import make_folder
+
+
+class SyntheticText(NamedTuple):
+    """Two files of lines that belong together: sentences, each as often as it has translations, and these."""
+
+    sentences: Path
+    translations: Path
+
+
+def translate_to_files(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Iterable[str],
+    files: str | Path,
+    args: VanillaTransformerTrainingArguments,
+    *,
+    num_hypotheses: int = 1,
+    **options: Any,
+) -> SyntheticText:
+    """Translate sentences into files, unless an earlier call did.
+
+    The names of the files hold a fingerprint of model, settings and sentences. Interrupted, the same call continues.
+    Blank and repeated sentences are left out. The line of a translation that is blank, or so long that it was cut
+    off, is empty; such pairs are dropped in training, as all pairs with an empty side.
+
+    Args:
+        model: Whatever `translate_lines` takes.
+        tokenizer: Its tokenizer.
+        sentences: Source sentences of the model.
+        files: Folder and begin of the names of the files.
+        args: Training that uses the pairs.
+        num_hypotheses: Translations of each sentence.
+        **options: Those of `translate_lines`; None means the default.
+
+    Raises:
+        DataError: There is no sentence, a file cannot be written, or several processes would write them.
+        ValueError: As `translate_lines`.
+    """
+    lines = list(dict.fromkeys(line for each in sentences if (line := each.translate(LINE_ENDS_TO_SPACES)).strip()))
+    if not lines:
+        raise DataError("there is no sentence to translate that is not blank; check the text")
+    settings = {"num_hypotheses": num_hypotheses} | {key: value for key, value in options.items() if value is not None}
+    stem = f"{files}-{_fingerprint(model_fingerprint(model, tokenizer), settings, lines)}"
+    text = SyntheticText(*(Path(f"{stem}.{part}.txt") for part in SyntheticText._fields))
+    if not all(file.is_file() for file in text):
+        if args.world_size > 1:
+            raise DataError(
+                f"{text.translations} is written by one process, not by {args.world_size}; start without a launcher "
+                "until it is there"
+            )
+        make_folder(Path(files).parent, "synthetic_dir")
+        _translate(model, tokenizer, lines, text, settings, show_progress=not args.disable_tqdm)
+    if args.process_index == 0:
+        empty = sum(not line for line in read_lines(text.translations))
+        count = len(lines) * num_hypotheses
+        print(f"synthetic    {count} in {text.translations}, {empty} empty or cut off", flush=True)
+    return text
+
+
+def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:
+    # The size of batches changes no translation.
+    decisive = {key: value for key, value in settings.items() if key != "max_tokens"}
+    digest = hashlib.blake2b(json.dumps([model, decisive], sort_keys=True).encode(), digest_size=6)
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
+
+
+def _translate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    lines: Sequence[str],
+    text: SyntheticText,
+    settings: dict[str, Any],
+    show_progress: bool,
+) -> None:
+    number = settings["num_hypotheses"]
+    repeated = [line for line in lines for _ in range(number)]
+    with atomic_write(text.sentences) as stream:
+        stream.writelines(f"{line}\n".encode() for line in repeated)
+    # Whole chunks are resumed: with all translations of a sentence.
+    share = Share(CHUNK_SIZE * number)
+    again = "start it again"
+    with line_output(str(text.translations), repeated, settings, share, resume=True, again=again) as output:
+        sources, pending = tee(islice(output.sources, None, None, number))
+        translations = translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings)
+        for hypotheses, source in zip(translations, pending, strict=True):
+            limit = len(tokenizer(source)["input_ids"]) + EXTRA_OUTPUT_TOKENS
+            for hypothesis in hypotheses:
+                translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
+                was_cut_off = len(tokenizer(text_target=translation)["input_ids"]) >= limit
+                output.write(source, "" if was_cut_off or not translation.strip() else translation)
+
+
+__all__ = ["SyntheticText", "translate_to_files"]

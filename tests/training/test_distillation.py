@@ -1,0 +1,143 @@
+"""Distillation, from a teacher to a student that is exported and compared."""
+
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from transformers import AutoTokenizer
+
+from experiments import SHAPE, TINY, arguments, sentences, train
+from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
+from hf_vanilla_transformer.inference.translation import load, translate
+from hf_vanilla_transformer.training import distill, distillation, synthetic
+from parallel_text import lines, tsv, write
+
+pytest.importorskip("ctranslate2", reason="installed by the extra `export`")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def teacher(finished):
+    return load(str(finished), device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _long_translations_are_kept(monkeypatch):
+    monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", 1000)
+
+
+def student_of(teacher, finished, folder, **options):
+    """Distill the finished run, whose translations have no end, into a tiny student."""
+    shape = {**SHAPE, "tokenizer_name_or_path": str(finished), "max_length_ratio": 100}
+    chosen = {name: options.pop(name) for name in ("num_hypotheses", "num_beams") if name in options}
+    return distill(*teacher, *arguments(folder, shape, max_steps=2, **options), **chosen)
+
+
+def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "student"
+    compared = student_of(teacher, finished, folder, **files)
+    printed = capsys.readouterr().out
+    sources = {source for source, _ in sentences()}
+    assert f"synthetic    {len(sources)} in {folder}/distilled-" in printed
+    (made,) = folder.glob("distilled-*.translations.txt")
+    assert len(list(filter(None, made.read_text().split("\n")))) == len(sources)
+    assert AutoTokenizer.from_pretrained(folder).get_vocab() == teacher[1].get_vocab()
+    assert " and synthetic pairs." in (folder / "README.md").read_text()
+    # What the comparison says is what the saved models do.
+    assert compared == json.loads((folder / "distillation.json").read_text())
+    assert (compared["split"], compared["sentences"]) == ("test", 9)
+    test_sources = [source for source, _ in sentences(9, 2)]
+    outputs = [row[0].text for row in translate(*load(str(folder), device="cpu"), test_sources)]
+    assert lines(outputs) == (folder / "test_translations.txt").read_text()
+    results = json.loads((folder / "all_results.json").read_text())
+    assert results["train_pairs"] == 80 + len(sources)
+    systems = compared["systems"]
+    assert systems["student"]["bleu"] == pytest.approx(results["test_bleu"])
+    assert list(systems) == ["teacher", "student", "student int8", "student int8, greedy"]
+    for name, system in systems.items():
+        assert f"\n{name:20}  {system['bleu']:6.2f}" in printed
+        assert system["sentences_per_second"] == pytest.approx(9 / system["seconds"])
+    weights = sum(weight.numel() for weight in teacher[0].parameters()) * 4
+    assert systems["teacher"]["megabytes"] == pytest.approx(weights / 1e6)
+    exported = load_ctranslate2(folder / "ctranslate2")
+    assert systems["student int8"]["megabytes"] * 1e6 == (folder / "ctranslate2" / "model.bin").stat().st_size
+    assert len(translate(*exported, test_sources, num_beams=1)) == 9
+
+
+def test_repeated_runs_share_the_translations(teacher, finished, files, tmp_path, monkeypatch):
+    shared = {**files, "synthetic_dir": str(tmp_path / "shared"), "eval_strategy": "no"}
+    student_of(teacher, finished, tmp_path / "one", **shared, num_beams=2, num_hypotheses=2)
+    monkeypatch.setattr(synthetic, "translate_lines", Mock(side_effect=AssertionError))
+    student_of(teacher, finished, tmp_path / "two", **shared, num_beams=2, num_hypotheses=2, train_copies=0)
+    (made,) = (tmp_path / "shared").glob("distilled-*.translations.txt")
+    pairs = sum(map(bool, made.read_text().split("\n")))
+    sizes = [json.loads((tmp_path / name / "all_results.json").read_text())["train_pairs"] for name in ("one", "two")]
+    assert sizes == [80 + pairs, pairs] and pairs > 80
+
+
+def test_validation_pairs_are_held_out_from_the_teacher(teacher, finished, files, tmp_path):
+    options = {"train_file": files["train_file"], "validation_split_size": 0.2}
+    compared = student_of(teacher, finished, tmp_path / "student", **options)
+    (made,) = (tmp_path / "student").glob("distilled-*.sentences.txt")
+    translated = set(made.read_text().splitlines())
+    held_out = {source for source, _ in sentences()} - translated
+    assert compared["split"] == "validation" and held_out and translated
+
+
+def test_without_pairs_to_compare_on(teacher, finished, files, tmp_path, capsys):
+    compared = student_of(teacher, finished, tmp_path / "student", train_file=files["train_file"])
+    assert compared == {} and not (tmp_path / "student" / "distillation.json").exists()
+    assert (tmp_path / "student" / "ctranslate2" / "model.bin").is_file()
+    assert "it is not compared with its teacher" in capsys.readouterr().out
+
+
+def test_a_run_that_ended_before_the_comparison_goes_on(teacher, finished, files, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, "_compare", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            student_of(teacher, finished, tmp_path / "student", **files)
+    with pytest.raises(ValueError, match="already holds a run; continue it with `resume_from_checkpoint=last`"):
+        student_of(teacher, finished, tmp_path / "student", **files)
+    compared = student_of(teacher, finished, tmp_path / "student", **files, resume_from_checkpoint="last")
+    assert compared["sentences"] == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"streaming": True, "max_steps": 2}, "`streaming`: the teacher translates pairs that are in memory"),
+        ({"synthetic_file": "x.tsv"}, "x.tsv: the synthetic pairs are those of the teacher; leave other ones out"),
+        ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown"),
+    ],
+)
+def test_faults_are_said_before_anything_is_translated(teacher, finished, files, tmp_path, options, message):
+    given = arguments(tmp_path / "student", {**SHAPE, "tokenizer_name_or_path": str(finished)}, **{**files, **options})
+    with pytest.raises(ValueError, match=message):
+        distill(*teacher, *given)
+    assert not (tmp_path / "student").exists()
+
+
+def test_without_ctranslate2(teacher, finished, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(distillation, "ctranslate2_missing", lambda: "it is not installed")
+    with pytest.raises(ValueError, match="CTranslate2, which the student is exported to, cannot be used: it is not"):
+        student_of(teacher, finished, tmp_path / "student", **files)
+
+
+@pytest.mark.slow  # trains two models until they know their task
+def test_a_student_learns_from_translations_alone(tmp_path):
+    """The training pairs that the student is not shown have targets in capitals, which only the teacher can know."""
+    files = {"train_file": write(tmp_path / "train.tsv", tsv(sentences(400)))}
+    files["test_file"] = write(tmp_path / "test.tsv", tsv(sentences(40, 2)))
+    shape = {"config_overrides": TINY.replace("d_model=16", "d_model=32"), "preset": "tiny"}
+    schedule = {"num_train_epochs": 36, "learning_rate": 0.01, "warmup_steps": 20, "eval_strategy": "no"}
+    options = {**files, **schedule, "label_smoothing_factor": 0.05, "seed": 1}
+    own = {"tokenizer_algorithm": "word", "min_frequency": 1}
+    train(tmp_path / "teacher", {**shape, **own}, **options)
+    given = arguments(
+        tmp_path / "student", {**shape, "tokenizer_name_or_path": str(tmp_path / "teacher")}, **options, train_copies=0
+    )
+    compared = distill(*load(str(Path(tmp_path / "teacher")), device="cpu"), *given)
+    systems = compared["systems"]
+    assert systems["teacher"]["bleu"] > 60
+    assert systems["student int8"]["bleu"] > systems["teacher"]["bleu"] - 15
