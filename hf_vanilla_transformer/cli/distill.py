@@ -1,4 +1,4 @@
-r"""Distill a trained model: train a small, fast student on its translations, and export that.
+r"""Distill one or several models: train a small, fast student on their translations, and export that.
 
 The student learns the training pairs and the teacher's translations of their sources. It has the preset `student` and
 the teacher's tokenizer unless options say otherwise; all options of `train` are options of its training:
@@ -24,7 +24,12 @@ parse = train.parse
 
 def add_arguments(parser: OneLineParser) -> None:
     teacher = parser.add_argument_group("teacher")
-    teacher.add_argument("--model", required=True, help="Teacher and its tokenizer: a folder or a name on the Hub.")
+    teacher.add_argument(
+        "--model",
+        required=True,
+        nargs="+",
+        help="Teacher and its tokenizer: a folder or a name on the Hub; several teach as an ensemble.",
+    )
     teacher.add_argument("--num_beams", type=int, help="Beams of the teacher. Default: the model's setting.")
     teacher.add_argument(
         "--num_hypotheses", type=int, default=1, help="Its translations of each source to learn (default: 1)."
@@ -45,10 +50,9 @@ def run(arguments: Namespace) -> None:
         from ..training.arguments import TOKENIZER_FIELDS
         from ..training.distillation import distill
     _choose_student(arguments, TOKENIZER_FIELDS)
+    names = arguments.model if len(arguments.model) > 1 else arguments.model[0]
     with train.training_arguments(arguments) as (model_args, data_args, args):
-        teacher, tokenizer = load(
-            arguments.model, device=str(args.device), trust_remote_code=model_args.trust_remote_code
-        )
+        teacher, tokenizer = load(names, device=str(args.device), trust_remote_code=model_args.trust_remote_code)
         with out_of_memory(f"lower --teacher_max_tokens {arguments.teacher_max_tokens} or --max_tokens"):
             distill(
                 teacher,
@@ -69,4 +73,4 @@ def _choose_student(arguments: Namespace, tokenizer_fields: Sequence[str]) -> No
     arguments.preset = arguments.preset or "student"
     given = (getattr(arguments, name) for name in ("tokenizer_name_or_path", *tokenizer_fields))
     if all(value in (None, False) for value in given):
-        arguments.tokenizer_name_or_path = arguments.model
+        arguments.tokenizer_name_or_path = arguments.model[0]

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import TINY, write_splits
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.inference.translation import load
 from hf_vanilla_transformer.training import distillation, synthetic
 from translators import save_translator
 
@@ -36,11 +37,13 @@ def given(monkeypatch):
     return seen
 
 
-def test_a_student_is_trained_exported_and_compared(words, tmp_path, capsys):
+def test_two_models_teach_a_student_that_is_exported_and_compared(words, teacher, tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="installed by the extra `export`")
+    words[2:3] = [teacher, teacher]
     main([*words, "--preset", "tiny", "--config_overrides", TINY, "--num_beams", "2", "--num_hypotheses", "2"])
     systems = json.loads((tmp_path / "student" / "distillation.json").read_text())["systems"]
     assert "\nstudent int8, greedy" in capsys.readouterr().out and systems["teacher"]["device"] == "cpu"
+    assert systems["teacher"]["megabytes"] * 1e6 == 2 * 4 * load(teacher)[0].num_parameters()
     main(
         ["translate", "--backend", "ctranslate2", "--model", str(tmp_path / "student" / "ctranslate2")]
         + ["--input", str(tmp_path / "test.tsv"), "--output", str(tmp_path / "hyp")]

@@ -28,6 +28,7 @@ TRAIN = "train --preset tiny --max_steps 1 --train_source_file {text} --train_ta
 TRUSTING = {
     "train the model": TRAIN.replace("--preset tiny", "--model_name_or_path {folder}"),
     "train with its tokenizer": f"{TRAIN} --tokenizer_name_or_path {{folder}}",
+    "distill": "distill --model {folder} --train_source_file {text} --train_target_file {text} --output_dir {output}",
     "translate": "translate --model {folder} --input {text}",
     "score": "score --model {folder} --source {text} --target {text}",
     "average": "average --checkpoints {folder} --output_dir {output}",
