@@ -135,10 +135,10 @@ def _compare(
     student = load(args.output_dir, device=str(args.device), trust_remote_code=trust_remote_code)
     exported = load_ctranslate2(export, trust_remote_code=trust_remote_code)
     systems = {
-        "teacher": _measure(teacher, tokenizer, pairs),
-        "student": _measure(*student, pairs),
-        "student int8": _measure(*exported, pairs),
-        "student int8, greedy": _measure(*exported, pairs, num_beams=1),
+        "teacher": _measure(teacher, tokenizer, pairs, args.bleu_tokenize),
+        "student": _measure(*student, pairs, args.bleu_tokenize),
+        "student int8": _measure(*exported, pairs, args.bleu_tokenize),
+        "student int8, greedy": _measure(*exported, pairs, args.bleu_tokenize, num_beams=1),
     }
     comparison = {
         "split": "validation" if text.test is None else "test",
@@ -152,13 +152,15 @@ def _compare(
     return comparison
 
 
-def _measure(model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, **options: Any) -> System:
+def _measure(
+    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, tokenize: str, **options: Any
+) -> System:
     sources = pairs["source"][:]
     translate(model, tokenizer, sources[:WARM_UP_SENTENCES], **options)
     begin = time.perf_counter()
     translations = [hypotheses[0].text for hypotheses in translate(model, tokenizer, sources, **options)]
     seconds = time.perf_counter() - begin
-    scores = translation_scores(translations, pairs["target"][:])
+    scores = translation_scores(translations, pairs["target"][:], tokenize=tokenize)
     return System(
         device=str(model.device),
         bleu=float(scores["bleu"]),
