@@ -21,14 +21,19 @@ def add_model_options(parser: OneLineParser, several: bool = False) -> None:
 
 def load_model_and_tokenizer(arguments: Namespace) -> tuple[Any, Any]:
     """Return the model that these options ask for, an ensemble of several, and its tokenizer."""
+    names = arguments.model
+    is_one = isinstance(names, list) and len(names) == 1
+    return load_by_name(names[0] if is_one else names, arguments)
+
+
+def load_by_name(name: str | list[str], arguments: Namespace) -> tuple[Any, Any]:
+    """Return a model of this name, where and in what precision these options say, and its tokenizer."""
     with importing():
         import torch
 
         from ..inference.translation import load
     dtype = torch.bfloat16 if arguments.bf16 else None
-    names = arguments.model
-    is_one = isinstance(names, list) and len(names) == 1
-    return load(names[0] if is_one else names, dtype, arguments.device, arguments.trust_remote_code)
+    return load(name, dtype, arguments.device, arguments.trust_remote_code)
 
 
-__all__ = ["add_model_options", "load_model_and_tokenizer"]
+__all__ = ["add_model_options", "load_by_name", "load_model_and_tokenizer"]

@@ -7,14 +7,16 @@ Input is UTF-8, plain or .gz; each line of it gives one line of output. For exam
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
     vanilla-transformer translate --model my-model --input test.en --glossary terms.tsv
     vanilla-transformer translate --model seed-1 seed-2 seed-3 --input test.en
+    vanilla-transformer translate --model my-model --input test.en --num_beams 10 --rerank_model my-reverse-model
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
-each sentence with the term. Several models that share a vocabulary translate as an ensemble. On a terminal, without
---input, sentences are asked for and answered at once.
+each sentence with the term. Several models that share a vocabulary translate as an ensemble. --rerank_model, trained
+for the reverse direction, chooses among the translations that the beams find, by how probable they make the source. On
+a terminal, without --input, sentences are asked for and answered at once.
 --alignments adds which source word each word was translated from, counted from 0: in text as "Un perro ||| 0-0 1-1",
 in JSON as "alignment": [[0, 0], [1, 1]].
 --backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
@@ -32,7 +34,7 @@ from typing import Any
 
 from ..data.alignments import format_pharaoh
 from ..files import LINE_ENDS_TO_SPACES, check_output_file, read_lines, replaceable
-from .model_options import add_model_options, load_model_and_tokenizer
+from .model_options import add_model_options, load_by_name, load_model_and_tokenizer
 from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
 from .prompt import answer_lines
 
@@ -84,6 +86,16 @@ def add_arguments(parser: OneLineParser) -> None:
         "--glossary", metavar="FILE", help="Translate terms as told: a term, a tab and its translation on each line."
     )
     search.add_argument(
+        "--rerank_model",
+        metavar="MODEL",
+        help="Model of the reverse direction that chooses among the beams' translations; many beams help.",
+    )
+    search.add_argument(
+        "--rerank_weight",
+        type=float,
+        help="What it counts beside the translating model (default: 1).",
+    )
+    search.add_argument(
         "--max_source_length",
         type=int,
         help=parser.advanced("Truncate sources to this many tokens; how many were truncated is reported."),
@@ -126,6 +138,7 @@ def run(arguments: Namespace) -> None:
         arguments.device = share.device(arguments.device)
     glossary = read_glossary(arguments.glossary) if arguments.glossary else None
     model, tokenizer = _load(arguments)
+    reranker = _load_reranker(arguments)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     # None, as in runs that were begun before the option existed.
@@ -133,6 +146,8 @@ def run(arguments: Namespace) -> None:
     settings["glossary"] = glossary and glossary.fingerprint()
     if to_a_file:
         settings["model"] = model_fingerprint(model, tokenizer)
+        settings["rerank_model"] = reranker and model_fingerprint(reranker.model, reranker.tokenizer)
+        settings["rerank_weight"] = reranker and reranker.weight
     as_json = arguments.format == "json"
     chosen = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
     translate: Any = partial(
@@ -143,6 +158,7 @@ def run(arguments: Namespace) -> None:
         with_scores=as_json or arguments.num_hypotheses > 1,
         with_alignments=arguments.alignments,
         glossary=glossary,
+        reranker=reranker,
         **chosen,
     )
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
@@ -204,3 +220,16 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
     if arguments.bf16:
         raise ValueError("--bf16 is for --backend transformers; leave it out")
     return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)
+
+
+def _load_reranker(arguments: Namespace) -> Any:
+    """Return what sorts the hypotheses, or None."""
+    weight = arguments.rerank_weight
+    if arguments.rerank_model is None:
+        if weight is not None:
+            raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
+        return None
+    with importing():
+        from ..inference.reranking import ChannelReranker
+    chosen = {} if weight is None else {"weight": weight}
+    return ChannelReranker(*load_by_name(arguments.rerank_model, arguments), max_tokens=arguments.max_tokens, **chosen)

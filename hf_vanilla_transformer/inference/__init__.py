@@ -5,11 +5,13 @@ from .ctranslate2 import CTranslate2Model, load_ctranslate2
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
+from .reranking import ChannelReranker
 from .scoring import Score, score
 from .translation import Hypothesis, load, translate, translate_lines
 
 __all__ = [
     "CTranslate2Model",
+    "ChannelReranker",
     "Glossary",
     "Hypothesis",
     "Score",

@@ -232,7 +232,7 @@ def _digest(source: str, line: bytes) -> bytes:
 
 
 def _described(setting: str, value: Any) -> str:
-    if setting in ("model", "glossary") and value is not None:
+    if setting in ("model", "glossary", "rerank_model") and value is not None:
         return f"with another {setting}"
     # A length penalty of 0 is a value.
     return f"without --{setting}" if value is None or value is False else f"with --{setting} {value}"

@@ -58,6 +58,7 @@ def score(
     *,
     max_tokens: int = 4096,
     forced_bos_token_id: int | None = None,
+    truncation: bool = False,
 ) -> list[Score]:
     """Score each target as a translation of its source.
 
@@ -73,13 +74,14 @@ def score(
         max_tokens: Most tokens in a batch, padding included, for sources and targets each.
         forced_bos_token_id: The first token forced on `generate()`, such as the target language; by default that of
             the model's generation settings.
+        truncation: Whether to truncate sides that exceed the model's positions.
 
     Returns:
         A score for each pair, in order.
 
     Raises:
         ValueError: The lists differ in length, an item is not text or has no tokens, a side exceeds the model's
-            positions, or a score is NaN; names the item.
+            positions without `truncation`, or a score is NaN; names the item.
     """
     if isinstance(sources, str) or isinstance(targets, str):
         raise ValueError("`sources` and `targets` are lists of sentences; put a single sentence into a list")
@@ -87,8 +89,12 @@ def score(
         raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
     if max_tokens < 1:
         raise ValueError(f"`max_tokens` is {max_tokens}; it must be at least 1")
+    limit = position_limit(model.config)
     pairs = [
-        (_source_ids(model, tokenizer, source, number), _target_ids(model, tokenizer, target, number))
+        (
+            _checked_ids(_source_ids(tokenizer, source, number), f"source {number}", limit, truncation),
+            _checked_ids(_target_ids(model, tokenizer, target), f"target {number}", limit, truncation),
+        )
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1)
     ]
     if forced_bos_token_id is None:
@@ -104,31 +110,29 @@ def score(
     return [scores[i] for i in range(len(pairs))]
 
 
-def _source_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
+def _source_ids(tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
     if not isinstance(source, str):
         raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
-    return _checked_ids(model, tokenizer(source, verbose=False)["input_ids"], f"source {number}")
+    return tokenizer(source, verbose=False)["input_ids"]
 
 
-def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target, number: int) -> list[int]:
+def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target) -> list[int]:
     """Return the ids to predict, from after the start token through the end token."""
     if isinstance(target, str):
-        ids = tokenizer(text_target=target, verbose=False)["input_ids"]
-        return _checked_ids(model, ids, f"target {number}")
+        return tokenizer(text_target=target, verbose=False)["input_ids"]
     ids = [int(token) for token in target]
     if ids and ids[0] == start_token_id(model):
         ids = ids[1:]
     end = next((i for i, token in enumerate(ids) if token == tokenizer.eos_token_id), len(ids))
-    return _checked_ids(model, ids[: end + 1], f"target {number}")
+    return ids[: end + 1]
 
 
-def _checked_ids(model: PreTrainedModel, ids: list[int], name: str) -> list[int]:
-    limit = position_limit(model.config)
+def _checked_ids(ids: list[int], name: str, limit: int | None, truncation: bool) -> list[int]:
     if not ids:
         raise ValueError(f"{name} has no tokens, not even an end token; leave the pair out")
-    if limit is not None and len(ids) > limit:
+    if limit is not None and len(ids) > limit and not truncation:
         raise ValueError(f"{name} has {len(ids)} tokens, but the model has positions for {limit}; shorten it")
-    return ids
+    return ids[:limit]
 
 
 def _token_log_probs(model: PreTrainedModel, pairs: Sequence[IdPair], forced: int | None) -> list[list[float]]:

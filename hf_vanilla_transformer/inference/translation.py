@@ -4,7 +4,7 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
 from os import PathLike
@@ -58,7 +58,7 @@ class Hypothesis:
         text: The translation.
         score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
             generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
-            model's own probabilities count, whatever the temperature.
+            model's own probabilities count, whatever the temperature. A reranker puts its own score in its place.
         alignment: Links (source word, target word) between words that white space separates, counted from 0; None if
             not asked for.
     """
@@ -66,6 +66,10 @@ class Hypothesis:
     text: str
     score: float | None = None
     alignment: list[Link] | None = None
+
+
+# Sorts the hypotheses of each sentence.
+Reranker = Callable[[Sequence[str], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
 
 
 def load(
@@ -131,6 +135,7 @@ def translate_lines(
     chunk_size: int = CHUNK_SIZE,
     show_progress: bool = False,
     glossary: Glossary | None = None,
+    reranker: Reranker | None = None,
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of sentences of any length, chunk by chunk, in order.
@@ -154,6 +159,8 @@ def translate_lines(
         glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
             words, into every hypothesis. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
             beams, and with one more than the translations have tokens, up to twice as many as asked for.
+        reranker: Sorts all hypotheses that the beams find, of which the first `num_hypotheses` are returned: a
+            `ChannelReranker`, for example.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. Bounds never exceed
             the model's positions.
@@ -163,14 +170,19 @@ def translate_lines(
 
     Raises:
         ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, a
-            score is NaN, the tokenizer cannot align, or a glossary cannot be followed: by sampling, in a model that is
-            none of transformers, with a vocabulary that cannot write a translation, or within the length bound.
+            score is NaN, the tokenizer cannot align, there is only one hypothesis to rerank, or a glossary cannot be
+            followed: by sampling, in a model that is none of transformers, with a vocabulary that cannot write a
+            translation, or within the length bound.
     """
     if with_alignments:
         check_fast(tokenizer)
     translator = BatchTranslator(
-        model, tokenizer, num_hypotheses, max_tokens, with_scores, generation_options, glossary
+        model, tokenizer, num_hypotheses, max_tokens, with_scores or reranker is not None, generation_options, glossary
     )
+    if reranker is not None:
+        translator.num_hypotheses = max(num_hypotheses, translator.num_beams)
+        if translator.num_hypotheses == 1:
+            raise ValueError("reranking needs several hypotheses, but `num_beams` is 1; raise it")
     _check_at_least(1, chunk_size=chunk_size)
     if max_source_length is not None:
         _check_at_least(2, max_source_length=max_source_length)
@@ -183,6 +195,8 @@ def translate_lines(
                 ids, truncated = encode(tokenizer, chunk, limit)
                 num_read, num_truncated = num_read + len(chunk), num_truncated + truncated
                 results = translator.translate_chunk(ids, bar, translator.terms(chunk, ids, limit))
+                if reranker is not None:
+                    results = [hypotheses[:num_hypotheses] for hypotheses in reranker(chunk, results)]
                 if with_alignments:
                     results = align_hypotheses(model, tokenizer, chunk, results, max_tokens, limit)
                 yield from results
@@ -514,6 +528,7 @@ def cross_attention(
 __all__ = [
     "BatchTranslator",
     "Hypothesis",
+    "Reranker",
     "align_hypotheses",
     "checked_scores",
     "checked_sentence",

@@ -24,6 +24,7 @@ from hf_vanilla_transformer.cli.translate import _text_line
 from hf_vanilla_transformer.data.alignments import parse_pharaoh
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.alignment import word_alignments
+from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.translation import load, translate
 from translators import build
 
@@ -301,6 +302,46 @@ class TestEnsemble:
         assert "resuming after 2 finished lines" in capsys.readouterr().err
         expected = lines_of(translate(*load([folder, other]), ["a dog", "a cat", "a dog"]))
         assert output.read_text().split("\n") == [*expected, ""]
+
+
+class TestReranking:
+    def test_another_model_chooses_among_the_beams(self, tmp_path, capsysbinary, folder, other, expected):
+        source = write(tmp_path / "source.txt", SENTENCES)
+        given = ("translate", "--model", folder, "--input", source, "--num_beams", "4")
+        main([*given, "--rerank_model", other, "--rerank_weight", "-5", "--format", "json"])
+        rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+        reranker = ChannelReranker(*load(other), weight=-5)
+        chosen = translate(*load(folder), SENTENCES, num_beams=4, reranker=reranker)
+        assert [row["hypotheses"] for row in rows] == [
+            [{"text": own[0].text, "score": own[0].score}] for own in chosen
+        ]
+        plain = translate(*load(folder), SENTENCES, num_beams=4)
+        assert [own[0].text for own in plain] != [own[0].text for own in chosen]
+        main([*given, "--rerank_model", other])
+        default = translate(*load(folder), SENTENCES, num_beams=4, reranker=ChannelReranker(*load(other)))
+        assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(default), ""]
+
+    def test_what_cannot_be_used(self, tmp_path, folder, other, fail):
+        given = ("--model", folder, "--input", write(tmp_path / "source.txt", SENTENCES))
+        assert "--rerank_weight needs --rerank_model" in fail(*given, "--rerank_weight", "2")
+        given = (*given, "--rerank_model")
+        assert f"model {tmp_path / 'none'} cannot be loaded" in fail(*given, str(tmp_path / "none"))
+        assert "--rerank_weight is nan; it must be finite" in fail(*given, other, "--rerank_weight", "nan")
+        message = fail(*given, other, "--num_beams", "1")
+        assert "reranking needs several hypotheses, but --num_beams is 1; raise it" in message
+
+    def test_a_resumed_run_is_reranked_alike(self, tmp_path, capsys, folder, other, fail):
+        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
+        source.write_bytes(b"a dog\na cat\n\xff\n")
+        given = ("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
+        assert "line 3" in fail(*given, "--rerank_model", other)
+        source.write_bytes(b"a dog\na cat\na dog\n")
+        for options in ((), ("--rerank_model", folder)):
+            assert "was begun with another rerank_model" in fail(*given, *options, "--resume")
+        options = ("--rerank_model", other, "--resume")
+        assert "was begun with --rerank_weight 1.0" in fail(*given, *options, "--rerank_weight", "2")
+        main(["translate", *given, *options])
+        assert "resuming after 2 finished lines" in capsys.readouterr().err
 
 
 class TestGlossary:
