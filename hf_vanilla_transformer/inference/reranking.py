@@ -1,7 +1,7 @@
 """Reranking of n-best lists by how well a model of the reverse direction finds the source in a translation.
 
-As in a noisy channel (Yee et al. 2019), but with the mean over the source's tokens: sums, divided by the length of the
-translation, favour short ones, and lose BLEU.
+As in a noisy channel (Yee et al. 2019), but with the mean over the source's tokens: sums divided by the length of the
+translation favour long ones and lose BLEU.
 """
 
 import math
