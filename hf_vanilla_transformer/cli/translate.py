@@ -15,8 +15,8 @@ With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
 each sentence with the term. Several models that share a vocabulary translate as an ensemble. --rerank_model, trained
-for the reverse direction, chooses among the translations that the beams find, by how probable they make the source. On
-a terminal, without --input, sentences are asked for and answered at once.
+for the reverse direction, chooses among the translations that the beams find, by how probable they make the source; a
+score is then the sum of both. On a terminal, without --input, sentences are asked for and answered at once.
 --alignments adds which source word each word was translated from, counted from 0: in text as "Un perro ||| 0-0 1-1",
 in JSON as "alignment": [[0, 0], [1, 1]].
 --backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
