@@ -88,7 +88,7 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, *CUT_SHORT.get(Path(words[1]).name, "").split()]
     if "train" not in words and "distill" not in words:
         return words
-    begun = "--model_name_or_path" in words
+    begun = "--init_from" in words
     model = "" if begun else NEW_MODEL
     has_vocabulary = begun or "--tokenizer_name_or_path" in words or "distill" in words
     vocabulary = "" if has_vocabulary else "--vocab_size 300"

@@ -54,7 +54,9 @@ MAIN_OPTIONS = {
     },
 }
 
-MODEL_FIELDS = ("preset", "config_overrides", "model_name_or_path", "trust_remote_code", "attn_implementation")
+MODEL_FIELDS = (
+    "preset", "config_overrides", "model_name_or_path", "extend_vocab", "trust_remote_code", "attn_implementation",
+)  # fmt: skip  # one line says it
 INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 
 
@@ -85,7 +87,7 @@ def _dataclasses() -> tuple[Any, ...]:
 def parse(parser: OneLineParser, words: list[str]) -> Namespace:
     """Return the arguments of the command line, over those of an argument file that comes first."""
     if words and words[0].endswith(ARGUMENT_FILES):
-        known = [action.dest for action in parser._actions]
+        known = [option.removeprefix("--") for action in parser._actions for option in action.option_strings]
         words = [*read_argument_file(words[0], known), *words[1:]]
     return parser.parse_args(words)
 

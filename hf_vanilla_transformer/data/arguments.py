@@ -16,6 +16,9 @@ SYNTHETIC = "synthetic"
 
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 
+# Marks sources that were translated from text of the target side (Caswell et al. 2019).
+BACK_TRANSLATED = "<BT>"
+
 # Instead of a file of alignments.
 AUTO = "auto"
 
@@ -73,6 +76,20 @@ class DataArguments:
     )
     synthetic_target_file: str | None = field(default=None, metadata={"help": "Their target side."})
     synthetic_file: str | None = field(default=None, metadata={"help": "Or: these pairs in one file."})
+    synthetic_tag: str | None = field(
+        default=None,
+        metadata={"help": "Token to put before the source of each synthetic pair; the tokenizer gets it."},
+    )
+    monolingual_target: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Back-translation: files of text of the target side, whose translations by --reverse_model become "
+            f"sources, with --synthetic_tag (default here: {BACK_TRANSLATED})."
+        },
+    )
+    reverse_model: str | None = field(
+        default=None, metadata={"help": "Model that translates target to source: a folder or a name on the Hub."}
+    )
     synthetic_dir: str | None = field(
         default=None,
         metadata={"help": "Folder of pairs that a model translates, for runs to share (default: output_dir)."},
@@ -191,8 +208,14 @@ class DataArguments:
     def _check_synthetic(self) -> None:
         if self.train_copies < 0:
             raise DataError(f"`train_copies` {self.train_copies} is negative; set 0 or more")
-        if not self.files(SYNTHETIC):
+        self._check_both_given("monolingual_target", "reverse_model")
+        if not (self.monolingual_target or self.files(SYNTHETIC)):
+            if self.synthetic_tag:
+                raise DataError("`synthetic_tag` is for synthetic pairs; name their files, or leave it out")
             return
+        if self.synthetic_tag and self.synthetic_tag.split() != [self.synthetic_tag]:
+            raise DataError(f"`synthetic_tag` {self.synthetic_tag!r} has a blank; write it without")
+        _check_at_most_one(self._given("monolingual_target", "synthetic_file", "synthetic_source_file"))
         if self.streaming:
             raise DataError("synthetic pairs are mixed with the others in memory; leave them or `streaming` out")
         if self.guided_alignment not in (None, AUTO):
@@ -215,4 +238,13 @@ def _check_at_most_one(given: Iterable[str]) -> None:
         raise DataError(f"{' and '.join(names)} are both given; keep one of them")
 
 
-__all__ = ["AUTO", "EXTENSIONS", "RATIO_SLACK", "SPLITS", "SYNTHETIC", "DataArguments", "refuse_empty_strings"]
+__all__ = [
+    "AUTO",
+    "BACK_TRANSLATED",
+    "EXTENSIONS",
+    "RATIO_SLACK",
+    "SPLITS",
+    "SYNTHETIC",
+    "DataArguments",
+    "refuse_empty_strings",
+]

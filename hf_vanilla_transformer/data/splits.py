@@ -72,11 +72,19 @@ def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
 
 def _with_synthetic(train: Any, arguments: DataArguments) -> Any:
     """Return the training pairs, as often as is asked for, and the synthetic pairs."""
-    files = arguments.files(SYNTHETIC)
-    parts = [train] * arguments.train_copies + ([load_files(files, arguments)] if files else [])
+    parts = [train] * arguments.train_copies
+    if files := arguments.files(SYNTHETIC):
+        pairs = load_files(files, arguments)
+        tag = {"tag": arguments.synthetic_tag}
+        parts.append(pairs.map(_tagged, batched=True, fn_kwargs=tag) if arguments.synthetic_tag else pairs)
     if not parts:
         raise DataError("`train_copies` 0 leaves nothing to train on; set at least 1, or give synthetic pairs")
     return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+
+
+def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
+    """Put the tag before sources that are not blank: pairs with a blank side are dropped."""
+    return {"source": [f"{tag}{source}" if source.strip() else source for source in batch["source"]]}
 
 
 def _sample(train: Any, size: int, arguments: DataArguments) -> Any:

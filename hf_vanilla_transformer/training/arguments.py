@@ -54,7 +54,14 @@ class ModelArguments:
     )
     model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch."},
+        metadata={
+            "help": "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch.",
+            "aliases": ["--init_from"],
+        },
+    )
+    extend_vocab: int = field(
+        default=0,
+        metadata={"help": "Learn so many tokens on the training pairs beside those of its tokenizer (BPE only)."},
     )
     trust_remote_code: bool = field(
         default=False,
@@ -92,6 +99,12 @@ class ModelArguments:
         self._check_excluded("tokenizer_name_or_path", TOKENIZER_FIELDS, "its own vocabulary")
         from_scratch = ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_FIELDS)
         self._check_excluded("model_name_or_path", from_scratch, "its own tokenizer and configuration")
+        if self.extend_vocab < 0:
+            raise ValueError(f"`extend_vocab` {self.extend_vocab} is negative; set 0 or more")
+        if self.extend_vocab and not self.model_name_or_path:
+            raise ValueError(
+                "`extend_vocab` adds to the vocabulary of `model_name_or_path`; name it, or set `vocab_size`"
+            )
         self.preset = self.preset or "base"
         self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
         if self.vocab_size is None:

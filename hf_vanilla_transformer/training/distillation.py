@@ -89,7 +89,8 @@ def distill(
     _check(data_args)
     check_arguments(data_args, args, None)
     find_checkpoint(args)
-    text = load_text(replace(data_args, train_copies=1))
+    with args.main_process_first(local=False, desc="reading the data"):
+        text = load_text(replace(data_args, train_copies=1))
     folder = Path(data_args.synthetic_dir or args.output_dir)
     sources = (source for batch in text.train.iter(1000) for source in batch["source"])
     options: dict[str, Any] = {"num_hypotheses": num_hypotheses, "num_beams": num_beams, "max_tokens": max_tokens}
@@ -108,7 +109,7 @@ def _check(data_args: DataArguments) -> None:
         raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
     if data_args.streaming:
         raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
-    if given := data_args.files(SYNTHETIC):
+    if given := [*data_args.files(SYNTHETIC), *(data_args.monolingual_target or [])]:
         raise DataError(f"{given[0]}: the synthetic pairs are those of the teacher; leave other ones out")
 
 

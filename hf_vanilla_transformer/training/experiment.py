@@ -14,6 +14,7 @@ from .report import end_summary, save_card, save_pictures, save_results, start_s
 from .results import Results
 from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final_model, save_tokenizer
 from .setup import check_arguments, set_up, use_preset_smoothing
+from .synthetic import with_back_translations
 
 
 def train_translation(
@@ -58,6 +59,7 @@ def _train(
             attn_implementation=model_args.attn_implementation,
             trust_remote_code=model_args.trust_remote_code,
         )
+    data_args = with_back_translations(data_args, args, model_args.trust_remote_code)
     set_seed(args.seed)
 
     # Set-up

@@ -22,8 +22,9 @@ from .metrics import METRIC_NAMES
 from .model_card import write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
-from .setup import Experiment, vocabulary_sizes
+from .setup import Experiment
 from .trainer import VanillaTransformerTrainer
+from .vocabulary import vocabulary_sizes
 
 logger = logging.get_logger(__name__)
 

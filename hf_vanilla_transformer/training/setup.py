@@ -1,6 +1,8 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -9,6 +11,7 @@ from typing import Any, cast
 
 import datasets
 import numpy as np
+from tokenizers import AddedToken
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -36,6 +39,7 @@ from .metrics import FAST_METRICS, check_tokenizer, translation_scores
 from .model_card import check_template
 from .run_folder import save_tokenizer
 from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
+from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
 
 METRICS = (*FAST_METRICS, "exact_match")
 
@@ -107,7 +111,7 @@ def set_up(
         text = load_text(data_args)
         fit_schedule(args, text)
         text = align_text(text, data_args, args)
-        tokenizer = load_or_train_tokenizer(model_args, args, text.train)
+        tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
         name_languages(tokenizer, data_args)
         model = load_or_build_model(model_args, tokenizer)
         if data_args.guided_alignment:
@@ -217,21 +221,39 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
 
 
 def load_or_train_tokenizer(
-    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any
+    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any, tag: str = ""
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name; if they name none, the first process trains one.
 
+    Args:
+        model_args: What to load, extend or train.
+        args: Folder and processes of the run.
+        train: Training pairs.
+        tag: Token before the sources of some pairs; it is added to the tokenizer, which learns nothing of it.
+
     Raises:
-        ValueError: It cannot be loaded or trained.
+        ValueError: It cannot be loaded, extended or trained.
     """
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
-        return load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
-    if args.process_index > 0:
-        return load_tokenizer(args.output_dir)
-    tokenizer = _train_tokenizer(model_args, train)
-    # The other processes must have the very same.
-    save_tokenizer(tokenizer, args.output_dir)
+        tokenizer = load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
+        if model_args.extend_vocab:
+            tokenizer = extend_tokenizer(tokenizer, partial(_texts, train, tag), model_args.extend_vocab)
+    elif args.process_index > 0:
+        tokenizer = load_tokenizer(args.output_dir)
+    else:
+        tokenizer = _train_tokenizer(model_args, partial(_texts, train, tag))
+        # The other processes must have the very same.
+        save_tokenizer(tokenizer, args.output_dir)
+    if tag:
+        # As it is written, whatever else the tokenizer makes of a text.
+        tokenizer.add_tokens([AddedToken(tag, normalized=False)])
     return tokenizer
+
+
+def _texts(train: Any, tag: str, *sides: str) -> Iterator[str]:
+    """Yield the texts to learn a vocabulary on."""
+    rows = train if isinstance(train, datasets.Dataset) else train.take(STREAM_TOKENIZER_PAIRS)
+    return (row[side].removeprefix(tag) for row in rows for side in sides)
 
 
 def name_languages(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
@@ -240,9 +262,7 @@ def name_languages(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments)
     tokenizer.init_kwargs |= {name: value for name in names if (value := getattr(data_args, name))}
 
 
-def _train_tokenizer(model_args: ModelArguments, train: Any) -> PreTrainedTokenizerBase:
-    if not isinstance(train, datasets.Dataset):
-        train = train.take(STREAM_TOKENIZER_PAIRS)
+def _train_tokenizer(model_args: ModelArguments, texts: Texts) -> PreTrainedTokenizerBase:
     algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
     if min_frequency is None:
         # The unigram model prunes by likelihood, not by counts.
@@ -250,7 +270,7 @@ def _train_tokenizer(model_args: ModelArguments, train: Any) -> PreTrainedTokeni
 
     def learn(*sides: str) -> PreTrainedTokenizerFast:
         return train_tokenizer(
-            (row[side] for row in train for side in sides),
+            texts(*sides),
             algorithm=algorithm,
             vocab_size=model_args.vocab_size,
             min_frequency=min_frequency,
@@ -263,11 +283,6 @@ def _train_tokenizer(model_args: ModelArguments, train: Any) -> PreTrainedTokeni
     return learn("source", "target")
 
 
-def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-    """Sizes of the source and of the target vocabulary."""
-    return len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
-
-
 def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """Load the model that the arguments name, or build one for the tokenizer's vocabulary.
 
@@ -276,7 +291,9 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
     """
     model: PreTrainedModel
     if model_args.model_name_or_path:
-        model = load_model(model_args.model_name_or_path, trust_remote_code=model_args.trust_remote_code)
+        name, trust_remote_code = model_args.model_name_or_path, model_args.trust_remote_code
+        model = load_model(name, trust_remote_code=trust_remote_code)
+        add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
     else:
         source_size, target_size = vocabulary_sizes(tokenizer)
         sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
@@ -439,5 +456,4 @@ __all__ = [
     "check_arguments",
     "set_up",
     "use_preset_smoothing",
-    "vocabulary_sizes",
 ]

@@ -3,19 +3,26 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice, tee
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
 
+from ..data.arguments import BACK_TRANSLATED, DataArguments
 from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.fingerprint import model_fingerprint
+from ..inference.languages import language_pairs
 from ..inference.line_output import Share, line_output
-from ..inference.translation import CHUNK_SIZE, EXTRA_OUTPUT_TOKENS, translate_lines
+from ..inference.translation import CHUNK_SIZE, EXTRA_OUTPUT_TOKENS, load, translate_lines
 from .arguments import VanillaTransformerTrainingArguments
 from .run_folder import make_folder
+from .setup import load_text
+
+logger = logging.get_logger(__name__)
 
 
 class SyntheticText(NamedTuple):
@@ -75,6 +82,55 @@ def translate_to_files(
     return text
 
 
+def with_back_translations(
+    data_args: DataArguments, args: VanillaTransformerTrainingArguments, trust_remote_code: bool = False
+) -> DataArguments:
+    """Return arguments in which the synthetic pairs are monolingual text and its translations, if there is such text.
+
+    Sentences that are validation or test targets are left out: the model is scored by them.
+
+    Args:
+        data_args: With `monolingual_target`, or without, which returns them as they are.
+        args: Training that uses the pairs.
+        trust_remote_code: Whether to run Python code that comes with `reverse_model`.
+
+    Raises:
+        ValueError: As `load` and `translate_to_files`; the text cannot be read, or the model is known to translate
+            source to target.
+    """
+    if not (data_args.monolingual_target and data_args.reverse_model):
+        return data_args
+    with args.main_process_first(local=False, desc="reading the data"):
+        text = load_text(replace(data_args, train_copies=1))
+    splits = (pairs for split, pairs in text.present().items() if split != "train")
+    held_out = {line.strip() for pairs in splits for line in pairs["target"][:]}
+    lines = [line for path in data_args.monolingual_target for line in read_lines(path)]
+    usable = [line for line in lines if line.strip() not in held_out]
+    if (excluded := len(lines) - len(usable)) and args.process_index == 0:
+        logger.warning(f"{excluded} of {len(lines)} monolingual sentences are validation or test targets: left out")
+    model, tokenizer = load(data_args.reverse_model, device=str(args.device), trust_remote_code=trust_remote_code)
+    _check_direction(tokenizer, data_args)
+    folder = Path(data_args.synthetic_dir or args.output_dir)
+    files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args)
+    return replace(
+        data_args,
+        monolingual_target=None,
+        reverse_model=None,
+        synthetic_source_file=str(files.translations),
+        synthetic_target_file=str(files.sentences),
+        synthetic_tag=data_args.synthetic_tag or BACK_TRANSLATED,
+    )
+
+
+def _check_direction(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
+    known, languages = language_pairs(tokenizer), (data_args.source_lang or "", data_args.target_lang or "")
+    if languages in known and languages[::-1] not in known:
+        raise DataError(
+            f"`reverse_model` {data_args.reverse_model} translates {' to '.join(languages)}; name one of the opposite "
+            "direction"
+        )
+
+
 def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:
     # The size of batches changes no translation.
     decisive = {key: value for key, value in settings.items() if key != "max_tokens"}
@@ -110,4 +166,4 @@ def _translate(
                 output.write(source, "" if was_cut_off or not translation.strip() else translation)
 
 
-__all__ = ["SyntheticText", "translate_to_files"]
+__all__ = ["SyntheticText", "translate_to_files", "with_back_translations"]

@@ -18,7 +18,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.options import OneLineParser
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import experiment
-from parallel_text import lines
+from parallel_text import lines, write
 from paths import SCRIPTS
 from processes import ACCELERATE_LAUNCH, surroundings
 
@@ -243,10 +243,26 @@ class TestRun:
             (["--streaming"], "with --max_steps"),
             (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown"),
             (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
+            (["--extend_vocab", "9"], "--extend_vocab adds to the vocabulary of --model_name_or_path; name it"),
+            (["--extend_vocab", "-1"], "--extend_vocab -1 is negative"),
+            (["--monolingual_target", "x"], "--monolingual_target is given without --reverse_model"),
         ],
     )
     def test_faults(self, words, refusal, given, message):
         assert message in refusal("train", *words, *self.MODEL, *given)
+
+    @pytest.mark.parametrize("as_file", [False, True])
+    def test_continuing_from_a_model_with_new_tokens(self, words, tmp_path, as_file):
+        """By another name of `--model_name_or_path`, which argument files know too."""
+        model = [*self.MODEL[:4], "--vocab_size", "270", "--max_steps", "1"]
+        main(["train", *words, *model])
+        options = {"init_from": tmp_path / "model", "extend_vocab": 9, "output_dir": tmp_path / "second"}
+        write(tmp_path / "x.yaml", "".join(f"{name}: {value}\n" for name, value in options.items()))
+        given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        main(["train", str(tmp_path / "x.yaml"), *words[:-2]] if as_file else ["train", *words, *given])
+        first, second = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("model", "second"))
+        assert len(second) == len(first) + 9
+        assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "second").config.vocab_size == len(second)
 
     def test_interrupted_before_the_first_checkpoint(self, words, capsys, monkeypatch):
         monkeypatch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))

@@ -85,6 +85,16 @@ class TestSynthetic:
         path = write(tmp_path / "more.tsv", tsv(PAIRS))
         assert rows(load(tmp_path, synthetic_file=path, max_train_samples=3)["train"])[3:] == PAIRS
 
+    def test_a_tag_marks_sources_that_are_not_blank(self, tmp_path, more):
+        write(tmp_path / "source", lines(["a", " ", "", "b c", "d"]))
+        loaded = load(tmp_path, train_copies=0, synthetic_tag="<BT>", **more)
+        assert loaded["train"]["source"][:] == ["<BT>a", " ", "", "<BT>b c", "<BT>d"]
+        assert loaded["train"]["target"][0] == "mehr 0"
+
+    def test_a_tag_needs_synthetic_pairs(self, tmp_path):
+        with pytest.raises(DataError, match="`synthetic_tag` is for synthetic pairs; name their files, or leave"):
+            load(tmp_path, synthetic_tag="<BT>")
+
     def test_nothing_left(self, tmp_path):
         with pytest.raises(DataError, match="`train_copies` 0 leaves nothing to train on; set at least 1, or give"):
             load(tmp_path, train_copies=0)
@@ -97,6 +107,12 @@ class TestSynthetic:
             ({"synthetic_file": "x.tsv"}, "`synthetic_file` and `synthetic_source_file` are both given"),
             ({"synthetic_target_file": None}, "`synthetic_source_file` is given without `synthetic_target_file`"),
             ({"train_copies": -1}, "`train_copies` -1 is negative"),
+            ({"synthetic_tag": "B T"}, "`synthetic_tag` 'B T' has a blank"),
+            ({"monolingual_target": ["x"]}, "`monolingual_target` is given without `reverse_model`"),
+            (
+                {"monolingual_target": ["x"], "reverse_model": "y"},
+                "`synthetic_source_file` are both given",
+            ),
         ],
     )
     def test_faults(self, tmp_path, more, given, message):

@@ -5,12 +5,17 @@ from unittest.mock import Mock
 
 import pytest
 
+from experiments import MODEL, SHAPE, arguments, sentences, train
+from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import read_lines
+from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.inference.translation import Hypothesis, translate
 from hf_vanilla_transformer.training import synthetic
-from hf_vanilla_transformer.training.synthetic import translate_to_files
-from translators import ENGLISH, build
+from hf_vanilla_transformer.training.setup import set_up
+from hf_vanilla_transformer.training.synthetic import translate_to_files, with_back_translations
+from parallel_text import lines, write
+from translators import ENGLISH, build, save_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,6 +25,13 @@ ONE_PROCESS = SimpleNamespace(world_size=1, process_index=0, disable_tqdm=True)
 @pytest.fixture(scope="module")
 def teacher():
     return build("shared")
+
+
+@pytest.fixture(scope="module")
+def reverse(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reverse")
+    save_translator("shared", folder)
+    return str(folder)
 
 
 def files_of(teacher, sentences, folder, **options):
@@ -110,3 +122,69 @@ def test_faults(teacher, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="`synthetic_dir` .*file cannot be made"):
         files_of(teacher, ENGLISH, tmp_path / "file")
+
+
+class TestBackTranslation:
+    @pytest.fixture
+    def given(self, files, reverse, tmp_path):
+        """Arguments with two files of German text, of which two sentences are validation or test targets."""
+        held_out = [sentences(12, 1)[3][1], f" {sentences(9, 2)[0][1]}"]
+        paths = [write(tmp_path / "one", lines(ENGLISH[:3])), write(tmp_path / "two.gz", lines([*held_out, "", "no"]))]
+        return {**files, "monolingual_target": paths, "reverse_model": reverse, "max_length_ratio": 100}
+
+    @pytest.fixture(autouse=True)
+    def _long_translations_are_kept(self, monkeypatch):
+        monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", 1000)
+
+    def test_text_becomes_targets(self, given, teacher, tmp_path, monkeypatch):
+        messages = []
+        monkeypatch.setattr(synthetic.logger, "warning", messages.append)
+        _, data_args, args = arguments(tmp_path / "model", **given)
+        done = with_back_translations(data_args, args)
+        assert messages == ["2 of 7 monolingual sentences are validation or test targets: left out"]
+        expected = [*ENGLISH[:3], "no"]
+        assert list(read_lines(done.synthetic_target_file)) == expected
+        outputs = [row[0].text for row in translate(*teacher, expected)]
+        assert list(read_lines(done.synthetic_source_file)) == outputs
+        assert (done.synthetic_tag, done.monolingual_target) == ("<BT>", None)
+        # Nothing is left to do, and nothing is done without such text.
+        assert with_back_translations(done, args) is done
+
+    @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word", "whitespace", "character"])
+    @pytest.mark.parametrize("separate", [False, True])
+    def test_the_tag_is_one_token_and_not_learned(self, given, tmp_path, algorithm, separate):
+        tag = "<BackTranslated>"
+        vocabulary = {"tokenizer_algorithm": algorithm, "vocab_size": 400, "separate_vocabularies": separate}
+        parts = arguments(tmp_path / "model", {**SHAPE, **vocabulary, "lowercase": True}, **given, synthetic_tag=tag)
+        parts[1] = with_back_translations(parts[1], parts[2])
+        experiment = set_up(*parts)
+        tokenizer, ids = experiment.tokenizer, experiment.ids.train
+        (token,) = (i for text, i in tokenizer.get_vocab().items() if text == tag)
+        assert sum(row["input_ids"].count(token) for row in ids) == 4
+        assert all(row["input_ids"][0] == token for row in ids if token in row["input_ids"])
+        assert not any(token in row["labels"] for row in ids) or separate
+        letters = {text for text in tokenizer.get_vocab() if "<" in text and len(text) > 1}
+        assert letters == {"<pad>", "<s>", "</s>", "<unk>", tag}
+        assert isinstance(tokenizer, VanillaTransformerTokenizer) is separate
+
+    def test_a_model_of_the_wrong_direction(self, given, finished, tmp_path):
+        forward = {**given, "reverse_model": str(finished)}
+        _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="en", target_lang="xx")
+        with pytest.raises(DataError, match="translates en to xx; name one of the opposite direction"):
+            with_back_translations(data_args, args)
+        _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="xx", target_lang="en")
+        assert with_back_translations(data_args, args).synthetic_tag == "<BT>"
+
+    def test_a_whole_run(self, given, tmp_path):
+        results = train(tmp_path / "model", MODEL, **given)
+        assert results["train_pairs"] == 84
+        tokenizer = load_tokenizer(tmp_path / "model")
+        assert tokenizer.tokenize("<BT>ant")[0] == "<BT>"
+        # A resumed run finds the translations, and the same vocabulary.
+        again = train(tmp_path / "model", MODEL, **given, resume_from_checkpoint="last")
+        assert again["train_pairs"] == 84 and load_tokenizer(tmp_path / "model").get_vocab() == tokenizer.get_vocab()
+
+    def test_a_model_that_is_continued_learns_the_tag(self, given, finished, tmp_path):
+        results = train(tmp_path / "model", {}, **given, model_name_or_path=str(finished), max_steps=1)
+        size = len(load_tokenizer(finished))
+        assert results["train_pairs"] == 84 and len(load_tokenizer(tmp_path / "model")) == size + 1
