@@ -12,8 +12,9 @@ Where the length bound leaves room for nothing else, only missing terms follow. 
 Shapes: B sentences, k beams, N = B * k rows, c candidates of a row or sentence, T target length, V target vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -72,6 +73,8 @@ class TermVocabulary:
         pairs = _decode(tokenizer, [[anchor, token] for token in range(size)])
         self.size = size
         self._edges = [_edges(text.removeprefix(texts[anchor])) for text in pairs]
+        # By token with text; negative, and so none of the tokens.
+        self.starts = {i: -1 - edges.start for i, edges in enumerate(self._edges) if edges.start is not None}
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "TermVocabulary":
@@ -162,12 +165,14 @@ class State:
         in_word: Whether the text so far ends inside of a word.
         readings: Those ways.
         moves: The states after tokens that have been asked for, and by edges after those of no term.
+        costs: The tokens needed after tokens of terms that have been asked for, and by start after those of no term.
         advancing: The tokens that leave fewer tokens needed, once they have been asked for.
     """
 
     def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
         self.needed, self.in_word, self.readings = needed, in_word, readings
         self.moves: dict[Any, State] = {}
+        self.costs: dict[Any, int] = {}
         self.advancing: list[int] | None = None
         # Nothing that follows can undo it.
         self.is_final = all(reading.phrase < 0 and not any(reading.missing) for reading in readings)
@@ -179,6 +184,7 @@ class Terms:
     def __init__(self, vocabulary: TermVocabulary, phrases: Sequence[Phrase]):
         self._vocabulary = vocabulary
         self._phrases = list(dict.fromkeys(phrases))
+        self._lengths = [len(phrase.variants[0]) for phrase in self._phrases]
         counts = tuple(phrases.count(phrase) for phrase in self._phrases)
         self._tokens = {token for phrase in self._phrases for variant in phrase.variants for token in variant}
         self._states: dict[Any, State] = {}
@@ -195,6 +201,19 @@ class Terms:
             state.moves[key] = found
         return found
 
+    def needed_after(self, state: State, tokens: Sequence[int]) -> list[int]:
+        """Return how many tokens would be needed after each of the tokens."""
+        if state.is_final:
+            return [0] * len(tokens)
+        costs, of_terms, starts = state.costs, self._tokens, self._vocabulary.starts
+        # Those of no term differ by their start only.
+        keys = [token if token in of_terms else starts.get(token) for token in tokens]
+        for key, token in zip(keys, tokens, strict=True):
+            if key not in costs:
+                # Without its state: few are chosen.
+                costs[key] = min(map(self._needed, self._readings(state, token)))
+        return [costs[key] for key in keys]
+
     def advancing(self, state: State) -> list[int]:
         """Return the tokens that leave fewer tokens needed."""
         if state.advancing is None:
@@ -208,14 +227,21 @@ class Terms:
                 tokens.update(self._variant(reading)[reading.written : reading.written + 1])
             for phrase, count in zip(self._phrases, reading.missing, strict=True):
                 tokens.update(variant[0] for variant in phrase.variants if count)
-        return [token for token in sorted(tokens) if self.after(state, token).needed < state.needed]
+        ordered = sorted(tokens)
+        costs = self.needed_after(state, ordered)
+        return [token for token, cost in zip(ordered, costs, strict=True) if cost < state.needed]
 
     def _move(self, state: State, token: int) -> State:
         edges = self._vocabulary.edges(token)
+        return self._state(state.in_word if edges.end is None else edges.end, self._readings(state, token))
+
+    def _readings(self, state: State, token: int) -> Collection[Reading]:
+        """Return the readings of a state and one more token."""
+        edges = self._vocabulary.edges(token)
         if edges.start is None and token not in self._tokens:
-            return state
+            return state.readings
         joins = state.in_word and bool(edges.start)
-        readings = set()
+        readings: set[Reading] = set()
         for reading in state.readings:
             if reading.phrase >= 0:
                 variant = self._variant(reading)
@@ -229,7 +255,7 @@ class Terms:
                     continue
             readings.add(Reading(reading.missing))
             readings.update(self._begun(reading.missing, token, joins))
-        return self._state(state.in_word if edges.end is None else edges.end, readings)
+        return readings
 
     def _begun(self, missing: tuple[int, ...], token: int, joins: bool) -> Iterable[Reading]:
         for i, phrase in enumerate(self._phrases):
@@ -239,7 +265,7 @@ class Terms:
                     if variant[0] == token:
                         yield Reading(rest, i, j, 1)
 
-    def _state(self, in_word: bool, readings: set[Reading]) -> State:
+    def _state(self, in_word: bool, readings: Collection[Reading]) -> State:
         kept = frozenset(each for each in readings if not any(_covers(other, each) for other in readings))
         if len(kept) > MAX_READINGS:
             ordered = sorted(kept, key=lambda each: (self._needed(each), each))
@@ -251,8 +277,7 @@ class Terms:
         return self._states[key]
 
     def _needed(self, reading: Reading) -> int:
-        missing = zip(self._phrases, reading.missing, strict=True)
-        needed = sum(count * len(phrase.variants[0]) for phrase, count in missing)
+        needed = sum(map(mul, reading.missing, self._lengths))
         return needed + (len(self._variant(reading)) - reading.written if reading.phrase >= 0 else 0)
 
     def _variant(self, reading: Reading) -> tuple[int, ...]:
@@ -271,8 +296,10 @@ def _covers(one: Reading, other: Reading) -> bool:
 class ConstrainedBeams(Beams):
     """Beams of sentences whose hypotheses end only with all terms."""
 
-    def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms]):
-        super().__init__(input_ids, stopping_criteria, options)
+    def __init__(
+        self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms], num_finished: int
+    ):
+        super().__init__(input_ids, stopping_criteria, options, num_finished)
         room = options.max_length - self.length
         if (needed := max(each.start.needed for each in terms)) >= room:
             raise GlossaryError(
@@ -296,7 +323,7 @@ class ConstrainedBeams(Beams):
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and tokens (B, c) of candidates, the least dominated first."""
         log_probs, tokens = self._row_candidates(logits, logits_processor, input_ids)
-        needed = torch.tensor(self._needed(tokens.tolist()), device=tokens.device)
+        needed = self._needed(tokens)
         sentences, each = self.running.shape[0], tokens.shape[1]
         scores = self.running_scores.view(-1, 1) + log_probs + (needed < 0) * MASKED_SCORE
         scores, needed, tokens = (x.view(sentences, -1) for x in (scores, needed, tokens))
@@ -334,20 +361,16 @@ class ConstrainedBeams(Beams):
         extra_values = raw.gather(1, extra).where(is_barred, extra_values)
         return torch.cat((values, extra_values.where(is_new, MASKED_SCORE)), 1), torch.cat((tokens, extra), 1)
 
-    def _needed(self, tokens: list[list[int]]) -> list[list[int]]:
+    def _needed(self, tokens: Tensor) -> Tensor:
         """Return how many tokens are needed after each candidate (N, c), -1 for one that is not allowed."""
+        rows = [
+            terms.needed_after(state, row)
+            for terms, state, row in zip(self.terms, self.states, tokens.tolist(), strict=True)
+        ]
+        needed = torch.tensor(rows, device=tokens.device)
         # The last token is left for the end.
         room = max(0, self.options.max_length - self.length - 2)
-
-        def needed(terms: Terms, state: State, token: int) -> int:
-            count = terms.after(state, token).needed
-            return -1 if count > (0 if token in self.ends else room) else count
-
-        rows = zip(self.terms, self.states, tokens, strict=True)
-        return [
-            [0] * len(row) if state.is_final else [needed(terms, state, token) for token in row]
-            for terms, state, row in rows
-        ]
+        return needed.masked_fill(needed > ~torch.isin(tokens, tokens.new_tensor(self.ends)) * room, -1)
 
 
 def constrained_beam_search(
@@ -357,10 +380,14 @@ def constrained_beam_search(
     stopping_criteria: Any,
     generation_config: Any,
     terms: Sequence[Terms],
+    num_finished: int,
     **model_kwargs: Any,
 ) -> Any:
-    """Search as the `custom_generate` of `generate()`, with the terms of each sentence as its argument `terms`."""
-    beams = ConstrainedBeams(input_ids, stopping_criteria, generation_config, terms)
+    """Search as the `custom_generate` of `generate()`.
+
+    Its own arguments are the terms of each sentence, and how many finished hypotheses end the search for one.
+    """
+    beams = ConstrainedBeams(input_ids, stopping_criteria, generation_config, terms, num_finished)
     sequences = beam_search(model, beams, input_ids, logits_processor, generation_config, model_kwargs)
     if not generation_config.return_dict_in_generate:
         return sequences

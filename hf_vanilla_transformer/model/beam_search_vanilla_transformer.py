@@ -51,12 +51,12 @@ ROW_WISE = (
 
 
 class Beams:
-    """The k running hypotheses of each of B sentences, and the k best finished ones.
+    """The k running hypotheses of each of B sentences, and the best finished ones, as many unless told otherwise.
 
     Continuing, finishing and stopping follow transformers, so that its settings mean the same.
     """
 
-    def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
+    def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any, num_finished: int | None = None):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
         self.stopping_criteria, self.options = stopping_criteria, options
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
@@ -70,7 +70,8 @@ class Beams:
         # Equal beams count once.
         self.running_scores = torch.full((sentences, self.num_beams), MASKED_SCORE, device=input_ids.device)
         self.running_scores[:, 0] = 0
-        self.finished, self.finished_scores = self.running, torch.full_like(self.running_scores, MASKED_SCORE)
+        self.finished = self.running[:, :num_finished]
+        self.finished_scores = torch.full_like(self.running_scores[:, :num_finished], MASKED_SCORE)
         self.is_finished = torch.zeros_like(self.finished_scores, dtype=torch.bool)
         self.finished_lengths = torch.full_like(self.is_finished, self.length, dtype=torch.long)
         self.can_improve = torch.ones_like(self.is_finished[:, :1])
@@ -156,12 +157,12 @@ class Beams:
         return (self._closed() & self.is_finished.all(1, keepdim=True)).squeeze(1)
 
     def _collect_finished(self, sequences: Tensor, scores: Tensor, ends: Tensor) -> None:
-        """Keep the k best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
+        """Keep the best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
         ends = ends.clone()
         ends[:, self.num_beams :] = False
         scores = scores / (self.length - self.prefix_length) ** self.options.length_penalty
         scores = scores + self._closed() * MASKED_SCORE + ~ends * MASKED_SCORE
-        self.finished_scores, best = torch.cat((self.finished_scores, scores), 1).topk(self.num_beams)
+        self.finished_scores, best = torch.cat((self.finished_scores, scores), 1).topk(self.finished_scores.shape[1])
         lengths = torch.full_like(ends, self.length, dtype=torch.long)
         self.finished, self.is_finished, self.finished_lengths = (
             gather_candidates(torch.cat(pair, 1), best)

@@ -15,7 +15,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data import load_toy_corpus
 from hf_vanilla_transformer.inference import constrained_search
-from hf_vanilla_transformer.inference.constrained_search import Terms, TermVocabulary
+from hf_vanilla_transformer.inference.constrained_search import ConstrainedBeams, Terms, TermVocabulary
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
@@ -189,6 +189,18 @@ class TestSearch:
                 log_probs = known.token_log_probs[:30]
                 assert hypothesis.score == pytest.approx(sum(log_probs) / len(log_probs), rel=1e-4)
 
+    def test_long_terms_add_beams_and_ask_for_no_more_finished_hypotheses(self, monkeypatch):
+        built, start = [], ConstrainedBeams.__init__
+        monkeypatch.setattr(
+            ConstrainedBeams, "__init__", lambda self, *args: (built.append(self), start(self, *args))[1]
+        )
+        model, tokenizer = build("shared")
+        for num_beams, (few, many) in {1: (4, 6), 5: (5, 7)}.items():
+            built.clear()
+            translate(model, tokenizer, ["the cat", "a street , a street and a street"], num_beams=num_beams,
+                      glossary=GLOSSARY)  # fmt: skip  # one argument a line would say no more
+            assert [(beams.num_beams, beams.finished.shape[1]) for beams in built] == [(few, few), (many, few)]
+
     @pytest.mark.parametrize("max_final", [0, 1], ids=["final ones dropped", "none dropped"])
     def test_sentences_of_a_batch_equal_themselves_alone(self, monkeypatch, max_final):
         monkeypatch.setattr(beam_search, "MAX_FINAL", max_final)
@@ -269,6 +281,16 @@ class TestTerms:
                 assert self.needed(tokenizer, text, "gato") == 0, text
         for text in ("los gatos", "gatos", "el negro", ""):
             assert self.needed(tokenizer, text, "gato") > 0, text
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_needed_tokens_are_known_before_a_token_is_chosen(self, algorithm):
+        tokenizer = train_tokenizer([*ENGLISH, *SPANISH], algorithm=algorithm, vocab_size=290)
+        terms = self.terms(tokenizer, "gato", "gato", "calle ancha", "gato duerme")
+        # Two more than there are: a model may have more tokens.
+        tokens, state = range(len(tokenizer) + 2), terms.start
+        for token in tokenizer("el gato duerme calle ancha gato (gato)", add_special_tokens=False)["input_ids"]:
+            assert terms.needed_after(state, tokens) == [terms.after(state, each).needed for each in tokens]
+            state = terms.after(state, token)
 
     def test_occurrences_are_counted_apart(self):
         tokenizer = train_tokenizer(["el gato negro y"], algorithm="word")
