@@ -73,7 +73,7 @@ class TermVocabulary:
         pairs = _decode(tokenizer, [[anchor, token] for token in range(size)])
         self.size = size
         self._edges = [_edges(text.removeprefix(texts[anchor])) for text in pairs]
-        # By token with text; negative, and so none of the tokens.
+        # Of tokens with text: -2 if they start inside of a word, else -1; negative, and so none of the tokens.
         self.starts = {i: -1 - edges.start for i, edges in enumerate(self._edges) if edges.start is not None}
 
     @classmethod
@@ -172,7 +172,7 @@ class State:
     def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
         self.needed, self.in_word, self.readings = needed, in_word, readings
         self.moves: dict[Any, State] = {}
-        self.costs: dict[Any, int] = {}
+        self.costs: dict[int | None, int] = {}
         self.advancing: list[int] | None = None
         # Nothing that follows can undo it.
         self.is_final = all(reading.phrase < 0 and not any(reading.missing) for reading in readings)

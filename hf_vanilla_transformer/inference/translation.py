@@ -158,7 +158,7 @@ def translate_lines(
         show_progress: Whether to show a progress bar on standard error.
         glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
             words, into every hypothesis. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
-            beams, and with half as many more if their translations have as many tokens as that.
+            beams, and with half as many more if the translations have more tokens than that.
         reranker: Sorts all hypotheses that the beams find, of which the first `num_hypotheses` are returned: a
             `ChannelReranker`, for example.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
@@ -396,8 +396,8 @@ class BatchTranslator:
         if terms is None:
             return 0
         num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
-        # One for each number of tokens that may be missing, or some more: only two numbers, so that batches are few.
-        return num_beams if terms.start.needed < num_beams else num_beams + num_beams // 2
+        # Hypotheses that miss more and fewer tokens share the beams. Only two numbers, so that batches are few.
+        return num_beams if terms.start.needed <= num_beams else num_beams + num_beams // 2
 
     def _setting(self, name: str, default: Any) -> Any:
         """Return the setting `generate()` uses: the option, else the model's own, else the default."""

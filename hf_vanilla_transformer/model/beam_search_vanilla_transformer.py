@@ -51,13 +51,16 @@ ROW_WISE = (
 
 
 class Beams:
-    """The k running hypotheses of each of B sentences, and the best finished ones, as many unless told otherwise.
+    """The k running hypotheses of each of B sentences, and its best finished ones.
 
     Continuing, finishing and stopping follow transformers, so that its settings mean the same.
     """
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any, num_finished: int | None = None):
-        """Start from prefixes (N, T) that are equal for the beams of a sentence."""
+        """Start from prefixes (N, T) that are equal for the beams of a sentence.
+
+        `num_finished` is the number of finished hypotheses to find, at most k, by default k.
+        """
         self.stopping_criteria, self.options = stopping_criteria, options
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
         self.prefix_length, sentences = self.length, input_ids.shape[0] // self.num_beams
