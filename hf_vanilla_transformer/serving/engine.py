@@ -17,6 +17,10 @@ from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
 from ..model.linear_vanilla_transformer import decoding_products
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
+from .memory import release_memory
+
+# Batches of a model after which freed memory is returned to the system.
+BATCHES_BETWEEN_RELEASES = 256
 
 # Source and target language.
 Pair = tuple[str, str]
@@ -123,6 +127,7 @@ class ServedModel:
         self._translator = lru_cache(maxsize=64)(self._make_translator)
         # Called after each batch with the numbers of its sentences and of their tokens.
         self.observers: list[Callable[[int, int], None]] = []
+        self._num_batches = 0
         self._batcher = Batcher(f"model {name}", self, max_queue, patience)
 
     @property
@@ -228,9 +233,12 @@ class ServedModel:
         return self._translator(key.options).batch_size(max(1, longest))
 
     def observe(self, num_sentences: int, num_tokens: int) -> None:
-        """Tell the observers of a batch."""
+        """Tell the observers of a batch, and now and then release memory."""
         for observer in self.observers:
             observer(num_sentences, num_tokens)
+        self._num_batches += 1
+        if self._num_batches % BATCHES_BETWEEN_RELEASES == 0:
+            release_memory()
 
     def decode(self, sentences: Sequence[str], key: _Key) -> list[list[Hypothesis]]:
         """Translate the sentences of a batch."""
