@@ -59,8 +59,8 @@ PRESETS: dict[str, Preset] = {
         _SMALL,
     ),
     "student": Preset(
-        "for distillation: as small, with N=6 in the encoder and N=2 in the decoder",
-        _SMALL | {"encoder_layers": 6, "decoder_layers": 2},
+        "for distillation: as small, with N=6 in the encoder and N=2 in the decoder, pre-norm",
+        _SMALL | {"encoder_layers": 6, "decoder_layers": 2, "norm_position": "pre"},
     ),
     "student-12-1": Preset(
         "for distillation: as small, with N=12 in the encoder and N=1 in the decoder, pre-norm",

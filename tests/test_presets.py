@@ -46,6 +46,7 @@ def test_students_have_the_width_of_small_and_few_decoder_layers(name, layers):
     student, small = preset_config(name), preset_config("small")
     assert (student.encoder_layers, student.decoder_layers) == layers
     assert (student.d_model, student.encoder_ffn_dim) == (small.d_model, small.encoder_ffn_dim)
+    assert student.norm_position == "pre"
 
 
 def test_rows_differ_from_the_base_model_as_in_the_paper():
