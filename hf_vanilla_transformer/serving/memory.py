@@ -4,14 +4,16 @@ import ctypes
 import os
 import sys
 
-ROUTINES_VARIABLE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-# oneDNN's own 1,024 take some 200 MB until all are there, and are no faster: few shapes come again.
+# How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Their own 1,024 take hundreds
+# of megabytes until all are there, and are no faster: few shapes come again.
+ROUTINES_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 MAX_ROUTINES = "64"
 
 
 def limit_routines() -> None:
-    """Let oneDNN keep fewer routines, one of which belongs to one shape of a product; call it before the first."""
-    os.environ.setdefault(ROUTINES_VARIABLE, MAX_ROUTINES)
+    """Let PyTorch and oneDNN keep fewer routines, unless variables say how many; call it before the first product."""
+    for variable in ROUTINES_VARIABLES:
+        os.environ.setdefault(variable, MAX_ROUTINES)
 
 
 def release_memory() -> None:
