@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
@@ -64,19 +64,14 @@ def with_bpe_dropout(tokenizer: PreTrainedTokenizerBase, probability: float) -> 
     copied = copy.deepcopy(tokenizer)
     if not isinstance(copied, PreTrainedTokenizerFast):
         raise ValueError(f"`bpe_dropout`: {type(tokenizer).__name__} has no merges; leave it out, or train BPE")
-    for backend in vocabularies(copied):
-        if not isinstance(backend.model, models.BPE):
-            kind = type(backend.model).__name__
+    # One vocabulary, or the source's and the target's.
+    for side in (copied, getattr(copied, "target_tokenizer", copied)):
+        model = side.backend_tokenizer.model
+        if not isinstance(model, models.BPE):
+            kind = type(model).__name__
             raise ValueError(f"`bpe_dropout` needs a vocabulary of BPE, not {kind}; leave it out, or train BPE")
-        # Of the property's copy, which shares the model.
-        backend.model.dropout = probability
+        model.dropout = probability
     return copied
-
-
-def vocabularies(tokenizer: PreTrainedTokenizerFast) -> list[Tokenizer]:
-    """Backends of a tokenizer: one, or one for each side."""
-    sides = [getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target")]
-    return [sides[0].backend_tokenizer] if sides[0] is sides[1] else [side.backend_tokenizer for side in sides]
 
 
 __all__ = ["BpeDropout", "with_bpe_dropout"]
