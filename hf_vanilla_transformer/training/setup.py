@@ -113,7 +113,7 @@ def set_up(
         text = align_text(text, data_args, args)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
         name_languages(tokenizer, data_args)
-        model = load_or_build_model(model_args, tokenizer)
+        model = load_or_build_model(model_args, tokenizer, bool(model_args.extend_vocab or data_args.synthetic_tag))
         if data_args.guided_alignment:
             guide_alignments(model, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args.bpe_dropout)
@@ -283,8 +283,15 @@ def _train_tokenizer(model_args: ModelArguments, texts: Texts) -> PreTrainedToke
     return learn("source", "target")
 
 
-def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def load_or_build_model(
+    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase, may_have_new_tokens: bool = False
+) -> PreTrainedModel:
     """Load the model that the arguments name, or build one for the tokenizer's vocabulary.
+
+    Args:
+        model_args: What to load or build.
+        tokenizer: Of the run.
+        may_have_new_tokens: Whether the tokenizer may have more tokens than the one saved with the model.
 
     Raises:
         ValueError: An override is impossible, tokenizer and model do not fit, or the attention cannot be used.
@@ -293,7 +300,8 @@ def load_or_build_model(model_args: ModelArguments, tokenizer: PreTrainedTokeniz
     if model_args.model_name_or_path:
         name, trust_remote_code = model_args.model_name_or_path, model_args.trust_remote_code
         model = load_model(name, trust_remote_code=trust_remote_code)
-        add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
+        if may_have_new_tokens:
+            add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
     else:
         source_size, target_size = vocabulary_sizes(tokenizer)
         sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
