@@ -49,7 +49,7 @@ MAIN_OPTIONS = {
         "num_train_epochs N": "Passes over the training pairs (default: 20).",
         "warmup_steps N": "Steps of linear warm-up (default, as in the paper: 4000).",
         "max_tokens N": "Tokens in a batch, source, target and padding counted (default: 8192).",
-        "bf16_if_fast": "Compute in bfloat16 where the hardware has instructions for it.",
+        "bf16_if_fast": "Compute in bfloat16 where the hardware is faster in it.",
         "resume_from_checkpoint FOLDER": "Continue from a checkpoint; `last`: the newest one in --output_dir, if any.",
     },
 }

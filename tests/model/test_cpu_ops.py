@@ -150,7 +150,9 @@ class TestBmmAttention:
         on_meta = torch.empty(32, 8, 1, 4, device="meta")
         assert not cpu_ops.use_bmm_attention(on_meta, torch.empty(32, 8, 9, 4), False)
 
-    def test_bfloat16_errors_are_no_larger_than_eager(self):
+    def test_bfloat16_errors_are_no_larger_than_eager(self, monkeypatch):
+        always = Batched(0, ANY)
+        monkeypatch.setattr(cpu_ops, "ATTENTION", {torch.bfloat16: Attention(always, always, always)})
         torch.manual_seed(0)
         model = tiny_model(encoder_attention_heads=4, decoder_attention_heads=4).train()
         batch = {"input_ids": tokens(20, 9), "labels": tokens(20, 8)}

@@ -133,9 +133,15 @@ class TestTrainingArguments:
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "fast"), [({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx2": True}, False)]
+    ("capabilities", "fast"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True}, False),
+        ({"cpu_name": "AMD EPYC", "avx2": True}, False),
+    ],
 )
-def test_cpus_with_bfloat16_instructions(monkeypatch, capabilities, fast):
+def test_cpus_that_are_fast_in_bfloat16(monkeypatch, capabilities, fast):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert bf16_is_fast() == fast
