@@ -26,6 +26,9 @@ def _both_sides(**sizes: int) -> dict[str, int]:
     return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
 
 
+# Instead of a preset: the size of the corpus decides (`training.auto_preset`).
+AUTO_PRESET = "auto"
+
 _SMALL = {"d_model": 256, **_both_sides(layers=3, ffn_dim=1024, attention_heads=4)}
 
 PRESETS: dict[str, Preset] = {
@@ -101,4 +104,4 @@ def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
     return VanillaTransformerConfig(**{**get_preset(name).config, **overrides})
 
 
-__all__ = ["PRESETS", "Preset", "get_preset", "preset_config"]
+__all__ = ["AUTO_PRESET", "PRESETS", "Preset", "get_preset", "preset_config"]

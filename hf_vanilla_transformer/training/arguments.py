@@ -17,7 +17,7 @@ from ..errors import did_you_mean, short_errors
 from ..inference.translation import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.cpu_routines_vanilla_transformer import processor
-from ..presets import get_preset
+from ..presets import AUTO_PRESET, get_preset
 
 DEFAULT_METRIC = "bleu"
 
@@ -48,7 +48,8 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Model shape: base (the default), big, small, tiny, student (default of distill), student-12-1 or "
-            "a row of the paper's Table 3; its label smoothing replaces the default one."
+            "a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, vocabulary, "
+            "dropout and schedule by the size of the corpus, except those that other options set."
         },
     )
     config_overrides: str | None = field(
@@ -84,7 +85,7 @@ class ModelArguments:
         metadata={"help": "Tokens to learn: bpe (the default), unigram, word, whitespace or character."},
     )
     vocab_size: int = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Largest vocabulary to learn (default: 8000)."}
+        default=None, metadata={"help": "Largest vocabulary to learn (default: 8000, unless --preset auto chooses)."}
     )
     min_frequency: int | None = field(
         default=None, metadata={"help": "Fewest occurrences of a token to learn (default: 2; unigram: 1)."}
@@ -110,9 +111,9 @@ class ModelArguments:
             )
         self.preset = self.preset or "base"
         self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
-        if self.vocab_size is None:
-            self.vocab_size = 8000
-        get_preset(self.preset)
+        if self.preset != AUTO_PRESET:
+            get_preset(self.preset)
+            self.vocab_size = 8000 if self.vocab_size is None else self.vocab_size
         parse_overrides(self.config_overrides)
 
     def _check_excluded(self, name: str, others: Iterable[str], brings: str) -> None:

@@ -13,7 +13,7 @@ from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
 from .results import Results
 from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final_model, save_tokenizer
-from .setup import check_arguments, set_up, use_preset_smoothing
+from .setup import check_arguments, set_up
 from .synthetic import with_back_translations
 
 
@@ -52,18 +52,11 @@ def _train(
     card_template: str | Path | None,
 ) -> dict[str, Any]:
     checkpoint = find_checkpoint(args)
-    use_preset_smoothing(args, model_args)
-    if checkpoint:
-        model_args = ModelArguments(
-            model_name_or_path=checkpoint,
-            attn_implementation=model_args.attn_implementation,
-            trust_remote_code=model_args.trust_remote_code,
-        )
     data_args = with_back_translations(data_args, args, model_args.trust_remote_code)
     set_seed(args.seed)
 
     # Set-up
-    experiment = set_up(model_args, data_args, args)
+    experiment = set_up(model_args, data_args, args, checkpoint)
     text, tokenizer, trainer = experiment.text, experiment.tokenizer, experiment.trainer
     if trainer.is_world_process_zero():
         print(start_summary(experiment, data_args), flush=True)

@@ -45,6 +45,7 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
     parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
     lines = [
         *_data_lines(experiment.ids.counts, data_args),
+        *experiment.plan,
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
         f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",

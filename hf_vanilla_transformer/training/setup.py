@@ -34,6 +34,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .auto_preset import use_auto_preset
 from .callbacks import EarlyStopping
 from .metrics import FAST_METRICS, check_tokenizer, translation_scores
 from .model_card import check_template
@@ -83,16 +84,28 @@ class TokenizedSplits:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that training and evaluation need."""
+    """Everything that training and evaluation need.
+
+    Attributes:
+        text: Sentence pairs.
+        ids: Their token ids.
+        tokenizer: For both.
+        trainer: Has model and arguments.
+        plan: Lines on what the preset `auto` has chosen, and why; empty for another preset.
+    """
 
     text: TextSplits
     ids: TokenizedSplits
     tokenizer: PreTrainedTokenizerBase
     trainer: VanillaTransformerTrainer
+    plan: list[str]
 
 
 def set_up(
-    model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    checkpoint: str | None = None,
 ) -> Experiment:
     """Read the data, train or load the tokenizer, build or load the model, and make the trainer.
 
@@ -101,7 +114,8 @@ def set_up(
     Args:
         model_args: Model and tokenizer.
         data_args: Parallel text.
-        args: Training; its schedule of evaluations is fitted to the splits.
+        args: Training; what depends on text or preset is set here.
+        checkpoint: Resume from it, with its model and tokenizer, whatever `model_args` says.
 
     Raises:
         ValueError: Data or arguments cannot be used (`DataError` for data).
@@ -109,6 +123,14 @@ def set_up(
     # Of all machines: they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
+        model_args, plan = use_auto_preset(model_args, args, text.train)
+        use_preset_smoothing(args, model_args)
+        if checkpoint:
+            model_args = ModelArguments(
+                model_name_or_path=checkpoint,
+                attn_implementation=model_args.attn_implementation,
+                trust_remote_code=model_args.trust_remote_code,
+            )
         fit_schedule(args, text)
         text = align_text(text, data_args, args)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
@@ -117,7 +139,7 @@ def set_up(
         if data_args.guided_alignment:
             guide_alignments(model, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args.bpe_dropout)
-    return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args))
+    return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args), plan)
 
 
 def check_arguments(
@@ -463,5 +485,4 @@ __all__ = [
     "TokenizedSplits",
     "check_arguments",
     "set_up",
-    "use_preset_smoothing",
 ]

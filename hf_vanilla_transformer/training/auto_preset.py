@@ -1,0 +1,127 @@
+"""`--preset auto`: model, vocabulary and training by the size of the corpus."""
+
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import Any
+
+import datasets
+
+from ..presets import AUTO_PRESET
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+
+# Pairs to estimate the number of words from.
+SAMPLE = 100_000
+
+# UTF-8 bytes of a word and its space: about 6 in English, German and Spanish. Text without spaces counts too.
+BYTES_PER_WORD = 6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train on a corpus of a size.
+
+    Attributes:
+        words: Size of the largest corpus, in words of both sides.
+        preset: Model shape.
+        vocab_size: Tokens to learn.
+        overrides: Fields that replace those of the preset.
+        training: Fields of `VanillaTransformerTrainingArguments`.
+    """
+
+    words: float
+    preset: str
+    vocab_size: int
+    overrides: dict[str, Any]
+    training: dict[str, Any]
+
+
+_SHORT = {"lr_scheduler_type": "cosine", "max_tokens": 4096}
+
+# The first two were measured, docs/choosing.md; the others are the paper's models.
+PLANS = (
+    Plan(
+        500_000,
+        "tiny",
+        4000,
+        {"dropout": 0.3},
+        {"num_train_epochs": 40.0, "learning_rate": 0.003, "warmup_steps": 400, **_SHORT},
+    ),
+    Plan(
+        5_000_000,
+        "small",
+        8000,
+        {"dropout": 0.25},
+        {"num_train_epochs": 20.0, "learning_rate": 0.0015, "warmup_steps": 600, **_SHORT},
+    ),
+    Plan(200_000_000, "base", 16000, {}, {}),
+    Plan(float("inf"), "big", 37000, {}, {}),
+)
+
+REASONS = {
+    "dropout": "the smaller the corpus, the more",
+    "vocab_size": "{per_token:.0f} words for each token to learn from",
+    "num_train_epochs": "{millions:.2g} million words in all",
+    "learning_rate": "a short run needs more than the paper's",
+    "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
+    "lr_scheduler_type": "a short run ends better at a rate of zero",
+    "max_tokens": "small batches, for more steps",
+}
+
+
+def use_auto_preset(
+    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any
+) -> tuple[ModelArguments, list[str]]:
+    """Replace the preset `auto` by settings that suit the size of the corpus; those that are no defaults stay.
+
+    Args:
+        model_args: Model and tokenizer; left as they are.
+        args: Training; changed in place.
+        train: Training pairs.
+
+    Returns:
+        Model and tokenizer, and a line on the plan and on each setting of it; no line for another preset.
+
+    Raises:
+        ValueError: The training pairs are a stream, whose words cannot be counted.
+    """
+    if model_args.preset != AUTO_PRESET:
+        return model_args, []
+    if not isinstance(train, datasets.Dataset):
+        raise ValueError("`preset=auto` goes by the words of the training text; with `streaming`, name a preset")
+    words = count_words(train)
+    plan = next(plan for plan in PLANS if words <= plan.words)
+    overrides = parse_overrides(model_args.config_overrides)
+    given = overrides | _given(model_args, args)
+    chosen = copy(model_args)
+    chosen.preset, chosen.vocab_size = plan.preset, model_args.vocab_size or plan.vocab_size
+    chosen.config_overrides = ",".join(f"{name}={value}" for name, value in (plan.overrides | overrides).items())
+    for name in plan.training.keys() - given.keys():
+        setattr(args, name, plan.training[name])
+    facts = {"per_token": words / chosen.vocab_size, "millions": words * args.num_train_epochs / 1e6}
+    lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
+    for name, value in {"vocab_size": plan.vocab_size, **plan.overrides, **plan.training}.items():
+        choice = f"{given[name]}, as given" if name in given else f"{value}: {REASONS[name].format(**facts)}"
+        lines.append(f"  {name} {choice}")
+    return chosen, lines
+
+
+def count_words(train: datasets.Dataset) -> float:
+    """Estimate the words of both sides from their bytes."""
+    sample = train.select(range(0, len(train), -(-len(train) // SAMPLE)))
+    size = sum(len(text.encode()) for side in ("source", "target") for text in sample[side])
+    return size * len(train) / len(sample) / BYTES_PER_WORD
+
+
+def _given(model_args: ModelArguments, args: VanillaTransformerTrainingArguments) -> dict[str, Any]:
+    """Return the settings that differ from their defaults; those of other fields do no harm."""
+    given = {each.name: value for each in fields(args) if (value := getattr(args, each.name)) != each.default}
+    if model_args.vocab_size is not None:
+        given["vocab_size"] = model_args.vocab_size
+    if model_args.tokenizer_name_or_path:
+        given["vocab_size"] = "that of the tokenizer"
+    if args.max_steps > 0:
+        given["num_train_epochs"] = f"{args.max_steps} steps"
+    return given
+
+
+__all__ = ["PLANS", "count_words", "use_auto_preset"]

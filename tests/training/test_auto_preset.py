@@ -1,0 +1,117 @@
+"""The preset `auto`: the size of the corpus decides what no option sets."""
+
+import shutil
+
+import datasets
+import pytest
+
+from experiments import arguments, assert_equal_weights, set_up, train, weights
+from hf_vanilla_transformer.training import auto_preset, setup
+from hf_vanilla_transformer.training.auto_preset import PLANS, Plan, count_words, use_auto_preset
+from hf_vanilla_transformer.training.report import start_summary
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+AUTO = {"preset": "auto"}
+# What `arguments` sets, back to the defaults.
+DEFAULTS = {"max_tokens": 8192, "warmup_steps": 4000, "num_train_epochs": 20, "logging_steps": 50}
+SMALL = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16}
+
+
+def corpus(words: int) -> datasets.Dataset:
+    """A pair of so many words of five letters, half of them on each side."""
+    return datasets.Dataset.from_dict({"source": ["words " * (words // 2)], "target": ["words " * (words // 2)]})
+
+
+@pytest.fixture
+def small_plan(monkeypatch):
+    training = {"num_train_epochs": 3.0, "learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine"}
+    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
+    monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys(SMALL, "small") | auto_preset.REASONS)
+
+
+@pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: plan.preset)
+def test_the_size_decides(plan, tmp_path, monkeypatch):
+    limit, following = int(plan.words), PLANS[PLANS.index(plan) + 1]
+    monkeypatch.setattr(auto_preset, "count_words", len)
+    for size, expected in ((limit, plan), (limit + 1, following)):
+        model_args, _, args = arguments(tmp_path, AUTO, **DEFAULTS)
+        pairs = datasets.Dataset.from_dict({"source": [], "target": []})
+        monkeypatch.setattr(datasets.Dataset, "__len__", lambda self, size=size: size)
+        chosen, lines = use_auto_preset(model_args, args, pairs)
+        assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
+        assert expected.training.items() <= vars(args).items()
+        assert len(lines) == 2 + len(expected.overrides) + len(expected.training)
+        assert model_args.preset == "auto" and model_args.vocab_size is None
+
+
+def test_every_plan_can_be_used(tmp_path):
+    for plan in PLANS:
+        overrides = ",".join(f"{name}={value}" for name, value in plan.overrides.items()) or None
+        options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
+        arguments(tmp_path, options, **plan.training)
+        assert auto_preset.REASONS.keys() >= plan.overrides.keys() | plan.training.keys()
+    assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
+
+
+def test_what_is_given_stays(tmp_path, small_plan):
+    given = {"config_overrides": "dropout=0.1,norm_position=pre", "vocab_size": 77, "learning_rate": 0.02}
+    model_args, _, args = arguments(tmp_path, AUTO | given, **DEFAULTS | {"warmup_steps": 7})
+    chosen, lines = use_auto_preset(model_args, args, corpus(7700))
+    assert chosen.vocab_size == 77 and (args.learning_rate, args.warmup_steps, args.num_train_epochs) == (0.02, 7, 3)
+    assert set(chosen.config_overrides.split(",")) >= {"dropout=0.1", "norm_position=pre", "d_model=16"}
+    shown = [line for line in lines if "as given" in line]
+    assert shown == [
+        "  vocab_size 77, as given", "  dropout 0.1, as given", "  learning_rate 0.02, as given",
+        "  warmup_steps 7, as given",
+    ]  # fmt: skip  # as they are printed
+    assert lines[0] == "preset       tiny, by auto: 0.0077 million words in 1 pairs"
+    assert "  num_train_epochs 3.0: 0.023 million words in all" in lines
+
+
+def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
+    options = {**DEFAULTS, "max_steps": 50, "tokenizer_name_or_path": "there"}
+    model_args, _, args = arguments(tmp_path, AUTO, **options)
+    lines = use_auto_preset(model_args, args, corpus(60))[1]
+    assert args.num_train_epochs == 20
+    assert "  num_train_epochs 50 steps, as given" in lines
+    assert "  vocab_size that of the tokenizer, as given" in lines
+
+
+def test_other_presets_are_left_alone(tmp_path):
+    model_args, _, args = arguments(tmp_path)
+    before = dict(vars(args))
+    assert use_auto_preset(model_args, args, corpus(60)) == (model_args, [])
+    assert vars(args) == before
+
+
+def test_words_are_estimated(monkeypatch):
+    assert count_words(corpus(600)) == 600
+    characters = datasets.Dataset.from_dict({"source": ["猫" * 20], "target": ["words " * 10]})
+    assert count_words(characters) == 20
+    monkeypatch.setattr(auto_preset, "SAMPLE", 10)
+    assert count_words(datasets.concatenate_datasets([corpus(600)] * 97)) == 97 * 600
+
+
+def test_a_stream_has_no_size(files, tmp_path):
+    with pytest.raises(ValueError, match="`preset=auto` goes by the words of the training text; with `streaming`"):
+        set_up(tmp_path / "model", AUTO, train_file=files["train_file"], streaming=True, max_steps=9)
+
+
+def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
+    model_args, data_args, args = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS)
+    experiment = setup.set_up(model_args, data_args, args)
+    text = start_summary(experiment, data_args)
+    assert "preset       tiny, by auto: " in text and "\n  lr_scheduler_type cosine: a short run" in text
+    assert "up to 0.01 after 5 steps, then cosine" in text
+    config = experiment.trainer.model.config
+    assert (config.d_model, config.dropout) == (16, 0.25)
+
+
+def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
+    saving = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": 4, "save_total_limit": 9}
+    options = {**files, **DEFAULTS, **saving, "max_tokens": 400, "average_last_checkpoints": 0}
+    steps = train(tmp_path / "whole", AUTO, **options)["steps"]
+    shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "parts" / "checkpoint-4")
+    assert train(tmp_path / "parts", AUTO, **options, resume_from_checkpoint="last")["steps"] == steps > 4
+    assert_equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
