@@ -35,6 +35,7 @@ NEW_MODEL = "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,
 CUT_SHORT = {
     "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
     "--validation_split_size 4",
+    "compare_recipes.py": f"{SHORT_RUN} {NEW_MODEL} --vocab_size 300",
     "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
     "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --roofline_seconds 0 "
     "--baselines marian",
@@ -43,7 +44,10 @@ CUT_SHORT = {
 }
 TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
-INDEPENDENT = ("scripts/benchmark.py", "scripts/reproduce_tutorials.py", "scripts/imdb_bert_baseline.py")
+INDEPENDENT = (
+    "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
+    "scripts/imdb_bert_baseline.py",
+)  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.
 CLIENTS = ("curl", "client.py", "requests_client.py")

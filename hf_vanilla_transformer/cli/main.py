@@ -31,7 +31,7 @@ commands:
 For example:
 
     {PROGRAM} train --train_source_file train.en --train_target_file train.de \\
-        --validation_split_size 1000 --preset small --output_dir my-model
+        --validation_split_size 1000 --preset auto --output_dir my-model
     {PROGRAM} translate --model my-model --input test.en --output test.hyp
     {PROGRAM} evaluate --predictions test.hyp --references test.de
 """

@@ -3,7 +3,7 @@ r"""Train a translation model from scratch on parallel text.
 Two text files, line n of one translating line n of the other:
 
     vanilla-transformer train --train_source_file train.en --train_target_file train.de \
-        --validation_split_size 1000 --preset small --output_dir my-model
+        --validation_split_size 1000 --preset auto --output_dir my-model
 
 A .yaml or .json file of options may come first; options that follow override it:
 

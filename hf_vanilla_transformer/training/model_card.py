@@ -37,11 +37,14 @@ LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 # Identifiers that the Hub has for the metrics of a run.
 METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
+# What the paper has not; off unless set.
+EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay")
+
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",
     "label_smoothing_factor", "max_grad_norm", "max_tokens", "per_device_train_batch_size",
     "gradient_accumulation_steps", "max_steps", "num_train_epochs", "bf16", "fp16", "seed",
-    "average_last_checkpoints", "final_num_beams", "final_length_penalty",
+    *EXTRAS, "average_last_checkpoints", "final_num_beams", "final_length_penalty",
 )  # fmt: skip  # a table by topic, not a column
 
 
@@ -169,6 +172,8 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments) -> dict[str, Any
     unused = {
         "per_device_train_batch_size" if args.max_tokens else "max_tokens",
         "num_train_epochs" if args.max_steps > 0 else "max_steps",
+        *(name for name in EXTRAS if not getattr(args, name)),
+        *(["optim"] if args.muon else []),
     }
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}
     values = {name: getattr(value, "value", value) for name, value in values.items()}

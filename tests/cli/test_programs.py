@@ -34,6 +34,7 @@ MISSPELT = {
     "evaluate_translation": ("--reference_files", "--references"),
     "export_model": ("--quantisation", "--quantization"),
     "imdb_bert_baseline": ("--ouput_dir", "--output_dir"),
+    "marian_baseline": ("--ouput_dir", "--output_dir"),
     "onnx_translate": ("--ouput", "--output"),
     "push_to_hub": ("--repoid", "--repo_id"),
     "reproduce_tutorials": ("--ouput_dir", "--output_dir"),

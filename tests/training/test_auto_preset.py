@@ -25,9 +25,10 @@ def corpus(words: int) -> datasets.Dataset:
 
 @pytest.fixture
 def small_plan(monkeypatch):
-    training = {"num_train_epochs": 3.0, "learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine"}
-    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
+    training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine"}
+    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
     monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys(SMALL, "small") | auto_preset.REASONS)
+    monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
 
 
 @pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: plan.preset)
@@ -41,8 +42,14 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
         chosen, lines = use_auto_preset(model_args, args, pairs)
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
         assert expected.training.items() <= vars(args).items()
-        assert len(lines) == 2 + len(expected.overrides) + len(expected.training)
+        assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
+        assert len(lines) == 3 + len(expected.overrides) + len(expected.training)
         assert model_args.preset == "auto" and model_args.vocab_size is None
+
+
+@pytest.mark.parametrize(("words", "epochs"), [(100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10)])
+def test_epochs_follow_from_the_size(words, epochs):
+    assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words)["num_train_epochs"] == epochs
 
 
 def test_every_plan_can_be_used(tmp_path):
@@ -50,7 +57,7 @@ def test_every_plan_can_be_used(tmp_path):
         overrides = ",".join(f"{name}={value}" for name, value in plan.overrides.items()) or None
         options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
         arguments(tmp_path, options, **plan.training)
-        assert auto_preset.REASONS.keys() >= plan.overrides.keys() | plan.training.keys()
+        assert auto_preset.REASONS.keys() >= plan.settings(plan.words).keys()
     assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
 
 
@@ -66,7 +73,7 @@ def test_what_is_given_stays(tmp_path, small_plan):
         "  warmup_steps 7, as given",
     ]  # fmt: skip  # as they are printed
     assert lines[0] == "preset       tiny, by auto: 0.0077 million words in 1 pairs"
-    assert "  num_train_epochs 3.0: 0.023 million words in all" in lines
+    assert "  num_train_epochs 3: 0.023 million words in all" in lines
 
 
 def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):

@@ -79,6 +79,16 @@ def test_where_samples_are_from(tmp_path, split, label):
     assert "\n\n\n" not in card
 
 
+def test_extras_are_listed_where_they_are_used(tmp_path):
+    plain = card_of(tmp_path / "plain").text
+    assert "| `optim` | adamw_torch" in plain and not re.search(
+        "`muon`|`bpe_dropout`|`rdrop_alpha`|`ema_decay`", plain
+    )
+    card = card_of(tmp_path / "extra", muon=True, ema_decay=0.999).text
+    assert "| `muon` | True |" in card and "| `ema_decay` | 0.999 |" in card
+    assert not re.search("`optim`|`bpe_dropout`|`rdrop_alpha`", card)
+
+
 def test_only_codes_are_languages(tmp_path):
     card = card_of(tmp_path / "model", source_lang="English", target_lang="pt-BR")
     assert card.data.to_dict()["language"] == ["pt-BR"] and "translate English to pt-BR on train.tsv" in card.text
@@ -145,9 +155,9 @@ class TestOnTheHub:
     def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
         """The card's table has the values of the recipe, and was measured on its languages."""
         settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-        (path,) = [path for path in self.CARDS if path.stem.startswith(recipe.stem)]
-        card = ModelCard.load(path)
-        assert card.data.language == [settings["source_lang"], settings["target_lang"]]
+        languages = [settings["source_lang"], settings["target_lang"]]
+        card = ModelCard.load(ROOT / "model_cards" / f"{'-'.join([recipe.stem, *languages])}.md")
+        assert card.data.language == languages
         assert card.data.eval_results and f"scripts/recipes/{recipe.name}" in card.text
         table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", card.text, re.M))
         for name, value in settings.items():
