@@ -230,6 +230,13 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else."},
     )
+    layerwise_lr_decay: float = field(
+        default=1.0,
+        metadata={
+            "help": "Learning rate of each layer, as a factor of that of the layer above it (for example 0.8, to "
+            "train on from a model)."
+        },
+    )
     num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
@@ -341,6 +348,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         for name in ("bpe_dropout", "ema_decay"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
+        if not 0 < self.layerwise_lr_decay <= 1:
+            raise ValueError(f"`layerwise_lr_decay` is {self.layerwise_lr_decay:g}; it must be above 0 and at most 1")
         if not 0 <= self.rdrop_alpha < math.inf:
             raise ValueError(f"`rdrop_alpha` is {self.rdrop_alpha:g}; it must be at least 0")
         self._check_extras()

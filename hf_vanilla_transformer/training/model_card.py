@@ -38,7 +38,7 @@ LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
 # What the paper has not; off unless set.
-EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay")
+EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay", "layerwise_lr_decay")
 
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",
@@ -172,7 +172,7 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments) -> dict[str, Any
     unused = {
         "per_device_train_batch_size" if args.max_tokens else "max_tokens",
         "num_train_epochs" if args.max_steps > 0 else "max_steps",
-        *(name for name in EXTRAS if not getattr(args, name)),
+        *(name for name in EXTRAS if getattr(args, name) == getattr(type(args), name)),
         *(["optim"] if args.muon else []),
     }
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}

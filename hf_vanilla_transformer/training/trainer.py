@@ -31,6 +31,7 @@ from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
+from .layerwise import LayerwiseTrainer
 from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
 from .rdrop import RDropTrainer
@@ -73,7 +74,9 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
         return batch
 
 
-class VanillaTransformerTrainer(FiniteTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, MuonTrainer):
+class VanillaTransformerTrainer(
+    FiniteTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
+):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
     Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
