@@ -7,11 +7,79 @@ import torch
 from torch import nn
 from transformers import Seq2SeqTrainer
 
-from .arguments import VanillaTransformerTrainingArguments
+from .arguments import VanillaTransformerTrainingArguments, bf16_is_fast
+
+
+class Muon(torch.optim.Muon):
+    """`torch.optim.Muon` that multiplies in float32 where that is faster than bfloat16, its only precision.
+
+    Always with Nesterov momentum and updates of the size of Adam's. Its state is that of `torch.optim.Muon`.
+
+    Args:
+        params: Matrices, or groups of them.
+        lr: Learning rate.
+        **options: Other arguments of `torch.optim.Muon`.
+    """
+
+    def __init__(self, params: Any, lr: float, **options: Any) -> None:
+        super().__init__(params, lr=lr, adjust_lr_fn="match_rms_adamw", **options)
+        self.precision = torch.bfloat16 if bf16_is_fast() else torch.float32
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
+        """Update the matrices that have gradients; `closure` computes the loss anew."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    self._update(matrix, matrix.grad, group)
+        return loss
+
+    def _update(self, matrix: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        state, momentum = self.state[matrix], group["momentum"]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        update = orthogonalized(
+            gradient.lerp(mean, momentum).to(self.precision),
+            group["ns_coefficients"],
+            group["ns_steps"],
+            group["eps"],
+        )
+        # A matrix with orthonormal rows has root mean square entries of max(shape) ** -0.5; Adam's are about 0.2.
+        size = 0.2 * max(matrix.shape) ** 0.5
+        matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
+
+
+def orthogonalized(
+    matrix: torch.Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> torch.Tensor:
+    """Bring the singular values near 1, by Newton-Schulz iterations.
+
+    Args:
+        matrix: (M, N), in the precision to compute in.
+        coefficients: Of x, x^3 and x^5 in the polynomial that maps the singular values.
+        steps: Iterations.
+        eps: Least Frobenius norm to divide by.
+
+    Returns:
+        (M, N).
+    """
+    a, b, c = coefficients
+    wide = matrix.T if matrix.size(0) > matrix.size(1) else matrix
+    wide = wide / wide.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = wide @ wide.T
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        wide = torch.addmm(wide, polynomial, wide, beta=a)
+    return wide.T if matrix.size(0) > matrix.size(1) else wide
 
 
 class MuonWithAdam(torch.optim.Optimizer):
-    """Two optimizers as one: `torch.optim.Muon` for matrices, `torch.optim.AdamW` for other parameters.
+    """Two optimizers as one: `Muon` for matrices, `torch.optim.AdamW` for other parameters.
 
     Muon's updates are scaled to the size of Adam's, so that one learning rate suits both.
 
@@ -23,7 +91,7 @@ class MuonWithAdam(torch.optim.Optimizer):
     """
 
     def __init__(self, matrices: list[dict[str, Any]], others: list[dict[str, Any]], lr: float, **adam: Any) -> None:
-        self.muon = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw")
+        self.muon = Muon(matrices, lr=lr)
         self.adam = torch.optim.AdamW(others, lr=lr, **adam)
         self.parts = (self.muon, self.adam)
         super().__init__([group for part in self.parts for group in part.param_groups], {"lr": lr})
@@ -90,4 +158,4 @@ def layer_matrices(model: nn.Module) -> set[str]:
     return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}
 
 
-__all__ = ["MuonTrainer", "MuonWithAdam"]
+__all__ = ["Muon", "MuonTrainer", "MuonWithAdam"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.training.muon import MuonWithAdam, layer_matrices
+from hf_vanilla_transformer.training.muon import Muon, MuonWithAdam, layer_matrices, orthogonalized
 from trainers import SAVING, assert_same_weights, losses, trainable_marian, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,12 +34,44 @@ def test_frozen_parameters_stay(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, frozen.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+def test_updates_are_those_of_torch(shape, monkeypatch):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), torch.randn(4, *shape)
+    options = {"lr": 0.1, "weight_decay": 0.3, "momentum": 0.9}
+    reference = torch.nn.Parameter(start.clone())
+    optimizers = [torch.optim.Muon([reference], adjust_lr_fn="match_rms_adamw", **options)]
+    matrices = [reference]
+    for fast in (True, False):
+        monkeypatch.setattr("hf_vanilla_transformer.training.muon.bf16_is_fast", lambda fast=fast: fast)
+        matrices.append(torch.nn.Parameter(start.clone()))
+        optimizers.append(Muon([matrices[-1]], **options))
+    for gradient in gradients:
+        for matrix, optimizer in zip(matrices, optimizers, strict=True):
+            matrix.grad = gradient.clone()
+            optimizer.step()
+    assert torch.equal(matrices[1], reference)
+    torch.testing.assert_close(matrices[2], reference, atol=0.02, rtol=0)
+    assert not torch.equal(matrices[2], reference)
+
+
+def test_singular_values_become_those_of_the_polynomial():
+    matrix = torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    values = values / matrix.norm()
+    for _ in range(3):
+        values = 3 * values - 4 * values**3 + 2 * values**5
+    expected = left @ torch.diag(values) @ right
+    torch.testing.assert_close(orthogonalized(matrix, (3.0, -4.0, 2.0), 3, 1e-7), expected, atol=1e-12, rtol=0)
+    assert torch.equal(orthogonalized(torch.zeros(3, 2), (3.0, -4.0, 2.0), 3, 1e-7), torch.zeros(3, 2))
+
+
 def test_updates_are_those_of_each_optimizer():
     torch.manual_seed(0)
     matrix, vector = torch.nn.Parameter(torch.randn(6, 4)), torch.nn.Parameter(torch.randn(5))
     alone = [torch.nn.Parameter(each.detach().clone()) for each in (matrix, vector)]
     both = MuonWithAdam([{"params": [matrix]}], [{"params": [vector]}], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
-    muon = torch.optim.Muon([alone[0]], lr=0.1, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    muon = Muon([alone[0]], lr=0.1, weight_decay=0.1)
     adam = torch.optim.AdamW([alone[1]], lr=0.1, betas=(0.9, 0.98), eps=1e-9)
     for _ in range(3):
         for one, other in zip((matrix, vector), alone, strict=True):
