@@ -177,6 +177,7 @@ def _build_spec(model: Any, num_positions: int) -> Any:
         # Only "pre" has room for a final norm; `_fill_stack` sets the true value.
         "pre_norm": True,
         "no_final_norm": not config.final_layer_norm,
+        "layernorm_embedding": config.embedding_layer_norm,
         "activation": common_spec.Activation[ACTIVATIONS[config.activation_function]],
     }
     encoder = transformer_spec.TransformerEncoderSpec(config.encoder_layers, config.encoder_attention_heads, **shape)
@@ -236,6 +237,8 @@ def _fill_stack(spec: Any, stack: Any, num_positions: int) -> None:
     spec.pre_norm = config.norm_position == "pre"
     spec.scale_embeddings = config.scale_embedding
     spec.position_encodings.encodings = _array(_position_encodings(stack, num_positions))
+    if config.embedding_layer_norm:
+        _fill_norm(spec.layernorm_embedding, stack.layernorm_embedding)
     if config.final_layer_norm:
         _fill_norm(spec.layer_norm, stack.layer_norm)
     for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):

@@ -17,6 +17,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 REQUIRED_VALUES: dict[str, tuple[Any, ...]] = {
     "norm_position": ("post",),
     "final_layer_norm": (None, False),
+    "embedding_layer_norm": (False,),
     "position_embedding_type": ("sinusoidal",),
     "layer_norm_eps": (1e-5,),
 }

@@ -99,6 +99,8 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             the Annotated Transformer), or nowhere ("none").
         final_layer_norm: Whether each stack ends in a layer normalization; `None` means only with
             `norm_position="pre"`.
+        embedding_layer_norm: Whether each stack begins with a layer normalization of embeddings plus positions, before
+            their dropout (BART, fairseq's `--layernorm-embedding`).
         layer_norm_eps: Epsilon of every layer normalization.
         attention_bias: Whether the attention projections have biases (not in the paper).
         lm_head_bias: Whether the output projection has a bias.
@@ -169,6 +171,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     activation_dropout: float | int = 0.0
     norm_position: str = "post"
     final_layer_norm: Derived[bool] = derived(lambda config: config.norm_position == "pre")
+    embedding_layer_norm: bool = False
     layer_norm_eps: float | int = 1e-5
     attention_bias: bool = False
     lm_head_bias: bool = False

@@ -173,8 +173,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_tokens: nn.Module = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config)
         self.layers = nn.ModuleList(layers)
-        layer_norm: nn.Module = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.layer_norm = layer_norm if config.final_layer_norm else nn.Identity()
+        self.layernorm_embedding, self.layer_norm = (
+            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if has_norm else nn.Identity()
+            for has_norm in (config.embedding_layer_norm, config.final_layer_norm)
+        )
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -191,7 +193,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         cache: Cache | None = None,
         packing: Packing | None = None,
     ) -> Tensor:
-        """Return the input (B, L, d) of the first layer: scaled embeddings plus positions."""
+        """Return the input (B, L, d) of the first layer: scaled embeddings plus positions, normalized if so set."""
         past = 0 if cache is None else cache.get_seq_length()
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass exactly one of `input_ids` and `inputs_embeds`.")
@@ -213,7 +215,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
         else:
             positions = F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
-        embeds = embeds + positions.to(embeds)
+        embeds = self.layernorm_embedding(embeds + positions.to(embeds))
         return apply_dropout(embeds, self.config.dropout) if self.training else embeds
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -45,8 +45,13 @@ def layer_depths(model: nn.Module) -> dict[int, int]:
         layers = next((each for each in module.modules() if isinstance(each, nn.ModuleList)), ())
         if not len(layers):
             raise ValueError(f"`layerwise_lr_decay` finds no layers in the {side} of {type(model).__name__}")
-        tables = [each for each in module.modules() if isinstance(each, nn.Embedding)]
-        for above, level in enumerate([*reversed(layers), nn.ModuleList(tables)]):
+        below = [
+            each
+            for name, each in module.named_modules()
+            # The norm after the embeddings, by our name and BART's.
+            if isinstance(each, nn.Embedding) or name.endswith("layernorm_embedding")
+        ]
+        for above, level in enumerate([*reversed(layers), nn.ModuleList(below)]):
             for parameter in level.parameters():
                 # A table that both sides share counts as that of the deeper one.
                 depths[id(parameter)] = max(above, depths.get(id(parameter), 0))

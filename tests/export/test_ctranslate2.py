@@ -15,6 +15,8 @@ SHAPES = {
     "pre-norm": {"norm_position": "pre"},
     "pre-norm without a final one": {"norm_position": "pre", "final_layer_norm": False},
     "post-norm with a final one": {"final_layer_norm": True},
+    "norm after the embeddings": {"embedding_layer_norm": True},
+    "pre-norm with one after the embeddings": {"norm_position": "pre", "embedding_layer_norm": True},
     "Marian's positions": {"sinusoidal_layout": "concatenated"},
     "learned positions": {"position_embedding_type": "learned"},
     "biases": {"attention_bias": True, "lm_head_bias": True},
@@ -26,6 +28,8 @@ SHAPES = {
     **{f"vocabularies {name}": changes for name, changes in VOCABULARIES.items()},
     **{name: {"activation_function": name} for name in ACTIVATIONS},
 }
+
+SHOWN = ["Marian's positions", "unscaled", "epsilon", "tanh", "gelu", "pre-norm", "norm after the embeddings"]
 
 
 def write_and_load(model, folder, quantization="float32", **options):
@@ -58,7 +62,7 @@ class TestWeights:
         found = scores(write_and_load(model, tmp_path / "exported"), model, ids, targets)
         close(found, expected, 1e-4)
 
-    @pytest.mark.parametrize("name", ["Marian's positions", "unscaled", "epsilon", "tanh", "gelu", "pre-norm"])
+    @pytest.mark.parametrize("name", SHOWN)
     def test_a_shape_that_is_left_out_shows(self, name, tmp_path):
         ids, targets = tokens(4, 7), tokens(4, 5)
         model = perturbed_model(**SHAPES[name])

@@ -53,6 +53,7 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
         ({"norm_position": "pre"}, "`norm_position` is 'pre', but Marian supports only 'post'"),
         ({"norm_position": "none"}, "`norm_position` is 'none'"),
         ({"final_layer_norm": True}, "`final_layer_norm` is True"),
+        ({"embedding_layer_norm": True}, "`embedding_layer_norm` is True, but Marian supports only False"),
         ({"position_embedding_type": "learned"}, "`position_embedding_type` is 'learned'"),
         ({"layer_norm_eps": 1e-6}, "`layer_norm_eps` is 1e-06"),
         ({"head_dim": 8}, "`head_dim` is 8, but Marian's is `d_model` / `encoder_attention_heads` = 4"),

@@ -18,6 +18,7 @@ SHAPES = {
     "paper": {},
     "two vocabularies": {**VOCABULARIES["separate"], "lm_head_bias": True, "attention_bias": True},
     "pre-norm, learned": {"norm_position": "pre", "position_embedding_type": "learned"},
+    "norm after the embeddings": {"embedding_layer_norm": True},
 }
 # Sums of up to 50 products of numbers near 1, in another order: float32 rounds by 2**-24 each, and two layers multiply
 # the difference.

@@ -50,6 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "activation_dropout": {"activation_dropout": 0.5},
     "norm_position": {"norm_position": "none"},
     "final_layer_norm": {"final_layer_norm": True},
+    "embedding_layer_norm": {"embedding_layer_norm": True},
     "layer_norm_eps": {"layer_norm_eps": 0.1},
     "attention_bias": {"attention_bias": True},
     "lm_head_bias": {"lm_head_bias": True},

@@ -27,6 +27,7 @@ SHAPES = {
     "paper": {},
     "two vocabularies": VOCABULARIES["tied"],
     "pre-norm": {"norm_position": "pre"},
+    "norm after the embeddings": {"embedding_layer_norm": True},
     "learned positions": {"position_embedding_type": "learned"},
 }
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)

@@ -21,9 +21,15 @@ SHAPES = {
     "paper": {},
     "two vocabularies": VOCABULARIES["separate"],
     "pre-norm": {"norm_position": "pre"},
+    "norm after the embeddings": {"embedding_layer_norm": True},
     "learned positions": {"position_embedding_type": "learned"},
 }
-SEVERAL = {"norm_position": "pre", "position_embedding_type": "learned", **VOCABULARIES["separate"]}
+SEVERAL = {
+    "norm_position": "pre",
+    "embedding_layer_norm": True,
+    "position_embedding_type": "learned",
+    **VOCABULARIES["separate"],
+}
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 # Each takes seconds; the fast ones cover every property once.
 ATTENTION_AND_SHAPES = pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from tiny import (
     close_gradients,
     gradients,
     one_layer_model,
+    perturbed_model,
     randomize,
     tiny_config,
     tiny_model,
@@ -187,6 +188,29 @@ class TestEmbeddings:
         positions = sinusoids(torch.arange(3), 16, "interleaved")
         close(scaled(**batch).hidden_states[0], raw * 16**0.5 + positions)
         close(plain(**batch).hidden_states[0], raw + positions)
+
+    @pytest.mark.parametrize("side", ["encoder", "decoder"])
+    def test_embeddings_plus_positions_are_normalized(self, side):
+        stack = getattr(perturbed_model(embedding_layer_norm=True, layer_norm_eps=0.1).model, side)
+        ids, norm = tokens(2, 3), stack.layernorm_embedding
+        summed = stack.embed_tokens(ids) * 4 + sinusoids(torch.arange(3), 16, "interleaved")
+        centred = summed - summed.mean(-1, keepdim=True)
+        deviation = (centred.square().mean(-1, keepdim=True) + 0.1).sqrt()
+        states = stack(ids, output_hidden_states=True).hidden_states[0]
+        close(states, centred / deviation * norm.weight + norm.bias)
+        # Dropout comes after the norm, as in BART and fairseq.
+        stack.config.dropout = 0.5
+        dropped = stack.train()(ids, output_hidden_states=True).hidden_states[0]
+        assert 0 < dropped.eq(0).sum() < dropped.numel()
+        close(dropped[dropped != 0], 2 * states[dropped != 0])
+
+    def test_a_norm_of_embeddings_begins_as_plain_normalization(self):
+        torch.manual_seed(0)
+        for stack in (tiny_model(embedding_layer_norm=True).model.encoder, tiny_model().model.encoder):
+            parameters = list(stack.layernorm_embedding.parameters())
+            assert len(parameters) in (0, 2)
+            for parameter, value in zip(parameters, (1, 0), strict=False):
+                assert parameter.eq(value).all()
 
 
 class TestDecoding:

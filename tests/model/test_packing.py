@@ -26,6 +26,7 @@ SHAPES = {
     "unequal widths": {"head_dim": 8, "value_head_dim": 4},
     "biases": {"attention_bias": True, "lm_head_bias": True},
     "few cached positions": {"max_position_embeddings": 3},
+    "norm after the embeddings": {"embedding_layer_norm": True},
 }
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 # Heads as wide as the kernels demand.
@@ -33,6 +34,7 @@ KERNEL_SHAPES = {
     "paper": {"encoder_attention_heads": 2},
     "pre-norm": {"norm_position": "pre", "encoder_attention_heads": 2},
     "learned positions": {"position_embedding_type": "learned", "encoder_attention_heads": 2},
+    "norm after the embeddings": {"embedding_layer_norm": True, "encoder_attention_heads": 2},
     "two vocabularies": {**VOCABULARIES["separate"], "head_dim": 16, "value_head_dim": 16},
 }
 EVERY_KERNEL_SHAPE = pytest.mark.parametrize("changes", KERNEL_SHAPES.values(), ids=KERNEL_SHAPES)

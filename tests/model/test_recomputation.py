@@ -64,7 +64,7 @@ def close_to_plain(model, batch):
         {},
         {"norm_position": "pre"},
         {"norm_position": "none"},
-        {"final_layer_norm": True},
+        {"final_layer_norm": True, "embedding_layer_norm": True},
         {"activation_function": "gelu"},
         {"activation_function": "prelu"},
         {"activation_dropout": 0.2, "attention_dropout": 0.1, "dropout": 0.3},

@@ -19,8 +19,12 @@ def rates(trainer):
 @pytest.mark.parametrize("muon", [False, True])
 @pytest.mark.parametrize(
     "model",
-    [lambda: trainable_model(encoder_layers=3, decoder_layers=2), lambda: trainable_marian()],
-    ids=["ours", "marian"],
+    [
+        lambda: trainable_model(encoder_layers=3, decoder_layers=2),
+        lambda: trainable_model(encoder_layers=3, decoder_layers=2, embedding_layer_norm=True),
+        lambda: trainable_marian(),
+    ],
+    ids=["ours", "norm after the embeddings", "marian"],
 )
 def test_the_rate_of_each_layer(tmp_path, model, muon):
     trainer = trainer_of(tmp_path, model(), layerwise_lr_decay=0.5, muon=muon, weight_decay=0.1)
@@ -33,6 +37,8 @@ def test_the_rate_of_each_layer(tmp_path, model, muon):
         if ".layers." in name:
             index = int(name.split(".layers.")[1].split(".")[0])
             assert rate == 0.5 ** (layers[side] - 1 - index), name
+        elif "layernorm_embedding" in name:
+            assert rate == 0.5 ** layers[side], name
         elif "shared" in name or "embed_tokens" in name:
             assert rate == 0.5 ** max(layers.values()), name
         else:
