@@ -263,7 +263,9 @@ def _transform(
 def _first_position(layout: Layout, inferred: InferredFields, stated: Statements) -> int:
     if stated.first_position is not None:
         return stated.first_position
-    return {**layout.defaults, **inferred.values}["pad_token_id"] + 1 if layout.positions_follow_padding else 0
+    if not layout.positions_follow_padding:
+        return layout.first_position
+    return {**layout.defaults, **inferred.values}["pad_token_id"] + 1
 
 
 def _configuration(

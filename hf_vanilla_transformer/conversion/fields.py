@@ -95,7 +95,8 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
         values |= {"final_layer_norm": ends_stack} | ({} if matched.norm_names else {"norm_position": "none"})
     # Numbers of heads that are not in the settings come from shapes.
     heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
-    return InferredFields(values, (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", *heads))
+    from_weights = ("attention_bias", "lm_head_bias", "embedding_layer_norm")
+    return InferredFields(values, (*SHAPE_FIELDS, *from_weights, *heads))
 
 
 def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
@@ -119,6 +120,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
             inferred |= _feed_forward_width(stack, by_name, matched.layout)
     inferred["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
     inferred["lm_head_bias"] = "lm_head.bias" in by_name
+    inferred["embedding_layer_norm"] = any(".layernorm_embedding." in name for name in by_name)
     head = by_name.get("lm_head.weight")
     if "decoder_vocab_size" not in inferred and head is not None and head.dim() == 2:
         inferred["decoder_vocab_size"] = len(head)

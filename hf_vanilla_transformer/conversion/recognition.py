@@ -27,6 +27,11 @@ WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 MAX_LISTED = 8
 # Characters of each.
 MAX_NAME = 100
+# Models that cannot be expressed: their name, keys that only they have, and what they compute otherwise.
+INEXPRESSIBLE = (
+    ("T5", r"(?:.*\.)?(?:en|de)coder\.block\.\d+\.layer\.0\.\w+\.q\.weight",
+     "relative position biases in its attention, and norms by the root mean square (RMS norms)"),
+)  # fmt: skip  # a table, not an expression
 RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
 # Sizes of an axis: one, the width of the model, or any other.
@@ -84,14 +89,15 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
         name: The only layout to consider.
 
     Raises:
-        ValueError: There is no layout of this name, or none fits.
+        ValueError: There is no layout of this name, or none fits, or the model cannot be expressed.
     """
+    _refuse_inexpressible(checkpoint)
     if name is not None and name not in LAYOUTS:
         raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
     kind = checkpoint.settings.get("model_type")
     of_this_type = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
     candidates = [LAYOUTS[name]] if name else of_this_type
-    unwrapped = checkpoint
+    unwrapped = _whole_model(checkpoint)
     while True:
         for layout in candidates:
             if _has_signature(unwrapped.weights, layout):
@@ -103,6 +109,24 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
         unwrapped = unwrapped._replace(weights=weights)
     others = [] if name else [layout for layout in LAYOUTS.values() if layout not in of_this_type]
     raise ValueError(_why_unknown(checkpoint, candidates, others, name))
+
+
+def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
+    for model, key, computation in INEXPRESSIBLE:
+        if any(re.fullmatch(key, found) for found in checkpoint.weights):
+            raise ValueError(
+                f"{checkpoint.path} is a {model} model, which has {computation}; our configuration has neither, so it "
+                "cannot be expressed"
+            )
+
+
+def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
+    """Return the checkpoint with the keys of a whole model of transformers, if it holds the stacks alone."""
+    kinds = [kind for layout in LAYOUTS.values() for kind in layout.model_types]
+    is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in checkpoint.weights)
+    if checkpoint.settings.get("model_type") not in kinds or not is_base:
+        return checkpoint
+    return checkpoint._replace(weights={f"model.{key}": tensor for key, tensor in checkpoint.weights.items()})
 
 
 def _why_unknown(

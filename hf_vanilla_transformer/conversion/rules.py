@@ -162,7 +162,8 @@ class Layout:
         preprocess: Adds weights that the original computes, or leaves out of a file because they equal others.
         infer_fields: Infers fields from weights and settings, beyond those inferred in every layout.
         compute_positions: Computes position tables, by keys of `rules`, that the original does not store.
-        positions_follow_padding: Whether rows of a position table up to the padding id belong to no token.
+        first_position: Row of a position table that the first token has.
+        positions_follow_padding: Whether that is instead the row after the padding id.
         defects: What must have been patched before training.
         model_types: Possible values of `model_type` in config.json, where keys alone are ambiguous; empty for any or
             none.
@@ -187,6 +188,7 @@ class Layout:
     preprocess: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
     infer_fields: Callable[[Weights, Settings], dict[str, Any]] | None = None
     compute_positions: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
+    first_position: int = 0
     positions_follow_padding: bool = False
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
@@ -248,6 +250,18 @@ def layers_with_our_names(prefix: str = "") -> Iterator[Rule]:
                 yield from attention_rules(f"{key}.{attention}", f"{name}.{attention}", PROJECTIONS)
         for linear in ("fc1", "fc2"):
             yield from linear_rules(f"{key}.{linear}", f"{name}.{linear}")
+
+
+def embedding_norm_rules(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of norms after the embeddings in fairseq's names, which are also ours."""
+    for stack in STACKS:
+        yield from linear_rules(f"{prefix}{stack}.layernorm_embedding", f"model.{stack}.layernorm_embedding")
+
+
+def final_norm_rules(prefix: str = "") -> Iterator[Rule]:
+    """Yield the rules of norms that end the stacks in fairseq's names, which are also ours."""
+    for stack in STACKS:
+        yield from linear_rules(f"{prefix}{stack}.layer_norm", f"model.{stack}.layer_norm")
 
 
 def boolean_setting(name: str, value: Any) -> bool:

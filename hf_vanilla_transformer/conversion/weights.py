@@ -25,7 +25,7 @@ from .rules import (
     unchanged,
 )
 
-NORM_WEIGHT = "layer_norm.weight"
+NORM_WEIGHTS = ("layer_norm.weight", "layernorm_embedding.weight")
 
 
 class _MisfitError(ValueError):
@@ -64,7 +64,7 @@ class Match:
 
     @property
     def is_norm_weight(self) -> bool:
-        return self.names[0].endswith(NORM_WEIGHT)
+        return self.names[0].endswith(NORM_WEIGHTS)
 
 
 @dataclass(frozen=True)

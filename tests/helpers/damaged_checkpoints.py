@@ -17,7 +17,7 @@ from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damage
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
 
-KINDS = (*conversions.CASES, "fairseq", "marian", "fsmt")
+KINDS = (*conversions.CASES, "fairseq", "marian", "fsmt", "bart", "mbart", "m2m100")
 Shape = Callable[[Random, Tensor], Tensor]
 RESHAPED: tuple[Shape, ...] = (
     lambda random, tensor: tensor.T if tensor.dim() == 2 else tensor[None],

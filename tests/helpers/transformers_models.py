@@ -1,13 +1,25 @@
 """Marian and FSMT models of transformers, fairseq checkpoints, and comparisons with their conversions."""
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import FSMTConfig, FSMTForConditionalGeneration, MarianConfig, MarianMTModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+)
 
 from tiny import BASELINES_DECODE_CORRECTLY, close
 
@@ -44,6 +56,30 @@ def fsmt(**changes: Any) -> Any:
     model = shaken(FSMTForConditionalGeneration(FSMTConfig(**options)))
     model.generation_config.max_length = 9
     return model
+
+
+def bart(kind: str = "bart", **changes: Any) -> Any:
+    """BART, mBART or M2M100."""
+    torch.manual_seed(0)
+    config, model = {
+        "bart": (BartConfig, BartForConditionalGeneration),
+        "mbart": (MBartConfig, MBartForConditionalGeneration),
+        "m2m100": (M2M100Config, M2M100ForConditionalGeneration),
+    }[kind]
+    no_layerdrop = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    options = {"vocab_size": 50, "max_position_embeddings": 64, "decoder_start_token_id": 2, **no_layerdrop, **SIZES}
+    created = shaken(model(config(**{**options, **changes})))
+    if hasattr(created, "final_logits_bias"):
+        created.final_logits_bias.normal_()
+    with torch.no_grad():
+        for name, parameter in created.named_parameters():
+            if "embed_positions" in name:
+                parameter.normal_()
+    created.generation_config.update(num_beams=4, max_length=9, length_penalty=0.7, forced_bos_token_id=7)
+    return created
+
+
+mbart, m2m100 = partial(bart, "mbart"), partial(bart, "m2m100")
 
 
 def padded_batch(source: int = 38, target: int = 38, padding: int = 1) -> tuple[dict[str, Tensor], Tensor]:

@@ -1,6 +1,7 @@
 """The layouts of source checkpoints, one module a family."""
 
 from .annotated_transformer import ANNOTATED_TRANSFORMER, SCALAR_NORM, SIMPLE_TRANSFORMERS
+from .bart import BART, M2M100, MBART
 from .fairseq import FAIRSEQ
 from .fsmt import FSMT
 from .marian import MARIAN
@@ -17,6 +18,10 @@ LAYOUTS = {
         STATQUEST,
         LIGHTNING_PHRASES,
         SHARED_HEADS,
+        # Before those whose keys are among theirs.
+        MBART,
+        BART,
+        M2M100,
         MARIAN,
         FSMT,
         FAIRSEQ,

@@ -20,6 +20,8 @@ from ..rules import (
     Settings,
     Weights,
     boolean_setting,
+    embedding_norm_rules,
+    final_norm_rules,
     layers_with_our_names,
     linear_rules,
     position_rules,
@@ -33,7 +35,7 @@ PADDING_ID = 1
 MAX_POSITIONS = 2**17
 # Options of fairseq's transformer that our model lacks.
 _UNSUPPORTED = (
-    "cross_self_attention", "no_cross_attention", "layernorm_embedding", "character_embeddings", "adaptive_input",
+    "cross_self_attention", "no_cross_attention", "character_embeddings", "adaptive_input",
 )  # fmt: skip  # a table, not an expression
 
 
@@ -132,6 +134,9 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     has_arguments = "encoder_normalize_before" in settings
     if pre_norm or has_arguments:
         fields |= {"norm_position": "pre" if pre_norm else "post", "final_layer_norm": final_norm}
+    if boolean_setting("layernorm_embedding", settings.get("layernorm_embedding", False)):
+        # Norms that are not among the weights are then reported as missing.
+        fields["embedding_layer_norm"] = True
     if has_arguments or "activation_fn" in settings:
         fields["activation_function"] = settings.get("activation_fn", "relu")
     if has_arguments or "no_scale_embedding" in settings:
@@ -155,12 +160,13 @@ def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
 
 def _rules() -> Iterator[Rule]:
     yield from layers_with_our_names()
+    yield from embedding_norm_rules()
+    yield from final_norm_rules()
     yield from stored_or_computed_positions()
     # fairseq has no bias here; code with the same keys may.
     yield from linear_rules("decoder.output_projection", "lm_head", optional_bias=True)
     for stack in STACKS:
         key, name = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
-        yield from linear_rules(f"{stack}.layer_norm", f"model.{stack}.layer_norm")
         for n, (norm, attention) in enumerate(sublayer_names(stack)):
             # Releases up to 0.5 numbered the encoder's norms and stacked queries, keys and values.
             if stack == "encoder":

@@ -23,8 +23,8 @@ def drop_batch_axis(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     return (tensor.squeeze(0),)
 
 
-def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return Marian's weights with every embedding under its own key; files store shared ones once."""
+def unshare_embeddings(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with every embedding under its own key; files store shared ones once."""
     unshared = dict(weights)
     shared = weights.get("model.shared.weight")
     if shared is not None:
@@ -56,9 +56,9 @@ MARIAN = Layout(
     },
     example="Helsinki-NLP/opus-mt-en-de",
     model_types=("marian",),
-    preprocess=_unshare,
+    preprocess=unshare_embeddings,
     infer_fields=fields_of(MarianConfig),
     read_folder=read_transformers_folder,
 )
 
-__all__ = ["MARIAN"]
+__all__ = ["MARIAN", "drop_batch_axis", "unshare_embeddings"]

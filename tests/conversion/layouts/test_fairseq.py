@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
+import transformers_models
 from conversions import convert
 from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
@@ -274,7 +275,8 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"encoder.layernorm_embedding.weight": torch.ones(16)}, "unexpected: encoder.layernorm_embedding.weight"),
+        ({"encoder.layernorm_embedding.weight": torch.ones(16)}, r"3 missing: decoder\.layernorm_embedding\.bias"),
+        ({"layernorm_embedding": True}, r"4 missing: decoder\.layernorm_embedding\.bias"),
         ({"encoder.layer_norm.weight": torch.ones(16)}, "normalize at different places"),
         ({"encoder_normalize_before": True}, "normalize at different places"),
         (
@@ -282,7 +284,13 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
             "--cross-self-attention, which cannot be expressed",
         ),
     ],
-    ids=["norm of embeddings", "one side pre-norm", "one side pre-norm by its arguments", "other attention"],
+    ids=[
+        "half a norm of embeddings",
+        "lost norms of embeddings",
+        "one side pre-norm",
+        "one side pre-norm by its arguments",
+        "other attention",
+    ],
 )
 def test_inexpressible_models_are_refused(tmp_path, change, message):
     weights = {name: value for name, value in change.items() if "." in name}
@@ -291,6 +299,29 @@ def test_inexpressible_models_are_refused(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(file, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("kind", ["bart", "mbart"])
+@pytest.mark.parametrize("how", ["args", "nested", "none"])
+def test_norms_after_the_embeddings(kind, how):
+    """BART and mBART were trained by fairseq with --layernorm-embedding and learned positions."""
+    original = getattr(transformers_models, kind)()
+    original.final_logits_bias.zero_()
+    weights = as_fairseq(original)
+    del weights["final_logits_bias"]
+    for side in ("encoder", "decoder"):
+        del weights[f"{side}.embed_positions._float_tensor"]
+        weights[f"{side}.embed_positions.weight"] = getattr(original.model, side).embed_positions.weight.detach()
+    given = {**LOST, "activation_function": "gelu", "scale_embedding": False, "first_position": 2}
+    given["norm_position"] = "post" if kind == "bart" else "pre"
+    before = dict.fromkeys(("encoder_normalize_before", "decoder_normalize_before"), kind == "mbart")
+    arguments = {"layernorm_embedding": True, "activation_fn": "gelu", "no_scale_embedding": True, **before}
+    content = fairseq_content(weights, how, **arguments)
+    conversion = convert(content, **(given if how == "none" else {}))
+    assert conversion.config.embedding_layer_norm
+    assert_same_function(original, conversion.model(), 1, searches=())
+    with pytest.raises(ValueError, match="`embedding_layer_norm=False`, but the weights say True; leave it out"):
+        convert(content, **(given if how == "none" else {}), embedding_layer_norm=False)
 
 
 def test_no_positions_at_all():

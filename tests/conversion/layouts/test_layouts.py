@@ -83,7 +83,11 @@ def test_only_its_own_layout_has_its_keys(converted):
 def test_algebra_in_float64(name, monkeypatch):
     """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
     _, model, options = build(name)
-    if "layer_norm_eps" not in options and "torch" not in name and name not in {"phrases", "shared-heads"}:
+    if (
+        "layer_norm_eps" not in options
+        and "torch" not in name
+        and name not in {"phrases", "shared-heads"}
+    ):
         monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
         options = {**options, "layer_norm_eps": 1e-30}
     source, target, *_ = batch(model)
@@ -97,7 +101,9 @@ def test_algebra_in_float64(name, monkeypatch):
 
 
 def test_there_is_a_case_for_each_tutorial_layout():
-    assert {layout for layout, *_ in CASES.values()} == LAYOUTS.keys() - {"marian", "fsmt", "fairseq"}
+    assert {layout for layout, *_ in CASES.values()} == LAYOUTS.keys() - {
+        "marian", "fsmt", "fairseq", "bart", "mbart", "m2m100"
+    }  # fmt: skip  # a set, not a block
 
 
 @pytest.mark.parametrize("make", [source_models.Annotated, source_models.TorchNN, source_models.ScalarNorms])

@@ -1,0 +1,95 @@
+"""BART, mBART, M2M100 and NLLB of transformers, which come from fairseq."""
+
+from typing import Any
+
+from torch import Tensor
+from transformers import BartConfig, M2M100Config, MBartConfig
+
+from ..rules import (
+    EMBEDDING_NAMES,
+    STACKS,
+    Layout,
+    Rule,
+    Settings,
+    Weights,
+    embedding_norm_rules,
+    final_norm_rules,
+    layers_with_our_names,
+)
+from ..transformers_folder import fields_of, read_transformers_folder
+from .fairseq import compute_positions, stored_or_computed_positions
+from .marian import drop_batch_axis, unshare_embeddings
+
+_LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"
+_EMBEDDING_NORM, _FINAL_NORM = "model.encoder.layernorm_embedding.weight", "model.encoder.layer_norm.weight"
+_RULES = (
+    *layers_with_our_names("model."),
+    *stored_or_computed_positions("model."),
+    Rule("lm_head.weight", ("lm_head.weight",)),
+    Rule("final_logits_bias", ("lm_head.bias",), drop_batch_axis),
+)
+# Release numbers and computed positions in the files of early releases.
+_IGNORED = tuple(f"model.{stack}.{name}" for stack in STACKS for name in ("version", "embed_positions.weights"))
+
+
+def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with every embedding under its own key; untied, those of both stacks are used alone."""
+    unshared = unshare_embeddings(weights, settings)
+    if settings.get("tie_word_embeddings") is False and weights.keys() >= {*EMBEDDING_NAMES.values()}:
+        unshared.pop("model.shared.weight", None)
+    return unshared
+
+
+def _positions_after_padding(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    length: Any = settings.get("max_position_embeddings", M2M100Config.max_position_embeddings)
+    return compute_positions(weights, settings, dict.fromkeys(STACKS, length), "model.")
+
+
+BART = Layout(
+    name="bart",
+    description="BartForConditionalGeneration of transformers, such as facebook/bart-large-cnn: a folder or a name",
+    signature=(_LAYER, _EMBEDDING_NORM),
+    rules=(*_RULES, *embedding_norm_rules("model.")),
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
+    example="facebook/bart-large-cnn",
+    ignored_keys=_IGNORED,
+    model_types=("bart",),
+    preprocess=_unshare,
+    infer_fields=fields_of(BartConfig),
+    # Whatever the padding id is.
+    first_position=2,
+    read_folder=read_transformers_folder,
+)
+
+MBART = Layout(
+    name="mbart",
+    description="MBartForConditionalGeneration of transformers, such as facebook/mbart-large-50: a folder or a name",
+    signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
+    rules=(*_RULES, *embedding_norm_rules("model."), *final_norm_rules("model.")),
+    defaults={"norm_position": "pre", "layer_norm_eps": 1e-5},
+    example="facebook/mbart-large-50-many-to-many-mmt",
+    ignored_keys=_IGNORED,
+    model_types=("mbart",),
+    preprocess=_unshare,
+    infer_fields=fields_of(MBartConfig),
+    first_position=2,
+    read_folder=read_transformers_folder,
+)
+
+M2M100 = Layout(
+    name="m2m100",
+    description="M2M100ForConditionalGeneration of transformers, M2M100 and NLLB: a folder or a name on the Hub",
+    signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
+    rules=(*_RULES, *final_norm_rules("model.")),
+    defaults={"norm_position": "pre", "layer_norm_eps": 1e-5},
+    example="facebook/nllb-200-distilled-600M",
+    ignored_keys=_IGNORED,
+    model_types=("m2m_100",),
+    preprocess=_unshare,
+    infer_fields=fields_of(M2M100Config),
+    compute_positions=_positions_after_padding,
+    positions_follow_padding=True,
+    read_folder=read_transformers_folder,
+)
+
+__all__ = ["BART", "M2M100", "MBART"]
