@@ -22,8 +22,8 @@ from ..weight_files import check_safetensors, load_pickle, read_shard_index
 # Where a file that holds more than weights keeps them; the last is fairseq's and many a training loop's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
 # Where training loops keep settings: "args" and "cfg" are fairseq's, "hyper_parameters" is Lightning's.
-SETTINGS_KEYS = ("args", "cfg", "config", "hyper_parameters", "hparams", "model_args", "model_config")
-PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+SETTINGS_KEYS = ("args", "cfg", "config", "settings", "hyper_parameters", "hparams", "model_args", "model_config")
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 # Of the settings in a file; Hydra's have a few dozen.

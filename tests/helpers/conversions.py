@@ -34,6 +34,11 @@ CASES = {
     "scalar-norm": ("scalar-norm", source_models.ScalarNorms, HEADS),
     "statquest": ("statquest", source_models.StatQuest, {}),
     "phrases": ("lightning-phrases", source_models.Phrases, {"patched": True}),
+    "embedding-norms": (
+        "attention-is-all-you-need-pytorch",
+        source_models.NormedEmbeddings,
+        {**HEADS, "norm_position": "post", "first_position": 0},
+    ),
     "shared-heads": ("shared-heads", source_models.SharedHeads, {"patched": True}),
 }
 # What renamed weights do not determine, where a test states nothing else.

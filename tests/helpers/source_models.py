@@ -289,8 +289,8 @@ class StatQuest(nn.Module):
         return self.decoder.fc_layer(x + self.decoder.enc_dec_attention(x, memory, seen))
 
 
-def scattered_norm(width: int) -> nn.LayerNorm:
-    norm = nn.LayerNorm(width)
+def scattered_norm(width: int, eps: float = 1e-5) -> nn.LayerNorm:
+    norm = nn.LayerNorm(width, eps)
     with torch.no_grad():
         norm.weight.add_(0.3 * torch.randn(width))
         norm.bias.add_(0.3 * torch.randn(width))
@@ -399,6 +399,76 @@ class SharedHeads(nn.Module):
         for layer in self.decoder.layers:
             x = layer(x, causal, memory, seen)
         return self.decoder.fc_out(x).log_softmax(-1)
+
+
+class NormedAttention(nn.Module):
+    """Post-norm attention without biases, whose keys and values have widths of their own."""
+
+    def __init__(self, width: int, heads: int, key_width: int, value_width: int):
+        super().__init__()
+        self.heads, self.layer_norm = heads, scattered_norm(width, 1e-6)
+        for name, size in (("w_qs", key_width), ("w_ks", key_width), ("w_vs", value_width)):
+            self.add_module(name, nn.Linear(width, heads * size, bias=False))
+        self.fc = nn.Linear(heads * value_width, width, bias=False)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        attended = attend(self.w_qs(x), self.w_ks(memory), self.w_vs(memory), self.heads, mask)
+        return self.layer_norm(x + self.fc(attended))
+
+
+class NormedFeedForward(FeedForward):
+    def __init__(self, width: int, inner: int):
+        super().__init__(width, inner, ("w_1", "w_2"))
+        self.layer_norm = scattered_norm(width, 1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer_norm(x + super().forward(x))
+
+
+class NormedEmbeddings(nn.Module):
+    """Post-norm with a norm after the embeddings; a tied output projection has the embeddings or logits scaled."""
+
+    def __init__(
+        self, vocabularies=(13, 17), width=8, heads=2, inner=16, layers=2, widths=(4, 4), shared=False, tied=False,
+        scale="prj",
+    ):  # fmt: skip  # as above
+        super().__init__()
+        embedding_scale = math.sqrt(width) if tied and scale == "emb" else 1.0
+        self.scales = (embedding_scale, width**-0.5 if tied and scale == "prj" else 1.0)
+        names = {"encoder": ("src_word_emb", ["slf_attn"]), "decoder": ("trg_word_emb", ["slf_attn", "enc_attn"])}
+        for (side, (embedding, attentions)), vocabulary in zip(names.items(), vocabularies, strict=True):
+            stack = Holder(
+                **{embedding: nn.Embedding(vocabulary, width)},
+                position_enc=Positions(wave_table(30, width)[None], "pos_table"),
+                layer_norm=scattered_norm(width, 1e-6),
+                layer_stack=nn.ModuleList(
+                    Holder(
+                        **{name: NormedAttention(width, heads, *widths) for name in attentions},
+                        pos_ffn=NormedFeedForward(width, inner),
+                    )
+                    for _ in range(layers)
+                ),
+            )
+            self.add_module(side, stack)
+        self.trg_word_prj = nn.Linear(width, vocabularies[1], bias=False)
+        if tied:
+            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
+        if shared:
+            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
+
+    def forward(self, source, target, source_mask=None, target_mask=None):
+        seen, causal = masks(source_mask, target_mask, target.shape[1])
+        embedded = (self.encoder.src_word_emb(source), self.decoder.trg_word_emb(target))
+        memory, x = (
+            side.layer_norm(side.position_enc(self.scales[0] * states))
+            for side, states in zip((self.encoder, self.decoder), embedded, strict=True)
+        )
+        for layer in self.encoder.layer_stack:
+            memory = layer.pos_ffn(layer.slf_attn(memory, memory, seen))
+        for layer in self.decoder.layer_stack:
+            x = layer.enc_attn(layer.slf_attn(x, x, causal), memory, seen)
+            x = layer.pos_ffn(x)
+        return self.trg_word_prj(x) * self.scales[1]
 
 
 class LearnedLayer(nn.Module):

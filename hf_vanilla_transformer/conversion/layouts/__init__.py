@@ -1,6 +1,7 @@
 """The layouts of source checkpoints, one module a family."""
 
 from .annotated_transformer import ANNOTATED_TRANSFORMER, SCALAR_NORM, SIMPLE_TRANSFORMERS
+from .attention_is_all_you_need import ATTENTION_IS_ALL_YOU_NEED
 from .bart import BART, M2M100, MBART
 from .fairseq import FAIRSEQ
 from .fsmt import FSMT
@@ -18,6 +19,7 @@ LAYOUTS = {
         STATQUEST,
         LIGHTNING_PHRASES,
         SHARED_HEADS,
+        ATTENTION_IS_ALL_YOU_NEED,
         # Before those whose keys are among theirs.
         MBART,
         BART,

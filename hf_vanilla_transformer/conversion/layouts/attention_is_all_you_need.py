@@ -1,0 +1,124 @@
+"""jadore801120/attention-is-all-you-need-pytorch.
+
+It drops out before its norm after the embeddings, and ours after; that differs in training only.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...marian_fields import HEAD_FIELDS
+from ..rules import (
+    EMBEDDING_NAMES,
+    PROJECTIONS,
+    STACKS,
+    Layout,
+    Rule,
+    Settings,
+    Weights,
+    linear_rules,
+    position_rules,
+    special_ids,
+    sublayer_names,
+)
+
+# Keys of the embeddings and the output projection, with our names.
+_MATRICES = {
+    "encoder.src_word_emb.weight": EMBEDDING_NAMES["encoder"],
+    "decoder.trg_word_emb.weight": EMBEDDING_NAMES["decoder"],
+    "trg_word_prj.weight": "lm_head.weight",
+}
+# Ends their keys where the original divides the logits.
+_DIVIDED = " of logits / sqrt(d)"
+# Where a projection that is tied to the embeddings is scaled: embeddings times sqrt(d), logits / sqrt(d), neither.
+_SCALES = ("emb", "prj", "none")
+
+
+def divide_by_root_of_width(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Divide by sqrt(d): logits take it as it is, and embeddings are multiplied by sqrt(d) again. Section 3.4."""
+    return (tensor / math.sqrt(d_model),)
+
+
+def _rules() -> Iterator[Rule]:
+    for key, name in _MATRICES.items():
+        yield Rule(key, (name,))
+    for key, name in _MATRICES.items():
+        yield Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width)
+    yield from position_rules({stack: f"{stack}.position_enc.pos_table" for stack in STACKS})
+    for stack in STACKS:
+        yield from linear_rules(f"{stack}.layer_norm", f"model.{stack}.layernorm_embedding")
+        layer, ours = f"{stack}.layer_stack.{{i}}", f"model.{stack}.layers.{{i}}"
+        for norm, attention in sublayer_names(stack):
+            sublayer = {"self_attn": "slf_attn", "encoder_attn": "enc_attn", "": "pos_ffn"}[attention]
+            yield from linear_rules(f"{layer}.{sublayer}.layer_norm", f"{ours}.{norm}")
+            for theirs, name in zip(("w_qs", "w_ks", "w_vs", "fc"), PROJECTIONS, strict=True) if attention else ():
+                yield Rule(f"{layer}.{sublayer}.{theirs}.weight", (f"{ours}.{attention}.{name}.weight",))
+        for n in (1, 2):
+            yield from linear_rules(f"{layer}.pos_ffn.w_{n}", f"{ours}.fc{n}")
+
+
+def _mark_divided(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights, with embeddings and projection under keys of their own if the logits are divided."""
+    if settings.get("scale_emb_or_prj") != "prj" or not _is_tied(weights):
+        return dict(weights)
+    return {f"{key}{_DIVIDED}" if key in _MATRICES else key: tensor for key, tensor in weights.items()}
+
+
+def _is_tied(weights: Weights) -> bool:
+    """Whether the output projection is the decoder's embeddings; nothing is scaled elsewhere."""
+    _, decoder, output = (weights.get(key) for key in _MATRICES)
+    return decoder is not None and output is not None and torch.equal(decoder, output)
+
+
+def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
+    """Infer scale and norm position.
+
+    Releases since September 2020 store `scale_emb_or_prj`, and normalize after the residual sums. Some before June
+    2020 normalized before the sub-layers.
+
+    Raises:
+        ValueError: Nothing says where embeddings and logits are scaled, or the sides differ in their padding.
+    """
+    padding = [settings.get(name) for name in ("src_pad_idx", "trg_pad_idx")]
+    if padding[0] != padding[1]:
+        raise ValueError(f"source and target are padded with {padding[0]} and {padding[1]}; ours have one padding id")
+    if not weights:
+        return {}
+    scale, is_divided = settings.get("scale_emb_or_prj"), any(key.endswith(_DIVIDED) for key in weights)
+    is_tied = is_divided or _is_tied(weights)
+    if is_tied and scale not in _SCALES:
+        raise ValueError(
+            "the weights do not determine whether embeddings or logits were scaled; beside them, in a file "
+            'config.json, state the argument of the training: {"scale_emb_or_prj": "prj"}, "emb" or "none" (releases '
+            'before September 2020 do as "prj" does)'
+        )
+    norms = {"norm_position": "post"} if scale in _SCALES else {}
+    # Of attention weights, which no argument changes.
+    return {**norms, "scale_embedding": is_tied and scale != "none", "attention_dropout": 0.1}
+
+
+ATTENTION_IS_ALL_YOU_NEED = Layout(
+    name="attention-is-all-you-need-pytorch",
+    description="jadore801120/attention-is-all-you-need-pytorch, a file that its train.py saves",
+    signature=("encoder.src_word_emb.weight", "decoder.layer_stack.{i}.slf_attn.w_qs.weight", "trg_word_prj.weight"),
+    rules=tuple(_rules()),
+    # The order of special tokens in torchtext's vocabularies: `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-6, **special_ids(pad=1, bos=2, eos=3)},
+    example="model.chkpt",
+    setting_fields={
+        "n_head": lambda heads: dict.fromkeys(HEAD_FIELDS, heads),
+        "d_k": lambda width: {"head_dim": width},
+        "d_v": lambda width: {"value_head_dim": width},
+        "dropout": lambda probability: {"dropout": probability},
+        "trg_pad_idx": lambda token: {"pad_token_id": token},
+    },
+    argument_fields=("norm_position",),
+    preprocess=_mark_divided,
+    infer_fields=_infer_fields,
+    source_prefix=("bos",),
+)
+
+__all__ = ["ATTENTION_IS_ALL_YOU_NEED"]

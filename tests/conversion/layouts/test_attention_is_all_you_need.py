@@ -1,0 +1,87 @@
+"""Conversion of jadore801120/attention-is-all-you-need-pytorch: its arguments, and the places of its scale."""
+
+import json
+from argparse import Namespace
+
+import pytest
+import torch
+
+from conversions import HEADS, TOLERANCE, batch, convert, converted_logits
+from source_models import NormedEmbeddings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# What its train.py keeps of a training.
+OPTIONS = {
+    "n_head": 2, "d_k": 4, "d_v": 4, "d_model": 8, "dropout": 0.2, "src_pad_idx": 1, "trg_pad_idx": 1, "cuda": True,
+    "scale_emb_or_prj": "prj", "embs_share_weight": False, "proj_share_weight": False, "epoch": 10, "seed": None,
+}  # fmt: skip  # one option a line would fill the screen
+
+
+def checkpoint(model, **changes):
+    return {"epoch": 3, "settings": Namespace(**{**OPTIONS, **changes}), "model": model.state_dict()}
+
+
+def assert_same_logits(model, converted):
+    source, target, source_mask, target_mask = batch(model)
+    with torch.no_grad():
+        expected = model(source, target, source_mask, target_mask)
+    found = converted_logits(converted, source, target, source_mask, target_mask)
+    # Logits themselves: log-probabilities would not show all of a wrong scale.
+    torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("scale", ["emb", "prj", "none"])
+@pytest.mark.parametrize(
+    ("tied", "shared"), [(True, True), (True, False), (False, True), (False, False)],
+    ids=["all one", "output tied", "sides shared", "all apart"],
+)  # fmt: skip  # one case after the other
+def test_shared_matrices_and_their_scale(tied, shared, scale, tmp_path):
+    torch.manual_seed(0)
+    model = NormedEmbeddings((17, 17), tied=tied, shared=shared, scale=scale).eval()
+    options = {"scale_emb_or_prj": scale, "embs_share_weight": shared, "proj_share_weight": tied}
+    torch.save(checkpoint(model, **options), tmp_path / "model.chkpt")
+    conversion = convert(tmp_path)
+    config = conversion.config
+    assert conversion.layout.name == "attention-is-all-you-need-pytorch"
+    assert (config.tie_word_embeddings, config.share_encoder_decoder_embeddings) == (tied, shared)
+    assert config.scale_embedding == (tied and scale != "none")
+    assert_same_logits(model, conversion.model())
+
+
+def test_arguments_beside_the_weights():
+    model = NormedEmbeddings(widths=(3, 5)).eval()
+    conversion = convert(checkpoint(model, d_k=3, d_v=5, src_pad_idx=4, trg_pad_idx=4))
+    config = conversion.config
+    assert (config.head_dim, config.value_head_dim, config.encoder_attention_heads) == (3, 5, 2)
+    assert (config.dropout, config.attention_dropout, config.pad_token_id) == (0.2, 0.1, 4)
+    assert (config.norm_position, config.embedding_layer_norm, config.final_layer_norm) == ("post", True, False)
+    assert (config.position_embedding_type, config.attention_bias, config.lm_head_bias) == ("sinusoidal", False, False)
+    assert config.layer_norm_eps == 1e-6
+    assert_same_logits(model, conversion.model())
+
+
+def test_two_padding_ids():
+    with pytest.raises(ValueError, match="source and target are padded with 1 and 3; ours have one padding id"):
+        convert(checkpoint(NormedEmbeddings(), trg_pad_idx=3))
+
+
+def test_lost_arguments(tmp_path):
+    """Early releases have the same keys, normalize before the sub-layers, and store no scale."""
+    apart = NormedEmbeddings().state_dict()
+    with pytest.raises(ValueError, match=r"code: `encoder_attention_heads=8` .*`norm_position=post\|pre`$"):
+        convert(apart, first_position=0)
+    with pytest.raises(ValueError, match=r"missing: model\.decoder\.layer_norm\.bias"):
+        convert(apart, first_position=0, norm_position="pre", **HEADS)
+    tied = NormedEmbeddings(tied=True).eval()
+    with pytest.raises(ValueError, match=r'were scaled; .* config\.json, .*: \{"scale_emb_or_prj": "prj"\}'):
+        convert(tied.state_dict(), **HEADS)
+    torch.save(tied.state_dict(), tmp_path / "weights.pt")
+    (tmp_path / "config.json").write_text(json.dumps({"scale_emb_or_prj": "prj", "n_head": 2}))
+    assert_same_logits(tied, convert(tmp_path).model())
+
+
+def test_the_mapping_says_what_is_divided():
+    model = NormedEmbeddings(tied=True)
+    rows = convert(checkpoint(model)).describe()
+    assert "decoder.trg_word_emb.weight of logits / sqrt(d) 17x8" in rows and "divide by root of width" in rows
