@@ -75,7 +75,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         self._check_shapes(dict(described.named_parameters(remove_duplicate=False)), state_dict)
         modules = dict(self.named_modules())
         for name, module in described.named_modules():
-            if name in modules and (field := _changed_field(modules[name], module)):
+            if name in modules and (field := _changed_field(name, modules[name], module)):
                 raise ValueError(
                     f"{name} was built with another `{field}` than the configuration has now; set its fields before "
                     "the model is built."
@@ -166,11 +166,16 @@ _FIELDS_WITHOUT_WEIGHTS = {
     "head_dim": "head_dim",
     "value_head_dim": "value_head_dim",
     "layout": "sinusoidal_layout",
+    "is_pre_norm": "norm_position",
 }
+# Fields that leave out norms of these names; `norm_position` leaves out all within layers.
+_NORM_FIELDS = {"layernorm_embedding": "embedding_layer_norm", "layer_norm": "final_layer_norm"}
 
 
-def _changed_field(module: nn.Module, described: nn.Module) -> str | None:
-    """Return the first such field in which two modules of the same class differ."""
+def _changed_field(name: str, module: nn.Module, described: nn.Module) -> str | None:
+    """Return the first such field in which two modules of one name differ."""
+    if type(module) is nn.LayerNorm and type(described) is nn.Identity:
+        return _NORM_FIELDS.get(name.rpartition(".")[2], "norm_position")
     if type(module) is type(described):
         for attribute, field in _FIELDS_WITHOUT_WEIGHTS.items():
             if repr(getattr(module, attribute, None)) != repr(getattr(described, attribute, None)):

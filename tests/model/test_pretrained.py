@@ -266,11 +266,15 @@ class TestSaving:
             ({"activation_function": "gelu"}, "activation_function"),
             ({"layer_norm_eps": 1e-3}, "layer_norm_eps"),
             ({"sinusoidal_layout": "concatenated"}, "sinusoidal_layout"),
+            ({"norm_position": "pre"}, "norm_position"),
+            ({"norm_position": "none"}, "norm_position"),
+            ({"final_layer_norm": False}, "final_layer_norm"),
+            ({"embedding_layer_norm": False}, "embedding_layer_norm"),
         ],
         ids=str,
     )
     def test_changed_fields_without_weights_are_not_saved(self, change, field, tmp_path):
-        model = one_layer_model()
+        model = one_layer_model(final_layer_norm=True, embedding_layer_norm=True)
         model.config.update(change)
         with pytest.raises(ValueError, match=f"was built with another `{field}` than the configuration has now"):
             model.save_pretrained(tmp_path)
