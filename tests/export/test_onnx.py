@@ -13,7 +13,7 @@ from hf_vanilla_transformer.export import onnx
 from hf_vanilla_transformer.export.onnx import write_onnx
 from hf_vanilla_transformer.inference.translation import translate
 from paths import ROOT, SCRIPTS
-from tiny import close, tiny_model
+from tiny import close, perturbed_model, tiny_model
 from translators import ENGLISH
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of the extra `export`")
@@ -61,7 +61,7 @@ def test_a_source_beyond_the_positions(onnx_export, translator_class):
 def test_more_positions_in_the_graphs_than_in_the_model(tmp_path):
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
     shape = {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 3, "value_head_dim": 5}
-    model = tiny_model(attention_bias=True, norm_position="pre", **shape)
+    model = perturbed_model(attention_bias=True, norm_position="pre", embedding_layer_norm=True, **shape)
     assert write_onnx(model, tmp_path, max_positions=50).max_position_embeddings == 50
     assert model.config.max_position_embeddings == 32 and model.model.encoder.embed_positions.num_cached == 32
     ids, target = torch.randint(4, 40, (2, 45)), torch.randint(4, 40, (2, 40))

@@ -1,6 +1,6 @@
 """BART, mBART, M2M100 and NLLB of transformers, which come from fairseq."""
 
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 from transformers import BartConfig, M2M100Config, MBartConfig
@@ -41,7 +41,7 @@ def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _positions_after_padding(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    length: Any = settings.get("max_position_embeddings", M2M100Config.max_position_embeddings)
+    length = settings.get("max_position_embeddings", 1024)
     return compute_positions(weights, settings, dict.fromkeys(STACKS, length), "model.")
 
 
@@ -61,35 +61,29 @@ BART = Layout(
     read_folder=read_transformers_folder,
 )
 
-MBART = Layout(
+MBART = replace(
+    BART,
     name="mbart",
     description="MBartForConditionalGeneration of transformers, such as facebook/mbart-large-50: a folder or a name",
     signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
-    rules=(*_RULES, *embedding_norm_rules("model."), *final_norm_rules("model.")),
-    defaults={"norm_position": "pre", "layer_norm_eps": 1e-5},
+    rules=(*BART.rules, *final_norm_rules("model.")),
+    defaults={**BART.defaults, "norm_position": "pre"},
     example="facebook/mbart-large-50-many-to-many-mmt",
-    ignored_keys=_IGNORED,
     model_types=("mbart",),
-    preprocess=_unshare,
     infer_fields=fields_of(MBartConfig),
-    first_position=2,
-    read_folder=read_transformers_folder,
 )
 
-M2M100 = Layout(
+M2M100 = replace(
+    MBART,
     name="m2m100",
     description="M2M100ForConditionalGeneration of transformers, M2M100 and NLLB: a folder or a name on the Hub",
     signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
     rules=(*_RULES, *final_norm_rules("model.")),
-    defaults={"norm_position": "pre", "layer_norm_eps": 1e-5},
     example="facebook/nllb-200-distilled-600M",
-    ignored_keys=_IGNORED,
     model_types=("m2m_100",),
-    preprocess=_unshare,
     infer_fields=fields_of(M2M100Config),
     compute_positions=_positions_after_padding,
     positions_follow_padding=True,
-    read_folder=read_transformers_folder,
 )
 
 __all__ = ["BART", "M2M100", "MBART"]
