@@ -17,7 +17,8 @@ from ..rules import (
     layers_with_our_names,
 )
 from ..transformers_folder import fields_of, read_transformers_folder
-from .fairseq import compute_positions, stored_or_computed_positions
+from .fairseq import stored_or_computed_positions
+from .fsmt import positions_after_padding
 from .marian import drop_batch_axis, unshare_embeddings
 
 _LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"
@@ -38,11 +39,6 @@ def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     if settings.get("tie_word_embeddings") is False and weights.keys() >= {*EMBEDDING_NAMES.values()}:
         unshared.pop("model.shared.weight", None)
     return unshared
-
-
-def _positions_after_padding(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    length = settings.get("max_position_embeddings", 1024)
-    return compute_positions(weights, settings, dict.fromkeys(STACKS, length), "model.")
 
 
 BART = Layout(
@@ -82,7 +78,7 @@ M2M100 = replace(
     example="facebook/nllb-200-distilled-600M",
     model_types=("m2m_100",),
     infer_fields=fields_of(M2M100Config),
-    compute_positions=_positions_after_padding,
+    compute_positions=positions_after_padding,
     positions_follow_padding=True,
 )
 

@@ -19,7 +19,8 @@ def _untie(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     return untied
 
 
-def _fsmt_positions(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+def positions_after_padding(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the position tables (L, d) of a folder of transformers, as fairseq computes them."""
     length = settings.get("max_position_embeddings", 1024)
     return compute_positions(weights, settings, {stack: length for stack in STACKS}, "model.")
 
@@ -38,9 +39,9 @@ FSMT = Layout(
     model_types=("fsmt",),
     preprocess=_untie,
     infer_fields=fields_of(FSMTConfig),
-    compute_positions=_fsmt_positions,
+    compute_positions=positions_after_padding,
     positions_follow_padding=True,
     read_folder=read_transformers_folder,
 )
 
-__all__ = ["FSMT"]
+__all__ = ["FSMT", "positions_after_padding"]
