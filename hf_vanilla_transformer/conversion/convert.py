@@ -227,6 +227,7 @@ def _convert(
         *unread_settings(matched),
         *assumed_fields(layout, config, {*stated.fields, *inferred.values}),
         *contents.notes,
+        *(() if stated.renamed else layout.notes),
     ]
     prefix = "model." if matched.encoder_only else ""
     return Conversion(

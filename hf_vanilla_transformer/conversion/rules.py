@@ -58,12 +58,12 @@ def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
 
 
 def expand_scalar(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Expand a scalar (1) to the model's width (d)."""
-    return (tensor.reshape(1).expand(d_model).clone(),)
+    """Expand a scalar (1) to the model's width (d), which a vector (d) already has."""
+    return (tensor.expand(d_model).clone(),)
 
 
 def expand_and_fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Expand the scalar weight (1) of a norm that divides by the unbiased standard deviation, and rescale it."""
+    """Expand the weight (1) or (d) of a norm that divides by the unbiased standard deviation, and rescale it."""
     return fold_unbiased_std(expand_scalar(tensor, d_model)[0], d_model)
 
 
@@ -170,6 +170,7 @@ class Layout:
         generation_settings: Settings that make `generate()` search as the original code does.
         read_folder: Reads a folder of the original; the flag says whether to load the tokenizer too.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
+        notes: Differences between the original and what its weights become, one sentence each.
         source_prefix: Roles of the special tokens before a source text.
         source_suffix: Roles of the special tokens after it.
     """
@@ -195,6 +196,7 @@ class Layout:
     generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
     read_folder: Callable[[Path, bool], FolderContents] | None = None
     nonstandard_sinusoids: bool = False
+    notes: tuple[str, ...] = ()
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
 
@@ -213,10 +215,10 @@ def linear_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[R
     yield Rule(f"{key}.bias", (f"{name}.bias",), optional=optional_bias)
 
 
-def attention_rules(key: str, name: str, projections: Sequence[str]) -> Iterator[Rule]:
+def attention_rules(key: str, name: str, projections: Sequence[str], optional_bias: bool = False) -> Iterator[Rule]:
     """Yield the rules of an attention whose query, key, value and output projections are called `projections`."""
     for theirs, ours in zip(projections, PROJECTIONS, strict=True):
-        yield from linear_rules(f"{key}.{theirs}", f"{name}.{ours}")
+        yield from linear_rules(f"{key}.{theirs}", f"{name}.{ours}", optional_bias)
 
 
 def stacked_attention_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import source_models
+import tutorial_models
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 
 TOLERANCE = 1e-5
@@ -32,6 +33,19 @@ CASES = {
         {**HEADS, "activation_function": "gelu", "layer_norm_eps": 1e-3},
     ),
     "scalar-norm": ("scalar-norm", source_models.ScalarNorms, HEADS),
+    "torch-words": ("aladdinpersson", source_models.TorchNNWords, HEADS),
+    "hkproj": ("hkproj", source_models.Residuals, HEADS),
+    "hkproj-scalar": ("hkproj", partial(source_models.Residuals, norm_size=1), HEADS),
+    "hkproj-scalar-biased": ("hkproj", partial(source_models.BiasedResiduals, norm_size=1), HEADS),
+    "hyunwoongko": (
+        "hyunwoongko",
+        partial(tutorial_models.Tutorial, tutorial_models.HYUNWOONGKO),
+        {**HEADS, "patched": True},
+    ),
+    "bentrevett": ("bentrevett", source_models.LearnedPositions, HEADS),
+    "bentrevett-shared-norms": ("bentrevett", partial(source_models.LearnedPositions, shared_norms=True), HEADS),
+    "samlynnevans": ("samlynnevans", partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), HEADS),
+    "gordicaleksa": ("gordicaleksa", partial(tutorial_models.Tutorial, tutorial_models.GORDICALEKSA), HEADS),
     "statquest": ("statquest", source_models.StatQuest, {}),
     "phrases": ("lightning-phrases", source_models.Phrases, {"patched": True}),
     "embedding-norms": (
@@ -60,7 +74,8 @@ def convert(source: Any, layout: str | None = None, **options: Any) -> Conversio
 
 def batch(model: nn.Module, rows: int = 3, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Random sources and targets and their masks; the last two rows of each are padded on the right."""
-    sizes = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+    words = {name: module for name, module in model.named_modules() if "pos" not in name.rpartition(".")[2]}
+    sizes = [module.num_embeddings for module in words.values() if isinstance(module, nn.Embedding)]
     source, target = torch.randint(0, sizes[0], (rows, length)), torch.randint(0, sizes[1], (rows, length - 1))
     masks = [torch.ones(ids.shape, dtype=torch.bool) for ids in (source, target)]
     masks[0][1, 3:], masks[0][2, 5:], masks[1][1, 4:], masks[1][2, 2:] = False, False, False, False

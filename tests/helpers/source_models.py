@@ -62,7 +62,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor |
 class Attention(nn.Module):
     """Four linear layers, named one by one or numbered in a list."""
 
-    def __init__(self, width: int, heads: int, names: tuple[str, ...]):
+    def __init__(self, width: int, heads: int, names: tuple[str, ...], bias: bool = True):
         super().__init__()
         self.heads, self.names = heads, names
         for name in names:
@@ -70,7 +70,7 @@ class Attention(nn.Module):
             if parent and not hasattr(self, parent):
                 setattr(self, parent, nn.ModuleDict())
             home = getattr(self, parent) if parent else self
-            home.add_module(last, nn.Linear(width, width))
+            home.add_module(last, nn.Linear(width, width, bias=bias))
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         query, key, value, output = (self.get_submodule(name) for name in self.names)
@@ -178,13 +178,13 @@ class Annotated(nn.Module):
 class TorchNN(nn.Module):
     """`torch.nn.Transformer` as PyTorch's translation tutorial wraps it."""
 
+    output = "generator"
+
     def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, **options):
         super().__init__()
-        self.src_tok_emb = Scaled(source_vocabulary, width, "embedding")
-        self.tgt_tok_emb = Scaled(target_vocabulary, width, "embedding")
-        self.positional_encoding = Positions(wave_table(40, width)[:, None], "pos_embedding")
+        self._add_embeddings((source_vocabulary, target_vocabulary), width)
         self.transformer = nn.Transformer(width, heads, layers, layers, inner, 0.1, **options)
-        self.generator = nn.Linear(width, target_vocabulary)
+        self.add_module(self.output, nn.Linear(width, target_vocabulary))
         self.batch_first = options.get("batch_first", False)
         with torch.no_grad():
             for name, weight in self.named_parameters():
@@ -196,28 +196,47 @@ class TorchNN(nn.Module):
         hidden = [None if mask is None else ~mask for mask in (source_mask, target_mask)]
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
         # Positions are added before the sides of the batch are exchanged.
-        states = [
-            self.positional_encoding(embed(ids))
-            for embed, ids in ((self.src_tok_emb, source), (self.tgt_tok_emb, target))
-        ]
+        states = [self._embed(side, ids) for side, ids in (("src", source), ("tgt", target))]
         states = states if self.batch_first else [state.transpose(0, 1) for state in states]
         out = self.transformer(
             *states, tgt_mask=causal, src_key_padding_mask=hidden[0], tgt_key_padding_mask=hidden[1],
             memory_key_padding_mask=hidden[0],
         )  # fmt: skip  # as above
-        return self.generator(out if self.batch_first else out.transpose(0, 1))
+        return self.get_submodule(self.output)(out if self.batch_first else out.transpose(0, 1))
+
+    def _add_embeddings(self, vocabularies: tuple[int, int], width: int) -> None:
+        self.src_tok_emb, self.tgt_tok_emb = (Scaled(vocabulary, width, "embedding") for vocabulary in vocabularies)
+        self.positional_encoding = Positions(wave_table(40, width)[:, None], "pos_embedding")
+
+    def _embed(self, side: str, ids: Tensor) -> Tensor:
+        return self.positional_encoding(self.get_submodule(f"{side}_tok_emb")(ids))
 
 
-class ScalarLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, cross: bool, pre: bool):
+class TorchNNWords(TorchNN):
+    """`torch.nn.Transformer` after unscaled words and learned positions; unlike in the original, padding is hidden."""
+
+    output = "fc_out"
+
+    def _add_embeddings(self, vocabularies: tuple[int, int], width: int) -> None:
+        for side, vocabulary in zip(("src", "trg"), vocabularies, strict=True):
+            self.add_module(f"{side}_word_embedding", nn.Embedding(vocabulary, width))
+            self.add_module(f"{side}_position_embedding", nn.Embedding(20, width))
+
+    def _embed(self, side: str, ids: Tensor) -> Tensor:
+        side = side.replace("tgt", "trg")
+        words, positions = (self.get_submodule(f"{side}_{kind}_embedding") for kind in ("word", "position"))
+        return words(ids) + positions.weight[: ids.shape[1]]
+
+
+class ResidualLayer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, cross: bool, pre: bool, bias: bool, linears, norm):
         super().__init__()
         names = ("w_q", "w_k", "w_v", "w_o")
-        self.self_attention_block = Attention(width, heads, names)
+        self.self_attention_block = Attention(width, heads, names, bias)
         if cross:
-            self.cross_attention_block = Attention(width, heads, names)
-        self.feed_forward_block = FeedForward(width, inner, ("linear1", "linear2"))
-        parts = (Sublayer(DeviationNorm(1, "alpha", "bias"), pre) for _ in range(3 if cross else 2))
-        self.residual_connections = nn.ModuleList(parts)
+            self.cross_attention_block = Attention(width, heads, names, bias)
+        self.feed_forward_block = FeedForward(width, inner, linears)
+        self.residual_connections = nn.ModuleList(Sublayer(norm(), pre) for _ in range(3 if cross else 2))
 
     def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
         x = self.residual_connections[0](x, lambda y: self.self_attention_block(y, y, mask))
@@ -229,16 +248,24 @@ class ScalarLayer(nn.Module):
 class ScalarNorms(nn.Module):
     """One weight and one bias a norm, sines in both halves of the positions, two lengths of them; post-norm or pre."""
 
+    linears, bias, cosines = ("linear1", "linear2"), True, False
+
     def __init__(
-        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, pre=False
+        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, pre=False, norm_size=1
     ):  # fmt: skip  # as above
         super().__init__()
+
+        def norm() -> nn.Module:
+            return DeviationNorm(norm_size, "alpha", "bias")
+
         for side, cross in (("encoder", False), ("decoder", True)):
-            stack = nn.ModuleList(ScalarLayer(width, heads, inner, cross, pre) for _ in range(layers))
-            self.add_module(side, Holder(layers=stack, norm=DeviationNorm(1, "alpha", "bias")))
+            options = (cross, pre, self.bias, self.linears, norm)
+            stack = nn.ModuleList(ResidualLayer(width, heads, inner, *options) for _ in range(layers))
+            self.add_module(side, Holder(layers=stack, norm=norm()))
         for side, vocabulary, length in (("src", source_vocabulary, 12), ("tgt", target_vocabulary, 15)):
             table = wave_table(length, width)
-            table[:, 1::2] = table[:, 0::2]
+            if not self.cosines:
+                table[:, 1::2] = table[:, 0::2]
             self.add_module(f"{side}_embed", Scaled(vocabulary, width, "embedding"))
             self.add_module(f"{side}_pos", Positions(table[None]))
         self.projection_layer = Holder(proj=nn.Linear(width, target_vocabulary))
@@ -252,6 +279,19 @@ class ScalarNorms(nn.Module):
         for layer in self.decoder.layers:
             x = layer(x, causal, memory, seen)
         return self.projection_layer.proj(self.decoder.norm(x)).log_softmax(-1)
+
+
+class Residuals(ScalarNorms):
+    """Pre-norm, no biases in attentions, norms of one scalar or of vectors, the paper's positions."""
+
+    linears, bias, cosines = ("linear_1", "linear_2"), False, True
+
+    def __init__(self, width=8, norm_size=8, **options):
+        super().__init__(width=width, pre=True, norm_size=norm_size, **options)
+
+
+class BiasedResiduals(Residuals):
+    bias = True
 
 
 class SingleHead(nn.Module):
@@ -487,11 +527,20 @@ class LearnedLayer(nn.Module):
             x = self.enc_attn_layer_norm(x + self.encoder_attention(x, memory, memory_mask))
         return self.ff_layer_norm(x + self.positionwise_feedforward(x))
 
+    def share_norms(self) -> None:
+        """Keep one norm, which the state dict names once."""
+        self.layer_norm = self.ff_layer_norm
+        for name in ("self_attn_layer_norm", "enc_attn_layer_norm", "ff_layer_norm"):
+            if self._modules.pop(name, None) is not None:
+                object.__setattr__(self, name, self.layer_norm)
+
 
 class LearnedPositions(nn.Module):
-    """Post-norm without norms at the end, learned positions from 0, and no layout of its own."""
+    """Post-norm without norms at the end, learned positions from 0; a norm for each sub-layer, or one for a layer."""
 
-    def __init__(self, vocabularies=(13, 17), width=8, heads=2, inner=16, layers=2, length=20):
+    def __init__(
+        self, vocabularies=(13, 17), width=8, heads=2, inner=16, layers=2, length=20, shared_norms=False
+    ):  # fmt: skip  # as above
         super().__init__()
         for side, vocabulary in zip(("encoder", "decoder"), vocabularies, strict=True):
             stack = Holder(
@@ -500,6 +549,9 @@ class LearnedPositions(nn.Module):
             )  # fmt: skip  # as above
             self.add_module(side, stack)
         self.decoder.fc_out = nn.Linear(width, vocabularies[1])
+        if shared_norms:
+            for layer in (*self.encoder.layers, *self.decoder.layers):
+                layer.share_norms()
 
     def forward(self, source, target, source_mask=None, target_mask=None):
         seen, causal = masks(source_mask, target_mask, target.shape[1])

@@ -6,8 +6,9 @@ from .bart import BART, M2M100, MBART
 from .fairseq import FAIRSEQ
 from .fsmt import FSMT
 from .marian import MARIAN
-from .nn_transformer import NN_TRANSFORMER
+from .nn_transformer import ALADDINPERSSON, NN_TRANSFORMER
 from .notebooks import LIGHTNING_PHRASES, SHARED_HEADS, STATQUEST
+from .tutorials import BENTREVETT, GORDICALEKSA, HKPROJ, HYUNWOONGKO, SAMLYNNEVANS
 
 LAYOUTS = {
     layout.name: layout
@@ -15,6 +16,12 @@ LAYOUTS = {
         ANNOTATED_TRANSFORMER,
         SIMPLE_TRANSFORMERS,
         NN_TRANSFORMER,
+        ALADDINPERSSON,
+        HKPROJ,
+        HYUNWOONGKO,
+        BENTREVETT,
+        SAMLYNNEVANS,
+        GORDICALEKSA,
         SCALAR_NORM,
         STATQUEST,
         LIGHTNING_PHRASES,

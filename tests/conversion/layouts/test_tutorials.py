@@ -1,0 +1,137 @@
+"""What is particular to the layouts of tutorial repositories; all of them are compared in `test_layouts`.
+
+Each was compared once with the classes of its repository, padding included, with differences below 3e-6:
+hkproj/pytorch-transformer of 2023 in three versions, hyunwoongko/transformer, bentrevett/pytorch-seq2seq of 2020 in
+four versions, SamLynnEvans/Transformer, gordicaleksa/pytorch-original-transformer, and, without padding,
+aladdinpersson's seq2seq_transformer.
+"""
+
+import pytest
+import torch
+
+import source_models
+from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, build, convert, converted_logits
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+]
+SOURCE = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"s{n}" for n in range(9))]
+TARGET = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"t{n}" for n in range(13))]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hkproj", [2, 5, 6, 3]),
+        ("hyunwoongko", [2, 5, 6, 3]),
+        ("bentrevett", [2, 5, 6, 3]),
+        ("torch-words", [2, 5, 6, 3]),
+        ("samlynnevans", [5, 6]),
+        ("gordicaleksa", [5, 6]),
+    ],
+)
+def test_special_tokens_of_a_source(name, expected):
+    _, model, options = build(name)
+    tokenizer = convert(model.state_dict(), source_vocabulary=SOURCE, target_vocabulary=TARGET, **options).tokenizer
+    assert tokenizer("s1 s2")["input_ids"] == expected
+    assert tokenizer(text_target="t1 t2")["input_ids"] == [5, 6, 3]
+
+
+@pytest.mark.parametrize("size", [1, 8], ids=["scalar norms", "vector norms"])
+def test_norms_of_hkproj(size):
+    """Both versions are pre-norm, unlike the notebook of the same names."""
+    state = source_models.Residuals(norm_size=size).state_dict()
+    conversion = convert(state, **HEADS)
+    assert conversion.layout.name == "hkproj" and conversion.config.norm_position == "pre"
+    assert f"encoder.norm.alpha {size} -> model.encoder.layer_norm.weight 8" in conversion.describe()
+    state["encoder.norm.alpha"] = torch.ones(3)
+    with pytest.raises(ValueError, match="1 of another shape: encoder.norm.alpha 3 does not fit d_model=8"):
+        convert(state, **HEADS)
+
+
+def test_masks_of_hyunwoongko_depend_on_its_version():
+    _, model, _ = build("hyunwoongko")
+    with pytest.raises(
+        ValueError, match=r"-1e-12, which hides nothing, .* before 8 December 2022 \(patch: .*`patched"
+    ):
+        convert(model.state_dict(), **HEADS)
+
+
+class TestSharedNorms:
+    """An early version of bentrevett's notebook has one norm a layer."""
+
+    @pytest.fixture
+    def state(self):
+        return source_models.LearnedPositions(shared_norms=True).state_dict()
+
+    def test_becomes_one_for_each_sublayer(self, state):
+        weights = convert(state, **HEADS).weights
+        layer = "model.decoder.layers.1"
+        norms = [weights[f"{layer}.{name}_layer_norm.weight"] for name in ("self_attn", "encoder_attn", "final")]
+        assert all(torch.equal(norm, state["decoder.layers.1.layer_norm.weight"]) for norm in norms)
+
+    def test_beside_separate_norms(self, state):
+        state |= source_models.LearnedPositions().state_dict()
+        with pytest.raises(ValueError, match="8 unexpected: encoder.layers.0.layer_norm.weight"):
+            convert(state, **HEADS)
+
+
+class TestWordsAndPositions:
+    """`torch.nn.Transformer` with a position table of each side."""
+
+    @pytest.fixture
+    def model(self):
+        return source_models.TorchNNWords().eval()
+
+    def test_padding_of_sources(self, model):
+        """The original decoder sees it; without any, the logits are the same."""
+        conversion = convert(model.state_dict(), **HEADS)
+        assert any("attends to the padding of a batch's sources" in note for note in conversion.notes)
+        memory = model.transformer.forward
+        model.transformer.forward = lambda *args, **masks: memory(*args, **{**masks, "memory_key_padding_mask": None})
+        source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
+        with torch.no_grad():
+            expected = model(source, target)
+        torch.testing.assert_close(
+            converted_logits(conversion.model(), source, target), expected, atol=TOLERANCE, rtol=0
+        )
+
+    @pytest.mark.parametrize("missing", ["src", "trg"])
+    def test_a_table_that_is_missing(self, model, missing):
+        state = model.state_dict()
+        del state[f"{missing}_position_embedding.weight"]
+        with pytest.raises(ValueError, match=f"1 missing: {missing}_position_embedding.weight"):
+            convert(state, **HEADS)
+
+    def test_tables_of_two_lengths(self, model):
+        state = model.state_dict()
+        state["trg_position_embedding.weight"] = state["trg_position_embedding.weight"][:12]
+        with pytest.raises(ValueError, match="have 12 and 20 rows.*`max_position_embeddings=12`"):
+            convert(state, **HEADS)
+        assert convert(state, max_position_embeddings=12, **HEADS).config.max_position_embeddings == 12
+
+    def test_other_names(self, model):
+        """Tutorials name the parts around `torch.nn.Transformer` each in their own way."""
+        names = {
+            "transformer.": "core.", "fc_out.": "head.", "src_word_embedding.": "encoder_words.",
+            "trg_word_embedding.": "decoder_words.", "src_position_embedding.": "encoder_places.",
+            "trg_position_embedding.": "decoder_places.",
+        }  # fmt: skip  # one name a line would fill the screen
+        state = model.state_dict()
+        for old, new in names.items():
+            state = {new + key.removeprefix(old) if key.startswith(old) else key: state[key] for key in state}
+        with pytest.raises(ValueError, match="nearest is (aladdinpersson|torch-nn-transformer), .*pass `rename`"):
+            convert(state, **HEADS)
+        pairs = [f"{new}={old}" for old, new in names.items()]
+        conversion = convert(state, rename=pairs, **{**STATED, "scale_embedding": False}, **HEADS)
+        assert conversion.layout.name == "aladdinpersson" and "padding" not in " ".join(conversion.notes)
+        assert_same_logits(model, conversion.model())
+
+    def test_one_table_for_both_sides(self, model):
+        model.trg_position_embedding = model.src_position_embedding
+        state = {key: tensor for key, tensor in model.state_dict().items() if "position" not in key}
+        state["places"] = model.src_position_embedding.weight.detach()
+        pairs = [f"places={side}_position_embedding.weight" for side in ("src", "trg")]
+        conversion = convert(state, rename=pairs, **{**STATED, "scale_embedding": False}, **HEADS)
+        assert_same_logits(model, conversion.model())
