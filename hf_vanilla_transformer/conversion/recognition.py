@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from ..errors import did_you_mean, shorten
@@ -15,7 +16,6 @@ from .rules import (
     Rule,
     Transform,
     block_diagonal,
-    expand_and_fold_unbiased_std,
     expand_scalar,
     key_pattern,
     split_in_three,
@@ -34,6 +34,8 @@ INEXPRESSIBLE = (
 )  # fmt: skip  # a table, not an expression
 RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
+# The first index in a key; of layers, if there are any.
+_INDEXED = re.compile(r"(.*?)\.(\d+)\.(.*)")
 # Sizes of an axis: one, the width of the model, or any other.
 _ONE, _WIDTH, _OTHER = "1", "d", "x"
 # Axes by the end of our names; all other parameters, norms and biases, have one axis of the model's width.
@@ -45,8 +47,6 @@ _AXES = {
 }
 # Axes of a source tensor whose transform changes them.
 _AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
-    expand_scalar: lambda axes: (_ONE,),
-    expand_and_fold_unbiased_std: lambda axes: (_ONE,),
     split_in_three: lambda axes: (_OTHER, *axes[1:]),
     block_diagonal: lambda axes: (_OTHER, _OTHER),
 }
@@ -173,12 +173,15 @@ def _end(key: str) -> tuple[str, ...]:
 def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
     """Whether renaming alone could turn these into weights of a layout: there are as many of each shape."""
     sizes = Counter(size for tensor in weights.values() if tensor.dim() == 2 for size in tensor.shape)
-    if not sizes:
+    shapes = _shapes_of_one_layer(weights)
+    if not sizes or not shapes or not all(tensor.is_floating_point() for tensor in weights.values()):
         return False
     ((width, _),) = sizes.most_common(1)
-    # All layers have the same shapes; an index of anything else stays in the key.
-    shapes = {re.sub(r"\.\d+\.", ".{i}.", key, count=1): _axes_of(tensor, width) for key, tensor in weights.items()}
-    found = Counter(shapes.values())
+    # A bias belongs to some matrix.
+    rows = {shape[0] for shape in shapes if len(shape) == 2}
+    if any(len(shape) == 1 and shape[0] not in {1, width, *rows} for shape in shapes):
+        return False
+    found = Counter(_axes_of(shape, width, layout) for shape in shapes)
     # Several rules for the same names are keys of different releases.
     rules = {rule.names: rule for rule in reversed(layout.rules)}.values()
     required = Counter(_axes_before(rule) for rule in rules if not rule.optional)
@@ -188,10 +191,29 @@ def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
     return required <= found <= possible
 
 
-def _axes_of(tensor: Tensor, width: int) -> tuple[str, ...]:
-    # The batch axis of position tables does not matter.
-    shape = [size for size in tensor.shape if size > 1] if tensor.dim() > 1 else tensor.shape
-    return tuple({width: _WIDTH, 1: _ONE}.get(size, _OTHER) for size in shape)
+def _shapes_of_one_layer(weights: Mapping[str, Tensor]) -> list[torch.Size]:
+    """Return the shapes of one layer of each list and of all other tensors, or nothing where layers differ."""
+    lists: dict[str, dict[str, dict[str, torch.Size]]] = {}
+    for key, tensor in weights.items():
+        prefix, index, rest = found.groups() if (found := _INDEXED.fullmatch(key)) else ("", "", key)
+        lists.setdefault(prefix, {}).setdefault(index, {})[rest] = tensor.shape
+    shapes: list[torch.Size] = []
+    for first, *others in (list(layers.values()) for layers in lists.values()):
+        if all(layer == first for layer in others):
+            shapes += first.values()
+        elif any(layer.keys() & first.keys() for layer in others):
+            return []
+        else:
+            # Different modules in a sequence.
+            shapes += (shape for module in (first, *others) for shape in module.values())
+    return shapes
+
+
+def _axes_of(shape: torch.Size, width: int, layout: Layout) -> tuple[str, ...]:
+    # The batch axis of position tables does not matter, nor does whether a norm that is expanded has one weight.
+    expands = any(rule.transform is expand_scalar for rule in layout.rules)
+    sizes = [size for size in shape if size > 1] if len(shape) > 1 else shape
+    return tuple({width: _WIDTH, 1: _WIDTH if expands else _ONE}.get(size, _OTHER) for size in sizes)
 
 
 def _axes_before(rule: Rule) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Recognition of layouts by keys, and renaming."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,15 +11,23 @@ from safetensors.torch import save_file
 from torch import nn
 
 import source_models
-from conversions import HEADS, STATED, convert
+import transformers_models
+from conversions import CASES, HEADS, STATED, build, convert
 from hf_vanilla_transformer.conversion import LAYOUTS
-from hf_vanilla_transformer.conversion.recognition import has_shapes
+from hf_vanilla_transformer.conversion.reading import SourceCheckpoint
+from hf_vanilla_transformer.conversion.recognition import has_shapes, recognize_layout
 from hf_vanilla_transformer.conversion.rules import FolderContents
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
 ]
+
+OTHERS = {
+    "marian": lambda: transformers_models.marian().state_dict(),
+    "fsmt": lambda: transformers_models.fsmt().state_dict(),
+    "fairseq": lambda: transformers_models.as_fairseq(transformers_models.fsmt()),
+}
 
 
 @pytest.fixture
@@ -54,6 +64,34 @@ def test_a_layout_that_only_its_config_shows(tmp_path, monkeypatch):
     conversion = convert(folder, **HEADS)
     assert conversion.layout is special and conversion.notes[-1] == "folder was read"
     assert conversion.model().generation_config.num_beams == 3
+
+
+class TestEveryLayout:
+    """Each layout recognizes its own weights, and no other does."""
+
+    @pytest.fixture(params=[*CASES, *OTHERS])
+    def source(self, request):
+        """The name of a layout, and weights with their settings."""
+        if request.param in CASES:
+            layout, model, _ = build(request.param)
+            return layout, SourceCheckpoint(Path("state dict"), model.state_dict(), {})
+        weights = OTHERS[request.param]()
+        return request.param, SourceCheckpoint(Path("state dict"), weights, {"model_type": request.param})
+
+    @pytest.mark.parametrize("order", [list, reversed], ids=["in order", "reversed"])
+    def test_in_any_order(self, source, order, monkeypatch):
+        own, checkpoint = source
+        layouts = {name: LAYOUTS[name] for name in order(list(LAYOUTS))}
+        monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", layouts)
+        assert recognize_layout(checkpoint, None)[1].name == own
+
+    def test_by_name(self, source):
+        own, checkpoint = source
+        # Keys alone do not distinguish the models of transformers, which use fairseq's names.
+        known = own in OTHERS and {*OTHERS} or {own}
+        for name in LAYOUTS.keys() - known:
+            with pytest.raises(ValueError, match=f"does not have the layout {name}"):
+                recognize_layout(checkpoint, name)
 
 
 class TestRename:
@@ -128,12 +166,40 @@ class TestHint:
             convert(wide)
 
     def test_other_shapes(self, wide):
-        with pytest.raises(ValueError, match="not have the layout scalar-norm.*are of another model") as caught:
-            convert(wide, "scalar-norm")
+        with pytest.raises(ValueError, match="not have the layout torch-nn-.*are of another model") as caught:
+            convert(wide, "torch-nn-transformer")
         assert "rename" not in str(caught.value)
         deeper = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
         with pytest.raises(ValueError, match="shapes are of another model"):
             convert(deeper.state_dict())
+
+    # One stores a mask, and the vocabulary of the other is as large as its width.
+    @pytest.mark.parametrize("name", sorted(CASES.keys() - {"phrases", "statquest"}))
+    def test_every_layout(self, name):
+        """Only names differ, or something else does too."""
+        _, model, _ = build(name)
+        state = {
+            re.sub(r"[a-z]+", lambda word: word[0][::-1], key): value for key, value in model.state_dict().items()
+        }
+        with pytest.raises(ValueError, match="has no known layout.*; if only names differ, pass `rename`"):
+            convert(state)
+        last, layer = next(reversed(state)), next(key.partition(".0.")[0] for key in state if "sreyal.0." in key)
+        others = {
+            "a vector more": {**state, "more": torch.ones(5)},
+            "a layer of other keys": {**state, f"{layer}.0.more": torch.ones(8)},
+            "integers": {**state, last: state[last].long()},
+            "an axis more": {**state, last: state[last].reshape(-1, 1, 1, 1).repeat(1, 5, 5, 5)},
+        }
+        for changed in others.values():
+            with pytest.raises(ValueError, match="has no known layout.*its shapes are of another model"):
+                convert(changed)
+
+    def test_a_layer_without_one_of_the_weights(self, wide):
+        """Such layers have as many of each shape, counted once for all layers."""
+        for key in ("decoder.layers.1.feed_forward.w_1.bias", "encoder.layers.0.self_attn.linears.0.weight"):
+            without = {name: tensor for name, tensor in wide.items() if name != key}
+            with pytest.raises(ValueError, match="has no known layout.*its shapes are of another model"):
+                convert(without)
 
     def test_one_of_the_embeddings_and_the_output_must_be_there(self, state):
         matrices = ["src_embed.0.lut.weight", "tgt_embed.0.lut.weight", "generator.proj.weight"]
