@@ -16,6 +16,7 @@ from .rules import (
     Rule,
     Transform,
     block_diagonal,
+    block_diagonal_query,
     expand_scalar,
     key_pattern,
     split_in_three,
@@ -49,6 +50,7 @@ _AXES = {
 _AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
     split_in_three: lambda axes: (_OTHER, *axes[1:]),
     block_diagonal: lambda axes: (_OTHER, _OTHER),
+    block_diagonal_query: lambda axes: (_OTHER, _OTHER),
 }
 
 

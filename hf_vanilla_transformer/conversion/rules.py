@@ -79,6 +79,13 @@ def block_diagonal(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     return (torch.block_diag(*[tensor] * (d_model // tensor.shape[0])),)
 
 
+def block_diagonal_query(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Copy a small projection (d_k, d_k) of queries likewise, where scores are divided by sqrt(d), not sqrt(d_k)."""
+    if tensor.shape[0] == d_model:
+        raise ValueError("a projection of the whole width does not show d_k")
+    return (block_diagonal(tensor, d_model)[0] * math.sqrt(tensor.shape[0] / d_model),)
+
+
 def position_table(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     """Drop the batch axis, wherever it is, of a position table (1, L, d), (L, 1, d) or (L, d)."""
     if tensor.shape[-1] != d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):

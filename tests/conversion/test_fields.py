@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import source_models
+import tutorial_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits
 
 pytestmark = [
@@ -136,12 +137,14 @@ class TestRenamed:
             (source_models.Annotated, {}),
             (source_models.TorchNN, {}),
             (source_models.ScalarNorms, {}),
+            (source_models.Residuals, {}),
+            (partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), {}),
             (source_models.StatQuest, {}),
             (source_models.Phrases, {"patched": True}),
             (source_models.SharedHeads, {"patched": True}),
             (partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")), {}),
         ],
-        ids=["annotated", "torch", "scalar", "statquest", "phrases", "shared", "gamma-beta"],
+        ids=["annotated", "torch", "scalar", "hkproj", "samlynnevans", "statquest", "phrases", "shared", "gamma-beta"],
     )
     def test_what_is_required_suffices_as_offered(self, make, options, stored):
         """A user copies the message and takes the first of each choice."""

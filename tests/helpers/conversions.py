@@ -54,6 +54,7 @@ CASES = {
         {**HEADS, "norm_position": "post", "first_position": 0},
     ),
     "shared-heads": ("shared-heads", source_models.SharedHeads, {"patched": True}),
+    "from-scratch": ("aladdinpersson-from-scratch", source_models.SharedHeadsLearned, {}),
 }
 # What renamed weights do not determine, where a test states nothing else.
 STATED = {

@@ -7,7 +7,8 @@ from .fairseq import FAIRSEQ
 from .fsmt import FSMT
 from .marian import MARIAN
 from .nn_transformer import ALADDINPERSSON, NN_TRANSFORMER
-from .notebooks import LIGHTNING_PHRASES, SHARED_HEADS, STATQUEST
+from .notebooks import LIGHTNING_PHRASES, STATQUEST
+from .shared_heads import ALADDINPERSSON_FROM_SCRATCH, SHARED_HEADS
 from .tutorials import BENTREVETT, GORDICALEKSA, HKPROJ, HYUNWOONGKO, SAMLYNNEVANS
 
 LAYOUTS = {
@@ -31,6 +32,7 @@ LAYOUTS = {
         MBART,
         BART,
         M2M100,
+        ALADDINPERSSON_FROM_SCRATCH,
         MARIAN,
         FSMT,
         FAIRSEQ,

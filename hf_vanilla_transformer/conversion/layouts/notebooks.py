@@ -1,7 +1,6 @@
-"""Three notebooks: StatQuest's, a Lightning one of eight phrases, and one whose heads share a projection."""
+"""Two notebooks of one layer a side: StatQuest's, and a Lightning one of eight phrases."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
@@ -13,9 +12,6 @@ from ..rules import (
     Defect,
     Layout,
     Rule,
-    Settings,
-    Weights,
-    block_diagonal,
     identity,
     linear_rules,
     position_rules,
@@ -120,71 +116,4 @@ LIGHTNING_PHRASES = Layout(
     source_prefix=("bos",),
 )
 
-
-def _shared_heads_rules() -> Iterator[Rule]:
-    embeddings = {"encoder": "embedding_layer", "decoder": "word_embedding"}
-    positions = {"encoder": "positional_encoder", "decoder": "position_embedding"}
-    for stack in STACKS:
-        yield Rule(f"{stack}.{embeddings[stack]}.weight", (EMBEDDING_NAMES[stack],))
-        yield from position_rules({stack: f"{stack}.{positions[stack]}.pe"})
-        layer, name = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
-        block, attention = (
-            (layer, "self_attn") if stack == "encoder" else (f"{layer}.transformer_block", "encoder_attn")
-        )
-        if stack == "decoder":
-            yield from _shared_projection_rules(f"{layer}.attention", f"{name}.self_attn")
-        yield from _shared_projection_rules(f"{block}.attention", f"{name}.{attention}")
-        if stack == "decoder":
-            yield from linear_rules(f"{layer}.norm", f"{name}.self_attn_layer_norm")
-        yield from linear_rules(f"{block}.norm1", f"{name}.{attention}_layer_norm")
-        yield from linear_rules(f"{block}.norm2", f"{name}.final_layer_norm")
-        yield from linear_rules(f"{block}.feed_forward.0", f"{name}.fc1")
-        yield from linear_rules(f"{block}.feed_forward.2", f"{name}.fc2")
-    yield from linear_rules("decoder.fc_out", "lm_head")
-
-
-def _shared_projection_rules(key: str, name: str) -> Iterator[Rule]:
-    for theirs, ours in zip(("query", "key", "value"), PROJECTIONS, strict=False):
-        yield Rule(f"{key}.{theirs}_matrix.weight", (f"{name}.{ours}.weight",), block_diagonal)
-    yield from linear_rules(f"{key}.out", f"{name}.out_proj")
-
-
-def _shared_heads_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Return the number of heads: the ratio of the output projection's width to the shared projection's."""
-    heads = {}
-    for stack, field in zip(STACKS, HEAD_FIELDS, strict=True):
-        shared, whole = (weights.get(f"{stack}.layers.0.attention.{key}.weight") for key in ("query_matrix", "out"))
-        if shared is not None and whole is not None and shared.numel() and shared.dim() == whole.dim() == 2:
-            heads[field] = whole.shape[0] // shared.shape[0]
-    return heads
-
-
-SHARED_HEADS = Layout(
-    name="shared-heads",
-    description="the notebook whose heads share one small projection (query_matrix, key_matrix, value_matrix)",
-    signature=("encoder.embedding_layer.weight", "encoder.layers.{i}.attention.query_matrix.weight"),
-    rules=tuple(_shared_heads_rules()),
-    # Sequences start with 0 and end with 1; without a padding token, 1 serves.
-    defaults={
-        "norm_position": "post",
-        "scale_embedding": False,
-        "layer_norm_eps": 1e-5,
-        **special_ids(pad=1, bos=0, eos=1),
-    },
-    example="from_scratch.pt --patched",
-    fillers={r"[qkv]_proj\.bias": torch.zeros},
-    infer_fields=_shared_heads_fields,
-    defects=(
-        Defect(
-            ("decoder",),
-            "masked self-attention reads the encoder's output instead of the target, and its output serves as the "
-            "values and the residual of the attention after it",
-            "attend from the target to itself, add the target, then attend from that to the encoder's output",
-        ),
-        Defect(("decoder",), "softmax runs over the sentences of a batch", "take it over the vocabulary, or omit it"),
-    ),
-    nonstandard_sinusoids=True,
-    source_prefix=("bos",),
-)
-
-__all__ = ["LIGHTNING_PHRASES", "SHARED_HEADS", "STATQUEST"]
+__all__ = ["LIGHTNING_PHRASES", "STATQUEST"]

@@ -2,8 +2,8 @@
 
 Each was compared once with the classes of its repository, padding included, with differences below 3e-6:
 hkproj/pytorch-transformer of 2023 in three versions, hyunwoongko/transformer, bentrevett/pytorch-seq2seq of 2020 in
-four versions, SamLynnEvans/Transformer, gordicaleksa/pytorch-original-transformer, and, without padding,
-aladdinpersson's seq2seq_transformer.
+four versions, SamLynnEvans/Transformer, gordicaleksa/pytorch-original-transformer, aladdinpersson's
+transformer_from_scratch and, without padding, seq2seq_transformer.
 """
 
 import pytest
@@ -56,6 +56,15 @@ def test_masks_of_hyunwoongko_depend_on_its_version():
         ValueError, match=r"-1e-12, which hides nothing, .* before 8 December 2022 \(patch: .*`patched"
     ):
         convert(model.state_dict(), **HEADS)
+
+
+def test_projections_of_the_whole_width_from_scratch():
+    """They show no heads, and with them no scale of the scores."""
+    state = source_models.SharedHeadsLearned(heads=(1, 1)).state_dict()
+    with pytest.raises(ValueError, match="code: `encoder_attention_heads=8` `decoder_attention_heads=8`"):
+        convert(state)
+    with pytest.raises(ValueError, match="6 of another shape: encoder.*queries.weight 8x8 does not fit d_model=8"):
+        convert(state, **HEADS)
 
 
 class TestSharedNorms:
