@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
+import shared_heads_models
 import source_models
 from conversions import HEADS, convert
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
@@ -55,7 +56,7 @@ def test_the_description_shows_what_is_filled_in():
     [
         (source_models.Phrases, "its residual around self-attention skips.*pass `patched=True`$"),
         (
-            source_models.SharedHeads,
+            shared_heads_models.SharedHeads,
             "its masked self-attention reads.*; its softmax runs.*converts with `encoder_only=True`$",
         ),
     ],
@@ -67,7 +68,7 @@ def test_known_defects_are_refused(make, message):
 
 
 def test_an_encoder_without_defects_converts():
-    conversion = convert(source_models.SharedHeads().state_dict(), encoder_only=True)
+    conversion = convert(shared_heads_models.SharedHeads().state_dict(), encoder_only=True)
     assert isinstance(conversion.model(), VanillaTransformerEncoderModel)
     with pytest.raises(ValueError, match="residual around self-attention"):
         convert(source_models.Phrases().state_dict(), encoder_only=True)

@@ -7,6 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+import learned_positions_models
+import shared_heads_models
 import source_models
 import tutorial_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits
@@ -37,7 +39,7 @@ def test_impossible_fields(fields, message):
 
 @pytest.mark.parametrize("settings", [None, {"lr": 1}], ids=["weights", "unrelated settings"])
 def test_heads_that_shapes_determine(settings):
-    state = source_models.SharedHeads().state_dict()
+    state = shared_heads_models.SharedHeads().state_dict()
     source = state if settings is None else {"state_dict": state, "config": settings}
     with pytest.raises(ValueError, match="encoder_attention_heads=4`, but the weights say 2"):
         convert(source, patched=True, encoder_attention_heads=4)
@@ -141,7 +143,7 @@ class TestRenamed:
             (partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), {}),
             (source_models.StatQuest, {}),
             (source_models.Phrases, {"patched": True}),
-            (source_models.SharedHeads, {"patched": True}),
+            (shared_heads_models.SharedHeads, {"patched": True}),
             (partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")), {}),
         ],
         ids=["annotated", "torch", "scalar", "hkproj", "samlynnevans", "statquest", "phrases", "shared", "gamma-beta"],
@@ -174,7 +176,7 @@ def json_or_text(value):
 class TestRenamedLearnedPositions:
     @pytest.fixture
     def model(self):
-        return source_models.LearnedPositions().eval()
+        return learned_positions_models.LearnedPositions().eval()
 
     @pytest.fixture
     def stated(self, model):

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import learned_positions_models
+import shared_heads_models
 import source_models
 import tutorial_models
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
@@ -42,8 +44,12 @@ CASES = {
         partial(tutorial_models.Tutorial, tutorial_models.HYUNWOONGKO),
         {**HEADS, "patched": True},
     ),
-    "bentrevett": ("bentrevett", source_models.LearnedPositions, HEADS),
-    "bentrevett-shared-norms": ("bentrevett", partial(source_models.LearnedPositions, shared_norms=True), HEADS),
+    "bentrevett": ("bentrevett", learned_positions_models.LearnedPositions, HEADS),
+    "bentrevett-shared-norms": (
+        "bentrevett",
+        partial(learned_positions_models.LearnedPositions, shared_norms=True),
+        HEADS,
+    ),
     "samlynnevans": ("samlynnevans", partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), HEADS),
     "gordicaleksa": ("gordicaleksa", partial(tutorial_models.Tutorial, tutorial_models.GORDICALEKSA), HEADS),
     "statquest": ("statquest", source_models.StatQuest, {}),
@@ -53,8 +59,8 @@ CASES = {
         source_models.NormedEmbeddings,
         {**HEADS, "norm_position": "post", "first_position": 0},
     ),
-    "shared-heads": ("shared-heads", source_models.SharedHeads, {"patched": True}),
-    "from-scratch": ("aladdinpersson-from-scratch", source_models.SharedHeadsLearned, {}),
+    "shared-heads": ("shared-heads", shared_heads_models.SharedHeads, {"patched": True}),
+    "from-scratch": ("aladdinpersson-from-scratch", shared_heads_models.SharedHeadsLearned, {}),
 }
 # What renamed weights do not determine, where a test states nothing else.
 STATED = {

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+import shared_heads_models
 import source_models
 from conversions import (
     CASES,
@@ -133,7 +134,7 @@ def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
 
 @pytest.mark.parametrize("shape", [(3, 3), (0, 4), ()], ids=str)
 def test_a_shared_projection_of_the_wrong_shape(shape):
-    state = source_models.SharedHeads().state_dict()
+    state = shared_heads_models.SharedHeads().state_dict()
     key = "encoder.layers.1.attention.query_matrix.weight"
     with pytest.raises(ValueError, match=f"of another shape: {key}"):
         convert({**state, key: torch.zeros(shape)}, patched=True)

@@ -9,6 +9,8 @@ transformer_from_scratch and, without padding, seq2seq_transformer.
 import pytest
 import torch
 
+import learned_positions_models
+import shared_heads_models
 import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, build, convert, converted_logits
 
@@ -60,7 +62,7 @@ def test_masks_of_hyunwoongko_depend_on_its_version():
 
 def test_projections_of_the_whole_width_from_scratch():
     """They show no heads, and with them no scale of the scores."""
-    state = source_models.SharedHeadsLearned(heads=(1, 1)).state_dict()
+    state = shared_heads_models.SharedHeadsLearned(heads=(1, 1)).state_dict()
     with pytest.raises(ValueError, match="code: `encoder_attention_heads=8` `decoder_attention_heads=8`"):
         convert(state)
     with pytest.raises(ValueError, match="6 of another shape: encoder.*queries.weight 8x8 does not fit d_model=8"):
@@ -72,7 +74,7 @@ class TestSharedNorms:
 
     @pytest.fixture
     def state(self):
-        return source_models.LearnedPositions(shared_norms=True).state_dict()
+        return learned_positions_models.LearnedPositions(shared_norms=True).state_dict()
 
     def test_becomes_one_for_each_sublayer(self, state):
         weights = convert(state, **HEADS).weights
@@ -81,7 +83,7 @@ class TestSharedNorms:
         assert all(torch.equal(norm, state["decoder.layers.1.layer_norm.weight"]) for norm in norms)
 
     def test_beside_separate_norms(self, state):
-        state |= source_models.LearnedPositions().state_dict()
+        state |= learned_positions_models.LearnedPositions().state_dict()
         with pytest.raises(ValueError, match="8 unexpected: encoder.layers.0.layer_norm.weight"):
             convert(state, **HEADS)
 
