@@ -183,7 +183,10 @@ class TestHint:
         }
         with pytest.raises(ValueError, match="has no known layout.*; if only names differ, pass `rename`"):
             convert(state)
-        last, layer = next(reversed(state)), next(key.partition(".0.")[0] for key in state if "sreyal.0." in key)
+        last = next(reversed(state))
+        layer = next(
+            prefix for prefix, index, _ in (key.partition(".0.") for key in state) if index and "reyal" in prefix
+        )
         others = {
             "a vector more": {**state, "more": torch.ones(5)},
             "a layer of other keys": {**state, f"{layer}.0.more": torch.ones(8)},
