@@ -57,7 +57,10 @@ def add_arguments(parser: OneLineParser) -> None:
         action="extend",
         default=[],
         metavar="OLD=NEW",
-        help=parser.advanced("Prefixes of keys to replace first; what weights do not determine must then be given."),
+        help=parser.advanced(
+            "Prefixes of keys to replace first, {i} for the index of a layer, or a file with one pair a line; what "
+            "weights do not determine must then be given."
+        ),
     )
     other.add_argument(
         "--first_position",

@@ -36,7 +36,8 @@ from .fields import (
 )
 from .positions import PositionEncodings, choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint
-from .recognition import recognize_layout, rename_keys
+from .recognition import recognize_layout
+from .renaming import read_renames, rename_keys
 from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, STACKS, FolderContents, Layout
 from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies
 from .weights import (
@@ -118,7 +119,7 @@ def convert_checkpoint(
     source_vocabulary: Vocabulary | None = None,
     target_vocabulary: Vocabulary | None = None,
     *,
-    rename: Iterable[str] = (),
+    rename: Iterable[str | os.PathLike[str]] = (),
     first_position: int | None = None,
     unbiased_norms: bool | None = None,
     patched: bool = False,
@@ -135,7 +136,8 @@ def convert_checkpoint(
         source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
             either; see `vocabularies.WordVocabulary`.
         target_vocabulary: The words of the target side; by default the same.
-        rename: `"old=new"` each: prefixes of keys to replace first. An `old` may have several `new`. The code behind
+        rename: `"old=new"` each, or a file with one a line: prefixes of keys to replace first, in which `{i}` stands
+            for the index of a layer. An `old` may have several `new`. The code behind
             the weights is then not assumed to be the layout's, and how it uses them must be stated; unless every `new`
             is empty, which only unwraps.
         first_position: Row of a stored position table that the first token has; by default as in the layout's code.
@@ -161,13 +163,14 @@ def convert_checkpoint(
             raise ValueError("`output_dir` is missing; name a new or empty folder, or pass `dry_run=True`")
         check_output_folder(output_dir)
     check_field_names(config_fields)
-    rename = list(rename)
+    renames = read_renames(rename)
     # A prefix that is only cut off leaves the layout's own keys.
-    renamed = not all(text.endswith("=") for text in rename)
-    stated = Statements(config_fields, first_position, unbiased_norms, renamed)
+    renamed = any(each.new for each in renames)
     checkpoint = read_checkpoint(source)
-    checkpoint = checkpoint._replace(weights=rename_keys(checkpoint.weights, rename))
+    checkpoint = checkpoint._replace(weights=rename_keys(checkpoint.weights, renames))
     checkpoint, recognized = recognize_layout(checkpoint, layout)
+    renamed = renamed or recognized.needs_name
+    stated = Statements(config_fields, first_position, unbiased_norms, renamed)
     if not patched:
         _refuse_defects(recognized, encoder_only)
     checkpoint = _preprocess(checkpoint, recognized, renamed)

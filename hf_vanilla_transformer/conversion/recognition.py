@@ -54,35 +54,6 @@ _AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
 }
 
 
-def rename_keys(weights: Mapping[str, Tensor], rename: Iterable[str]) -> dict[str, Tensor]:
-    """Return the weights with prefixes of keys replaced.
-
-    Raises:
-        ValueError: A pair is not `old=new` or matches no key, two weights get one key, or one gets an ignored key.
-    """
-    pairs = [_rename_pair(weights, text) for text in rename]
-    ignored = "|".join(re.escape(key) for layout in LAYOUTS.values() for key in layout.ignored_keys)
-    is_ignored = re.compile(f"(?:{ignored})$".replace(re.escape("{i}"), r"\d+")).search
-    renamed: dict[str, Tensor] = {}
-    for key, tensor in weights.items():
-        for new_key in [new + key.removeprefix(old) for old, new in pairs if key.startswith(old)] or [key]:
-            if new_key in renamed:
-                raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them otherwise")
-            if is_ignored(new_key) and not is_ignored(key):
-                raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
-            renamed[new_key] = tensor
-    return renamed
-
-
-def _rename_pair(weights: Mapping[str, Tensor], text: str) -> tuple[str, str]:
-    old, separator, new = text.partition("=")
-    if not separator:
-        raise ValueError(f"`rename` {text} is not old=new; give the prefix of a key and its replacement")
-    if not any(key.startswith(old) for key in weights):
-        raise ValueError(f"`rename` {text}: no key begins with {old!r}; the keys are {abbreviate(weights)}")
-    return old, new
-
-
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
     """Return the checkpoint without the prefixes of wrappers, and its layout.
 
@@ -97,7 +68,8 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
     if name is not None and name not in LAYOUTS:
         raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
     kind = checkpoint.settings.get("model_type")
-    of_this_type = [layout for layout in LAYOUTS.values() if not layout.model_types or kind in layout.model_types]
+    known = [layout for layout in LAYOUTS.values() if not layout.needs_name]
+    of_this_type = [layout for layout in known if not layout.model_types or kind in layout.model_types]
     candidates = [LAYOUTS[name]] if name else of_this_type
     unwrapped = _whole_model(checkpoint)
     while True:
@@ -109,7 +81,7 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
             break
         weights = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.weights.items()}
         unwrapped = unwrapped._replace(weights=weights)
-    others = [] if name else [layout for layout in LAYOUTS.values() if layout not in of_this_type]
+    others = [] if name else [layout for layout in known if layout not in of_this_type]
     raise ValueError(_why_unknown(checkpoint, candidates, others, name))
 
 
@@ -231,4 +203,4 @@ def abbreviate(names: Iterable[str]) -> str:
     return ", ".join(shorten(name, MAX_NAME) for name in names[:MAX_LISTED]) + more
 
 
-__all__ = ["RENAME_HINT", "abbreviate", "has_shapes", "recognize_layout", "rename_keys"]
+__all__ = ["RENAME_HINT", "abbreviate", "has_shapes", "recognize_layout"]

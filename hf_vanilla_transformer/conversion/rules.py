@@ -178,6 +178,7 @@ class Layout:
         read_folder: Reads a folder of the original; the flag says whether to load the tokenizer too.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
         notes: Differences between the original and what its weights become, one sentence each.
+        needs_name: Whether it is considered only by its name, and its code is unknown, as after renaming.
         source_prefix: Roles of the special tokens before a source text.
         source_suffix: Roles of the special tokens after it.
     """
@@ -204,6 +205,7 @@ class Layout:
     read_folder: Callable[[Path, bool], FolderContents] | None = None
     nonstandard_sinusoids: bool = False
     notes: tuple[str, ...] = ()
+    needs_name: bool = False
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
 

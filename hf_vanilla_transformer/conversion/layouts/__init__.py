@@ -8,6 +8,7 @@ from .fsmt import FSMT
 from .marian import MARIAN
 from .nn_transformer import ALADDINPERSSON, NN_TRANSFORMER
 from .notebooks import LIGHTNING_PHRASES, STATQUEST
+from .plain import PLAIN
 from .shared_heads import ALADDINPERSSON_FROM_SCRATCH, SHARED_HEADS
 from .tutorials import BENTREVETT, GORDICALEKSA, HKPROJ, HYUNWOONGKO, SAMLYNNEVANS
 
@@ -36,6 +37,7 @@ LAYOUTS = {
         MARIAN,
         FSMT,
         FAIRSEQ,
+        PLAIN,
     )
 }
 
