@@ -39,7 +39,7 @@ from .reading import SourceCheckpoint, read_checkpoint
 from .recognition import recognize_layout
 from .renaming import read_renames, rename_keys
 from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, STACKS, FolderContents, Layout
-from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies
+from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies, stored_vocabularies
 from .weights import (
     MappedTensor,
     MatchedCheckpoint,
@@ -173,7 +173,9 @@ def convert_checkpoint(
     stated = Statements(config_fields, first_position, unbiased_norms, renamed)
     if not patched:
         _refuse_defects(recognized, encoder_only)
-    checkpoint = _preprocess(checkpoint, recognized, renamed)
+    checkpoint = _preprocess(_with_settings_of_folder(checkpoint, recognized), recognized, renamed)
+    if source_vocabulary is target_vocabulary is None:
+        source_vocabulary, target_vocabulary = stored_vocabularies(recognized, checkpoint.settings)
     vocabularies = load_vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
     conversion = _convert(match_keys(checkpoint, recognized, encoder_only), vocabularies, stated)
     if output_dir is not None and not dry_run:
@@ -193,6 +195,12 @@ def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
         + ". If the code that trained these weights was patched so, pass `patched=True`"
         + ("; its encoder is sound and converts with `encoder_only=True`" if encoder_is_sound else "")
     )
+
+
+def _with_settings_of_folder(checkpoint: SourceCheckpoint, layout: Layout) -> SourceCheckpoint:
+    if layout.read_settings is None or checkpoint.folder is None:
+        return checkpoint
+    return checkpoint._replace(settings=layout.read_settings(checkpoint.folder) | checkpoint.settings)
 
 
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import COMPUTED_POSITION_KEYS, EMBEDDING_NAMES, STACKS, Layout
+from .rules import COMPUTED_POSITION_KEYS, EMBEDDING_NAMES, STACKS, Layout, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -55,10 +55,13 @@ class InferredFields:
     Attributes:
         values: The fields.
         fixed: Names of those that shapes determine, which the caller cannot change.
+        widths: All heads together of what `head_dim` and `value_head_dim` count for one, where it is not the model's
+            width.
     """
 
     values: Mapping[str, Any]
     fixed: tuple[str, ...]
+    widths: Mapping[str, int] = field(default_factory=dict)
 
 
 @cache
@@ -95,8 +98,19 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
         values |= {"final_layer_norm": ends_stack} | ({} if matched.norm_names else {"norm_position": "none"})
     # Numbers of heads that are not in the settings come from shapes.
     heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
-    from_weights = ("attention_bias", "lm_head_bias", "embedding_layer_norm")
-    return InferredFields(values, (*SHAPE_FIELDS, *from_weights, *heads))
+    fixed = (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads)
+    return InferredFields(values, fixed, _attention_widths(matched, values["d_model"]))
+
+
+def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int]:
+    first = "model.encoder.layers.0.self_attn"
+    names = {f"{first}.q_proj.weight": "head_dim", f"{first}.v_proj.weight": "value_head_dim"}
+    found = {
+        names[match.names[0]]: len(matched.checkpoint.weights[match.key])
+        for match in matched.matches
+        if match.names[0] in names and match.rule.transform is unchanged
+    }
+    return {name: width for name, width in found.items() if width != d_model}
 
 
 def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
@@ -179,7 +193,8 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     else:
         required += layout.argument_fields
         lost = any(name not in inferred.values for name in layout.argument_fields)
-        needs_position = lost and any(key not in COMPUTED_POSITION_KEYS.values() for key in tables)
+        stored = any(key not in COMPUTED_POSITION_KEYS.values() for key in tables)
+        needs_position = lost and stored and layout.positions_follow_padding
         needs_norms = False
     arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
     arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}
@@ -206,7 +221,10 @@ def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, 
     merged = {**layout.defaults, **inferred.values, **stated}
     found = [name for name in layout.required_fields if name in merged]
     # One of the numbers of heads stands for both.
-    return {**merged, **{name: merged.get(name, merged[found[0]]) for name in layout.required_fields}}
+    merged |= {name: merged.get(name, merged[found[0]]) for name in layout.required_fields}
+    heads = merged.get("encoder_attention_heads")
+    of_one_head = {name: width // heads for name, width in inferred.widths.items() if heads and width % heads == 0}
+    return {**of_one_head, **merged}
 
 
 def assumed_fields(layout: Layout, config: VanillaTransformerConfig, known: Collection[str]) -> list[str]:

@@ -9,20 +9,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import yaml
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from ..errors import one_line
-from ..files import check_links, read_json_object
+from ..files import check_json_size, check_links, read_json_object
 from ..inference.sizes import check_num_labels
 from ..weight_files import check_safetensors, load_pickle, read_shard_index
 
-# Where a file that holds more than weights keeps them; the last is fairseq's and many a training loop's.
-STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model")
-# Where training loops keep settings: "args" and "cfg" are fairseq's, "hyper_parameters" is Lightning's.
-SETTINGS_KEYS = ("args", "cfg", "config", "settings", "hyper_parameters", "hparams", "model_args", "model_config")
+# Where a file that holds more than weights keeps them; "model" is fairseq's and many a training loop's, the last is
+# Joey NMT's.
+STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "model_state")
+# What OpenNMT-py keeps beside "model": the output projection.
+GENERATOR = "generator"
+# Where training loops keep settings: "args" and "cfg" are fairseq's, "hyper_parameters" is Lightning's, "opt" is
+# OpenNMT-py's.
+SETTINGS_KEYS = (
+    "args",
+    "cfg",
+    "config",
+    "settings",
+    "hyper_parameters",
+    "hparams",
+    "model_args",
+    "model_config",
+    "opt",
+)
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
@@ -30,6 +45,13 @@ DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 MAX_NESTED_SETTINGS = 1000
 FETCH_AGAIN = "fetch the files again"
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
+# Vocabularies of OpenNMT-py 2 are objects of its own.
+OPEN_NMT_2 = ("onmt.", "torchtext.")
+RESAVE_WITHOUT_VOCABULARIES = (
+    "where OpenNMT-py 2 is installed, resave the rest and the vocabularies as lists: parts = torch.load(file, "
+    'weights_only=False); torch.save({name: parts[name] for name in ("model", "generator", "opt")} | {"vocab": {side: '
+    'field.base_field.vocab.itos for side, field in parts["vocab"].items() if side in ("src", "tgt")}}, "weights.pt")'
+)
 
 
 def _numpy_globals() -> list[Any]:
@@ -73,8 +95,8 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
 
     Args:
         source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
-            index), the name of such a folder on the Hub, or a state dict. The weights may stand under "state_dict",
-            "model_state_dict" or "model", and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
+            index), the name of such a folder on the Hub, or a state dict. The weights may stand under one of
+            `STATE_DICT_KEYS`, and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
 
     Raises:
         ValueError: There is no such file, or several; it is truncated, or holds code or something that is not a
@@ -146,20 +168,56 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if file.suffix == ".safetensors":
         check_safetensors(file, remedy="fetch or save it again")
         return load_file(file), {}
-    return _split_settings(load_pickle(file, RESAVE, SAFE_GLOBALS), str(file))
+    try:
+        content = load_pickle(file, RESAVE, SAFE_GLOBALS)
+    except ValueError as error:
+        if any(f"the code or object {package}" in str(error) for package in OPEN_NMT_2):
+            raise ValueError(str(error).replace(RESAVE, RESAVE_WITHOUT_VOCABULARIES)) from None
+        raise
+    return _split_settings(content, str(file))
 
 
 def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split what was read into weights and settings."""
     weights, settings = _state_dict(content, where), dict[str, Any]()
     for key in SETTINGS_KEYS:
-        settings = _merge_settings(settings, _flatten(content.get(key)), f"{where}, {key!r},")
+        settings = _merge_settings(settings, flatten_settings(content.get(key)), f"{where}, {key!r},")
+    if isinstance(vocabularies := content.get("vocab"), Mapping):
+        # OpenNMT-py's, as lists of tokens; other code keeps ids of tokens there, which are no settings.
+        settings |= {f"vocab_{side}": tokens for side, tokens in vocabularies.items() if isinstance(tokens, list)}
     # Of plain values beside them, some are settings too. Others, such as the number of an epoch, only share a name.
     plain = {key: value for key, value in content.items() if _is_plain(value)}
-    return weights, {**_flatten(plain), **settings}
+    return weights, {**flatten_settings(plain), **settings}
 
 
-def _flatten(found: Any) -> dict[str, Any]:
+class _PlainLoader(yaml.SafeLoader):
+    """Reads objects of Sockeye's configuration as mappings, and tuples as lists; any other object is refused."""
+
+
+_PlainLoader.add_multi_constructor("!", lambda loader, tag, node: loader.construct_mapping(node, deep=True))
+_PlainLoader.add_multi_constructor(
+    "tag:yaml.org,2002:python/tuple", lambda loader, tag, node: loader.construct_sequence(node, deep=True)
+)
+
+
+def read_yaml_settings(file: Path) -> dict[str, Any]:
+    """Read settings from a YAML file.
+
+    Raises:
+        ValueError: It cannot be read, or holds code or no settings.
+    """
+    check_json_size(file, FETCH_AGAIN)
+    try:
+        # A safe loader: it builds plain values alone.
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_PlainLoader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(f"{file} cannot be read ({one_line(error)}); {FETCH_AGAIN}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no settings by their names; {FETCH_AGAIN}")
+    return content
+
+
+def flatten_settings(found: Any) -> dict[str, Any]:
     """Return settings by their names; those of the model alone if they stand beside others, as in fairseq's "cfg".
 
     Nested settings get the names of command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None
@@ -202,7 +260,10 @@ def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
     """Return the state dict in what was read, wherever it stands."""
     for key in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            generator = content.get(GENERATOR) if key == "model" else None
             content = content[key]
+            if isinstance(generator, Mapping):
+                content = {**content, **{f"{GENERATOR}.{name}": tensor for name, tensor in generator.items()}}
             break
     if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{where} holds {type(content).__name__}, not a dict of weights by their names; {RESAVE}")
@@ -229,4 +290,4 @@ def _unusable_kind(tensor: Tensor) -> str | None:
     return next((kind for kind, applies in kinds.items() if applies), None)
 
 
-__all__ = ["SourceCheckpoint", "read_checkpoint"]
+__all__ = ["SourceCheckpoint", "flatten_settings", "read_checkpoint", "read_yaml_settings"]

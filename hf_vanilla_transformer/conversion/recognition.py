@@ -20,6 +20,7 @@ from .rules import (
     expand_scalar,
     key_pattern,
     split_in_three,
+    split_in_two,
 )
 
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
@@ -48,6 +49,7 @@ _AXES = {
 }
 # Axes of a source tensor whose transform changes them.
 _AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
+    split_in_two: lambda axes: (_OTHER, *axes[1:]),
     split_in_three: lambda axes: (_OTHER, *axes[1:]),
     block_diagonal: lambda axes: (_OTHER, _OTHER),
     block_diagonal_query: lambda axes: (_OTHER, _OTHER),

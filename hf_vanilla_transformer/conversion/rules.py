@@ -46,6 +46,11 @@ def split_in_three(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     return tensor.chunk(3)
 
 
+def split_in_two(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Split stacked keys and values (2d, ...)."""
+    return tensor.chunk(2)
+
+
 def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     """Rescale the weight (d) of a norm that divides by the unbiased standard deviation for `torch.nn.LayerNorm`.
 
@@ -176,6 +181,8 @@ class Layout:
             none.
         generation_settings: Settings that make `generate()` search as the original code does.
         read_folder: Reads a folder of the original; the flag says whether to load the tokenizer too.
+        read_settings: Reads settings from the folder of the weights, beyond those in config.json.
+        vocabulary_settings: Settings that hold the tokens of source and target; used unless the caller gives others.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
         notes: Differences between the original and what its weights become, one sentence each.
         needs_name: Whether it is considered only by its name, and its code is unknown, as after renaming.
@@ -203,6 +210,8 @@ class Layout:
     model_types: tuple[str, ...] = ()
     generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
     read_folder: Callable[[Path, bool], FolderContents] | None = None
+    read_settings: Callable[[Path], dict[str, Any]] | None = None
+    vocabulary_settings: tuple[str, str] | None = None
     nonstandard_sinusoids: bool = False
     notes: tuple[str, ...] = ()
     needs_name: bool = False
@@ -286,7 +295,7 @@ def boolean_setting(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def special_ids(pad: int, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:
+def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:
     """Return the fields of these special tokens; decoding starts with `bos` unless `start` is given."""
     return {
         "pad_token_id": pad,

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,17 @@ class WordVocabulary:
         """The token for unknown words, in one of its usual spellings, or None."""
         return next((token for token in UNKNOWN if token in self.tokens), None)
 
-    def align(self, special: Mapping[str, int]) -> tuple["WordVocabulary", list[int | None]]:
+    def align(
+        self, special: Mapping[str, int], never_read: Collection[str] = ()
+    ) -> tuple["WordVocabulary", list[int | None]]:
         """Give special tokens the ids that they have on the other side.
 
         A special token swaps places with the token at its new id. One that is missing is added at the end, where its
         id is.
+
+        Args:
+            special: Token to id on the other side.
+            never_read: Those of them that no text of this side has; a word that has such an id moves to the end.
 
         Returns:
             The vocabulary, and the old id of each new one; None for an added token, and for the gap before it.
@@ -91,6 +97,10 @@ class WordVocabulary:
                 old[found], old[wanted] = old[wanted], old[found]
             elif old[wanted] is None:
                 tokens[wanted] = token
+            elif token in never_read:
+                tokens.append(tokens[wanted])
+                old.append(old[wanted])
+                tokens[wanted], old[wanted] = token, None
             else:
                 raise ValueError(
                     f"{self.name} has no {token!r}, which has id {wanted} in the target vocabulary, but "
@@ -215,6 +225,12 @@ class EmbeddingRows:
         return replace(weights, tensors={**weights.tensors, name: resized})
 
 
+def stored_vocabularies(layout: Layout, settings: Mapping[str, Any]) -> tuple[Vocabulary | None, Vocabulary | None]:
+    """Return the vocabularies of source and target among the settings, or None and None."""
+    source, target = map(settings.get, layout.vocabulary_settings or ("", ""))
+    return (source, target) if source and target else (None, None)
+
+
 def load_vocabularies(
     source: Vocabulary | None, target: Vocabulary | None
 ) -> tuple[WordVocabulary, WordVocabulary] | None:
@@ -253,14 +269,16 @@ def fit_vocabularies(
     source, target = vocabularies
     special = _special_tokens(target, fields)
     same_unknown = [source.unknown] if source.unknown and source.unknown == target.unknown else []
-    source, rows = source.align({token: target.tokens.index(token) for token in [*special.values(), *same_unknown]})
-    notes = ["special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items())]
-    if rows != list(range(fields["vocab_size"])):
-        notes.insert(0, "source ids were renumbered, so that special tokens have the same ids on both sides")
     prefix, suffix = (
         [special[f"{role}_token"] for role in roles if f"{role}_token" in special]
         for roles in (layout.source_prefix, layout.source_suffix)
     )
+    never_read = {*special.values()} - {*prefix, *suffix, special.get("pad_token")}
+    ids = {token: target.tokens.index(token) for token in [*special.values(), *same_unknown]}
+    source, rows = source.align(ids, never_read)
+    notes = ["special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items())]
+    if rows != list(range(fields["vocab_size"])):
+        notes.insert(0, "source ids were renumbered, so that special tokens have the same ids on both sides")
     notes.append(f"a source becomes {' '.join([*prefix, '...', *suffix])}, as in the code of {layout.name}")
     return EmbeddingRows(rows, tuple(notes), vocabulary_tokenizer(source, target, special, prefix, suffix))
 
@@ -318,4 +336,11 @@ def vocabulary_tokenizer(
     return VanillaTransformerTokenizer.from_pair(source_tokenizer, target.tokenizer(roles, suffix=end))
 
 
-__all__ = ["EmbeddingRows", "Vocabulary", "WordVocabulary", "fit_vocabularies", "load_vocabularies"]
+__all__ = [
+    "EmbeddingRows",
+    "Vocabulary",
+    "WordVocabulary",
+    "fit_vocabularies",
+    "load_vocabularies",
+    "stored_vocabularies",
+]

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 import learned_positions_models
 import shared_heads_models
 import source_models
+import toolkit_models
 import tutorial_models
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 
 TOLERANCE = 1e-5
 HEADS = {"encoder_attention_heads": 2}
+SCALED = {"scale_embedding": True}
+ENDS = {"decoder_start_token_id": 1, "eos_token_id": 2}
 
 # By case: the layout, a function that creates the original, and the arguments of its conversion.
 CASES = {
@@ -61,6 +64,34 @@ CASES = {
     ),
     "shared-heads": ("shared-heads", shared_heads_models.SharedHeads, {"patched": True}),
     "from-scratch": ("aladdinpersson-from-scratch", shared_heads_models.SharedHeadsLearned, {}),
+    "opennmt-2": ("opennmt-py", toolkit_models.OpenNMT, {**HEADS, "activation_function": "relu"}),
+    "opennmt-3": (
+        "opennmt-py",
+        partial(toolkit_models.OpenNMT, attention_bias=False, activation=torch.nn.functional.gelu),
+        {**HEADS, "activation_function": "gelu"},
+    ),
+    "eole": (
+        "eole",
+        partial(toolkit_models.Eole, attention_bias=False, ff_bias=False),
+        {**HEADS, "activation_function": "relu"},
+    ),
+    "eole-learned": (
+        "eole",
+        partial(toolkit_models.Eole, scale=False),
+        {**HEADS, "activation_function": "relu"},
+    ),
+    "joeynmt-pre": ("joeynmt", toolkit_models.JoeyNMT, {**HEADS, "activation_function": "relu", **SCALED}),
+    "joeynmt-post": (
+        "joeynmt",
+        partial(toolkit_models.JoeyNMT, pre=False),
+        {**HEADS, "activation_function": "relu", "norm_position": "post", **SCALED},
+    ),
+    "x-transformers": ("x-transformers", toolkit_models.XTransformer, {**HEADS, **ENDS}),
+    "x-transformers-post-1.27": (
+        "x-transformers",
+        partial(toolkit_models.XTransformer, pre=False, offset=False, beta=True, head_width=6),
+        {**HEADS, **ENDS},
+    ),
 }
 # What renamed weights do not determine, where a test states nothing else.
 STATED = {

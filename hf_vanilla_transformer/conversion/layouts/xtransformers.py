@@ -1,0 +1,259 @@
+"""x-transformers' `XTransformer`: norms without bias, attention without biases, learned positions.
+
+Its layers are numbered by sub-layers: attention and feed-forward in the encoder, with cross-attention between them in
+the decoder. Shape legend: d model width [d_model].
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..rules import (
+    EMBEDDING_NAMES,
+    POSITION_NAMES,
+    PROJECTIONS,
+    STACKS,
+    Layout,
+    Rule,
+    Settings,
+    Weights,
+    boolean_setting,
+    linear_rules,
+    position_table,
+    special_ids,
+    sublayer_names,
+)
+
+_WRAPPERS = {"encoder": "encoder", "decoder": "decoder.net"}
+_ARGUMENTS = {"encoder": "enc_", "decoder": "dec_"}
+_PROJECTIONS = ("to_q", "to_k", "to_v", "to_out")
+# Our names of a layer's sub-layers, in the order of theirs.
+_SUBLAYERS = {stack: [attention or "ff" for _, attention in sublayer_names(stack)] for stack in STACKS}
+# Where a sub-layer has its norm: before it, or after the residual sum.
+_NORMS = {"0": "norm", "2": "post_norm"}
+# Options that our model lacks, by regular expressions for the keys of their weights.
+_OPTIONS = {
+    r"\.0\.\d\.g$": "use_rmsnorm or use_scalenorm",
+    r"\.0\.1\.gamma$": "sandwich_norm",
+    r"\.to_gamma\.": "use_adaptive_layernorm",
+    r"\.ff\.0\.proj\.": "ff_glu",
+    r"\.ff\.1\.": "ff_post_act_ln",
+    r"rotary_pos_emb\.": "rotary_pos_emb",
+    r"\.rel_pos\.": "rel_pos_bias, dynamic_pos_bias or alibi_pos_bias",
+    r"\.pos_emb\.scale$": "scaled_sinu_pos_emb",
+    r"memory_tokens$": "num_memory_tokens",
+    r"\.mem_[kv]$": "attn_num_mem_kv",
+    r"\.to_out\.0\.": "attn_on_attn",
+    r"qk_norm_[qk]_scale$": "attn_qk_norm_dim_scale",
+    r"residual_scale$": "scale_residual",
+    r"\.2\.gru\.": "gate_residual",
+    r"\.to_v_gate\.": "attn_gate_values",
+    r"\.to_value_residual_mix\.": "add_value_residual",
+    r"\.pre_tanh_scale$": "use_dynamic_tanh",
+    r"\.skip_combines\.": "unet_skips",
+    r"\.1\.fn\.": "macaron, use_layerscale or shift_tokens",
+}
+# Arguments of the constructor, without the prefix of the side, that our model expresses or that only training uses.
+_EXPRESSIBLE = {
+    "attn_dim_head", "attn_dropout", "attn_flash", "cross_attn_tokens_dropout", "depth", "emb_dropout", "ff_dropout",
+    "ff_mult", "ff_no_bias", "ff_swish", "ff_zero_init_output", "heads", "layer_dropout", "max_seq_len",
+    "norm_add_unit_offset", "num_tokens", "pre_norm", "pre_norm_has_final_norm", "use_abs_pos_emb", "verbose",
+    "zero_init_branch_output",
+}  # fmt: skip  # a table, not an expression
+
+
+def add_one(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Add one to the weight (d) of a norm, which is stored without it."""
+    return (tensor + 1,)
+
+
+def scale_positions(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Multiply learned positions (L, d) by d^-1/2, as the original does when it adds them."""
+    (table,) = position_table(tensor, d_model)
+    return (table * d_model**-0.5,)
+
+
+def _rules() -> Iterator[Rule]:
+    """Yield the rules for the keys of `_by_layers`."""
+    for stack, wrapper in _WRAPPERS.items():
+        yield Rule(f"{wrapper}.token_emb.emb.weight", (EMBEDDING_NAMES[stack],))
+        yield Rule(f"{wrapper}.pos_emb.emb.weight", (POSITION_NAMES[stack],), scale_positions)
+    for stack, wrapper in _WRAPPERS.items():
+        name = f"model.{stack}.layers.{{i}}"
+        for (norm, attention), sublayer in zip(sublayer_names(stack), _SUBLAYERS[stack], strict=True):
+            key = f"{wrapper}.attn_layers.layers.{{i}}.{sublayer}"
+            for norm_key in _NORMS.values():
+                yield from _norm_rules(f"{key}.{norm_key}", f"{name}.{norm}")
+            if attention:
+                for theirs, ours in zip(_PROJECTIONS, PROJECTIONS, strict=True):
+                    yield Rule(f"{key}.{theirs}.weight", (f"{name}.{attention}.{ours}.weight",))
+            else:
+                yield from linear_rules(f"{key}.0.0", f"{name}.fc1", optional_bias=True)
+                yield from linear_rules(f"{key}.2", f"{name}.fc2", optional_bias=True)
+        yield from _norm_rules(f"{wrapper}.attn_layers.final_norm", f"model.{stack}.layer_norm")
+    yield Rule("decoder.net.to_logits.weight", ("lm_head.weight",))
+
+
+def _norm_rules(key: str, name: str) -> Iterator[Rule]:
+    yield Rule(f"{key}.gamma", (f"{name}.weight",))
+    yield Rule(f"{key}.gamma_minus_1", (f"{name}.weight",), add_one)
+    # Stored by releases before 1.31, zeros.
+    yield Rule(f"{key}.beta", (f"{name}.bias",))
+
+
+def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with numbers of layers and names of sub-layers in place of numbers of sub-layers.
+
+    Weights of norms are called `gamma_minus_1` where the original adds 1 to them: from release 1.31 on, unless an
+    argument of its constructor says otherwise.
+
+    Raises:
+        ValueError: The model has an option that ours lacks.
+    """
+    _refuse_options(weights, settings)
+    renamed = {}
+    for stack, wrapper in _WRAPPERS.items():
+        prefix = f"{wrapper}.attn_layers."
+        keys = [key for key in weights if key.startswith(prefix)]
+        _check_order(stack, prefix, keys)
+        offset = _has_offset(stack, {key: weights[key] for key in keys}, settings)
+        for key in keys:
+            new = prefix + _with_layer(key.removeprefix(prefix), _SUBLAYERS[stack])
+            renamed[key] = f"{new}_minus_1" if offset and new.endswith(".gamma") else new
+    return {renamed.get(key, key): tensor for key, tensor in weights.items()}
+
+
+def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
+    """Return whether 1 is added to the weights of norms.
+
+    Raises:
+        ValueError: They seem to have it already, and no argument beside them says so.
+    """
+    name = f"{_ARGUMENTS[stack]}norm_add_unit_offset"
+    if name in settings:
+        return boolean_setting(name, settings[name])
+    if any(key.endswith(".beta") for key in weights):
+        return False
+    gammas = [tensor.flatten() for key, tensor in weights.items() if key.endswith(".gamma")]
+    if gammas and (mean := float(torch.cat(gammas).double().mean())) > 0.5:
+        raise ValueError(
+            f"gamma averages {mean:.2g} in the norms of the {stack}, to which x-transformers adds 1 by default; say "
+            f'whether it did in config.json beside the weights: {{"{name}": false}}, or true'
+        )
+    return True
+
+
+def _with_layer(key: str, sublayers: list[str]) -> str:
+    found = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(?:ff\.)?(.+))", key)
+    if found is None:
+        return key
+    layer, sublayer = divmod(int(found[1]), len(sublayers))
+    rest = f"{_NORMS[found[2]]}.{found[3]}" if found[2] else found[4]
+    return f"layers.{layer}.{sublayers[sublayer]}.{rest}"
+
+
+def _check_order(stack: str, prefix: str, keys: list[str]) -> None:
+    for key in keys:
+        found = re.fullmatch(re.escape(prefix) + r"layers\.(\d{1,6})\.1\.(to_q|ff)\..+", key)
+        names = _SUBLAYERS[stack]
+        if found and (found[2] == "ff") != (names[int(found[1]) % len(names)] == "ff"):
+            raise ValueError(
+                f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
+                f"custom_layers, ...): {key}; this cannot be expressed"
+            )
+
+
+def _refuse_options(weights: Weights, settings: Settings) -> None:
+    for key, tensor in weights.items():
+        option = next((option for pattern, option in _OPTIONS.items() if re.search(pattern, key)), None)
+        queries = weights.get(key.replace(".to_k.", ".to_q."), tensor)
+        if key.endswith(".to_k.weight") and tensor.shape != queries.shape:
+            option = "attn_kv_heads or attn_one_kv_head"
+        if option is not None:
+            raise ValueError(f"the model was built with x-transformers' {option} ({key}), which cannot be expressed")
+    for wrapper in _WRAPPERS.values():
+        if f"{wrapper}.pos_emb.emb.weight" not in weights:
+            raise ValueError(
+                f"there is no {wrapper}.pos_emb.emb.weight: the model was built with x-transformers' "
+                "use_abs_pos_emb=False, which cannot be expressed"
+            )
+    for name, value in settings.items():
+        argument = re.fullmatch("(?:enc|dec)_(.+)", name)
+        if argument and value and argument[1] not in _EXPRESSIBLE:
+            raise ValueError(f"the model was built with x-transformers' {name}={value!r}, which cannot be expressed")
+
+
+def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
+    """Infer the activation from arguments of the constructor, and the places of norms from weights.
+
+    Raises:
+        ValueError: The sides differ in them.
+    """
+    swish = {bool(settings.get(f"{prefix}ff_swish")) for prefix in _ARGUMENTS.values()}
+    if len(swish) > 1:
+        raise ValueError("the sides differ in ff_swish, which cannot be expressed")
+    return _norm_places(weights) | ({"activation_function": "silu"} if True in swish else {})
+
+
+def _norm_places(weights: Weights) -> dict[str, Any]:
+    """Return whether norms stand before sub-layers or after residual sums, and whether one ends each stack.
+
+    Raises:
+        ValueError: They stand at several places, or not at the same in both stacks.
+    """
+    found = {
+        (stack, place)
+        for stack, wrapper in _WRAPPERS.items()
+        for place, end in {"pre": ".norm.", "post": ".post_norm.", "final": ".final_norm."}.items()
+        if any(key.startswith(f"{wrapper}.attn_layers.") and end in key for key in weights)
+    }
+    encoder, decoder = ({place for side, place in found if side == stack} for stack in STACKS)
+    if encoder != decoder or {"pre", "post"} <= encoder:
+        raise ValueError(
+            f"norms stand at {sorted(encoder)} in the encoder and at {sorted(decoder)} in the decoder (pre_norm, "
+            "pre_and_post_norm, pre_norm_has_final_norm), which cannot be expressed"
+        )
+    return (
+        {"norm_position": "post" if "post" in encoder else "pre", "final_layer_norm": "final" in encoder}
+        if found
+        else {}
+    )
+
+
+# Arguments of the constructor as fields of our configuration.
+_SETTING_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "enc_heads": lambda heads: {"encoder_attention_heads": heads},
+    "dec_heads": lambda heads: {"decoder_attention_heads": heads},
+}
+
+X_TRANSFORMERS = Layout(
+    name="x-transformers",
+    description="XTransformer of x-transformers, from release 1.27 on",
+    signature=(
+        "encoder.token_emb.emb.weight",
+        "encoder.attn_layers.layers.{i}.1.to_q.weight",
+        "decoder.net.token_emb.emb.weight",
+        "decoder.net.attn_layers.layers.{i}.1.to_q.weight",
+    ),
+    rules=tuple(_rules()),
+    defaults={
+        "norm_position": "pre",
+        "layer_norm_eps": 1e-5,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "position_embedding_type": "learned",
+        **special_ids(pad=0, bos=1, eos=2),
+    },
+    example="model.pt --config encoder_attention_heads=8 decoder_start_token_id=1 eos_token_id=2",
+    setting_fields=_SETTING_FIELDS,
+    argument_fields=("decoder_start_token_id", "eos_token_id"),
+    fillers={r"layer_norm\.bias": torch.zeros},
+    preprocess=_by_layers,
+    infer_fields=_fields,
+    source_suffix=(),
+)
+
+__all__ = ["X_TRANSFORMERS"]
