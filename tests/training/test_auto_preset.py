@@ -27,7 +27,7 @@ def corpus(words: int) -> datasets.Dataset:
 def small_plan(monkeypatch):
     training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine"}
     monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
-    monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys(SMALL, "small") | auto_preset.REASONS)
+    monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys([*SMALL, "dropout"], "small") | auto_preset.REASONS)
     monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
 
 
