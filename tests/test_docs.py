@@ -113,6 +113,7 @@ def run_here(command: list[str]) -> None:
         patch.setattr(sys, "argv", program)
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
         if command[0] == "python":
+            patch.syspath_prepend(Path(program[0]).resolve().parent)
             runpy.run_path(program[0], run_name="__main__")
         else:
             main()
@@ -166,6 +167,14 @@ def folder(corpus: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.Monk
     return tmp_path / "copy"
 
 
+def write_files(page: str, folder: Path, port: int = 8000) -> None:
+    """Write the files that a page shows, with the port of a server."""
+    for block in BLOCKS:
+        if block.page == page and block.title:
+            code = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+            (folder / block.title).write_text(code, encoding="utf-8")
+
+
 def test_commands_are_known_to_this_test():
     for command in commands():
         known = ("python", "make", "vanilla-transformer", "curl", *LAUNCHERS)
@@ -174,6 +183,7 @@ def test_commands_are_known_to_this_test():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
+    write_files(page, folder)
     for command in commands(page):
         if command[0] in ("make", *LAUNCHERS) or command[1] in INDEPENDENT or concerns_server(command):
             continue
@@ -209,9 +219,7 @@ def test_commands_that_stand_alone(command: list[str], corpus: Path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if any(each[0] in LAUNCHERS for each in commands(page))])
 def test_commands_of_several_processes(page: str, folder: Path):
-    for block in BLOCKS:
-        if block.page == page and block.title:
-            (folder / block.title).write_text(block.code, encoding="utf-8")
+    write_files(page, folder)
     # Commands of several machines run at the same time, here on one.
     groups: dict[str, list[list[str]]] = {}
     for command in commands(page):
@@ -262,9 +270,7 @@ def test_servers_answer_their_clients(page: str, group: list[list[str]], folder:
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:
         environment = {**own_home(folder), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "disabled"}
         with running_server(command=[*program, *words, "--port", port], environment=environment):
-            for block in BLOCKS:
-                if block.page == page and block.title:
-                    (folder / block.title).write_text(block.code.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
+            write_files(page, folder, port)
             for program, *rest in clients:
                 rest = [word.replace("127.0.0.1:8000", f"127.0.0.1:{port}") for word in rest]
                 command = [sys.executable, *rest] if program == "python" else [program, "--fail-with-body", *rest]
