@@ -1,6 +1,6 @@
 """Conversion of source checkpoints: the weights of other code bases as models of this package."""
 
-from .convert import Conversion, convert_checkpoint
+from .convert import Conversion, convert_checkpoint, load_converted
 from .layouts import LAYOUTS
 
-__all__ = ["LAYOUTS", "Conversion", "convert_checkpoint"]
+__all__ = ["LAYOUTS", "Conversion", "convert_checkpoint", "load_converted"]

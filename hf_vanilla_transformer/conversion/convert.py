@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import short_errors
 from ..files import atomic_folder, check_output_folder
@@ -181,6 +181,25 @@ def convert_checkpoint(
     if output_dir is not None and not dry_run:
         conversion.save(output_dir)
     return conversion
+
+
+def load_converted(
+    source: str | os.PathLike[str] | Mapping[str, Tensor], **options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Convert a source checkpoint in memory, without a folder in between.
+
+    Args:
+        source: A file or folder of weights, a name on the Hub, or a state dict.
+        **options: Those of `convert_checkpoint`, such as `layout`, vocabularies and fields of the configuration.
+
+    Returns:
+        The model, in evaluation mode, and its tokenizer; None if neither the source nor the options have a vocabulary.
+
+    Raises:
+        ValueError: As for `convert_checkpoint`.
+    """
+    conversion = convert_checkpoint(source, None, dry_run=True, **options)
+    return conversion.model(), conversion.tokenizer
 
 
 def _refuse_defects(layout: Layout, encoder_only: bool) -> None:

@@ -11,7 +11,7 @@ import shared_heads_models
 import source_models
 from conversions import HEADS, convert
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
-from hf_vanilla_transformer.conversion import convert_checkpoint
+from hf_vanilla_transformer.conversion import convert_checkpoint, load_converted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,6 +30,21 @@ def test_tied_weights_stay_tied(tmp_path):
     assert tied.lm_head.weight is tied.model.decoder.embed_tokens.weight
     apart = convert(model.state_dict(), tie_word_embeddings=False, **HEADS)
     assert not apart.config.tie_word_embeddings and apart.config.share_encoder_decoder_embeddings
+
+
+def test_in_memory_as_from_a_folder(state, tmp_path):
+    (tmp_path / "words").write_text("\n".join(f"word{n}" for n in range(13)) + "\n", encoding="utf-8")
+    options = {"source_vocabulary": tmp_path / "words", "encoder_only": True, **HEADS}
+    conversion = convert_checkpoint(state, tmp_path / "folder", **options)
+    model, tokenizer = load_converted(state, **options)
+    assert not model.training and tokenizer.get_vocab() == conversion.tokenizer.get_vocab()
+    expected = AutoModelForTextEncoding.from_pretrained(tmp_path / "folder")
+    inputs = tokenizer(["word5 word7"], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).last_hidden_state, expected(**inputs).last_hidden_state)
+    assert load_converted(state, **HEADS)[1] is None
+    with pytest.raises(ValueError, match="has no known layout"):
+        load_converted({"weight": torch.ones(2, 2)})
 
 
 def test_an_encoder_alone(tmp_path):
