@@ -203,9 +203,10 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
             arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
     if arguments:
         other_names = ", under other names," if stated.renamed else ""
+        enough = " (one number of heads is enough if both are equal)" if {*HEAD_FIELDS} <= arguments.keys() else ""
         raise ValueError(
-            f"the weights of {layout.name}{other_names} do not determine how they are used; pass the values of the "
-            "original code: " + " ".join(f"`{name}={value}`" for name, value in arguments.items())
+            f"the weights of {layout.name}{other_names} do not determine how they are used{enough}; pass the values "
+            "of the original code: " + " ".join(f"`{name}={value}`" for name, value in arguments.items())
         )
 
 
