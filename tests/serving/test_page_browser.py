@@ -105,11 +105,18 @@ def open_page(browser, address):
 
 def submit(page, text):
     """Translate a text and return what the status says."""
-    page.locator("#vt-status p").evaluate_all("all => all.forEach(element => element.className += ' old')")
     page.get_by_label("Text", exact=True).fill(text)
+    return click_translate(page)
+
+
+def click_translate(page):
+    """Click the button and return what the status says, once the alternatives are there, which Gradio loads late."""
+    page.locator("#vt-status p").evaluate_all("all => all.forEach(element => element.className += ' old')")
     page.get_by_role("button", name="Translate").click()
     status = page.locator("#vt-status p:not(.old)")
     status.wait_for()
+    if status.inner_text().startswith("Translated"):
+        page.get_by_role("radio").first.wait_for()
     return status.inner_text()
 
 
@@ -127,6 +134,11 @@ def take_example(page, text):
 
 def translation(page):
     return page.get_by_label("Translation", exact=True).input_value()
+
+
+def shows(page, text):
+    """Wait for a translation."""
+    sync_api.expect(page.get_by_label("Translation", exact=True)).to_have_value(text)
 
 
 def alternatives(page):
@@ -186,12 +198,12 @@ def near(found, expected):
 def test_an_example_is_translated_as_offline(open_page):
     page = open_page()
     take_example(page, SENTENCE)
-    page.get_by_role("button", name="Translate").click()
+    status = click_translate(page)
     page.locator(".vt-map").wait_for()
     (expected,) = translate(*translator(), [SENTENCE], num_beams=3, num_hypotheses=3, with_scores=True)
-    assert translation(page) == expected[0].text
+    shows(page, expected[0].text)
     assert alternatives(page) == [f"{each.text} ({each.score:.3f})" for each in expected]
-    assert re.match(r"Translated 1 sentence in \d+\.\d\d s", page.locator("#vt-status").inner_text())
+    assert re.match(r"Translated 1 sentence in \d+\.\d\d s", status)
     assert rows(page) == [*expected[0].text.split(), "</s>"]
     assert near(percents(page), expected_percents(SENTENCE, expected[0].text, 0, None))
     choose(page, "Layer", "2")
@@ -202,8 +214,8 @@ def test_an_example_is_translated_as_offline(open_page):
         arg=[0, f"{max(expected_weights[: len(SENTENCE.split()) + 1])}%"],
     )
     assert near(percents(page), expected_weights)
-    words = page.get_by_role("list", name="Tokens of the text").locator("li").all_inner_texts()
-    assert words == [*SENTENCE.split(), "</s>"]
+    tokens = page.get_by_role("list", name="Tokens of the text").locator("li")
+    sync_api.expect(tokens).to_have_text([*SENTENCE.split(), "</s>"])
 
 
 def test_beams_and_alternatives_keep_together(open_page):
@@ -219,7 +231,7 @@ def test_beams_and_alternatives_keep_together(open_page):
     sync_api.expect(number).to_have_value("1")
     submit(page, SENTENCE)
     sync_api.expect(page.get_by_role("radio")).to_have_count(1)
-    assert translation(page) == translate(*translator(), [SENTENCE], num_beams=1)[0][0].text
+    shows(page, translate(*translator(), [SENTENCE], num_beams=1)[0][0].text)
 
 
 def test_sampling(open_page):
@@ -238,7 +250,7 @@ def test_another_alternative_is_shown_everywhere(open_page):
     submit(page, SENTENCE)
     (expected,) = translate(*translator(), [SENTENCE], num_beams=3, num_hypotheses=3)
     page.get_by_role("radio").nth(2).check()
-    sync_api.expect(page.get_by_label("Translation", exact=True)).to_have_value(expected[2].text)
+    shows(page, expected[2].text)
     sync_api.expect(page.locator(".vt-map tbody th")).to_have_text([*expected[2].text.split(), "</s>"])
     assert near(percents(page), expected_percents(SENTENCE, expected[2].text, 0, None))
 
@@ -247,17 +259,17 @@ def test_a_text_of_several_sentences(open_page):
     page = open_page()
     assert submit(page, "a red house\n\nwe see a cat").startswith("Translated 2 sentences")
     best = translate(*translator(), ["a red house", "we see a cat"], num_beams=3, num_hypotheses=3)
-    assert translation(page) == f"{best[0][0].text}\n\n{best[1][0].text}"
+    shows(page, f"{best[0][0].text}\n\n{best[1][0].text}")
     choose(page, "Sentence", "2. we see a cat")
     sync_api.expect(page.locator(".vt-map thead th")).to_have_text(["we", "see", "a", "cat", "</s>"])
     page.get_by_role("radio").nth(1).check()
-    field = page.get_by_label("Translation", exact=True)
-    sync_api.expect(field).to_have_value(f"{best[0][0].text}\n\n{best[1][1].text}")
+    shows(page, f"{best[0][0].text}\n\n{best[1][1].text}")
 
 
 def test_what_is_refused_says_why_and_loses_nothing(open_page):
     page = open_page()
     submit(page, SENTENCE)
+    page.locator(".vt-map").wait_for()
     shown = translation(page), rows(page), alternatives(page)
     long = "a cat " * 4000
     message = submit(page, long)
@@ -278,11 +290,11 @@ def test_two_users_at_once_see_what_is_theirs(open_page):
     for sentence, page in users.items():
         page.locator(".vt-map").wait_for()
         (best[sentence],) = translate(*translator(), [sentence], num_beams=3, num_hypotheses=3)
-        assert translation(page) == best[sentence][0].text
+        shows(page, best[sentence][0].text)
     first, second = users.values()
     first.get_by_role("radio").nth(1).check()
-    sync_api.expect(first.get_by_label("Translation", exact=True)).to_have_value(best[SENTENCE][1].text)
-    assert translation(second) == best["two dogs run"][0].text
+    shows(first, best[SENTENCE][1].text)
+    shows(second, best["two dogs run"][0].text)
     assert second.locator(".vt-map thead th").all_inner_texts() == ["two", "dogs", "run", "</s>"]
 
 
@@ -372,8 +384,8 @@ def test_a_model_without_attention_weights_says_why_there_is_no_map(open_page):
     choose(page, "Model", "exported")
     submit(page, SENTENCE)
     sync_api.expect(page.get_by_text("CTranslate2, which keeps no attention weights")).to_be_visible()
-    assert translation(page) == translate(*translator(), [SENTENCE], num_beams=3)[0][0].text
-    assert page.get_by_role("list", name="Tokens of the text").locator("li").count() == 5
+    shows(page, translate(*translator(), [SENTENCE], num_beams=3)[0][0].text)
+    sync_api.expect(page.get_by_role("list", name="Tokens of the text").locator("li")).to_have_count(5)
     assert page.locator(".vt-map").count() == 0 and not page.get_by_label("Layer", exact=True).is_visible()
     # Where there is one again, so is the map.
     choose(page, "Model", "en-es")
@@ -416,6 +428,7 @@ def test_both_themes_have_contrast(open_page, scheme):
         }"""
     )
     for selector in (".vt-map td", ".vt-map tbody th", ".vt-tokens li", "#vt-translate"):
+        page.locator(selector).first.wait_for()
         assert min(page.locator(selector).evaluate_all(CONTRAST)) >= 4.5
 
 
