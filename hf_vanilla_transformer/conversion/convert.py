@@ -242,7 +242,7 @@ def _convert(
     _check_values(fields)
     weights, stored = _transform(matched, fields["d_model"], stated.unbiased_norms)
     tables = from_first_token(stored.tensors, _first_position(layout, inferred, stated))
-    positions = choose_positions(tables, layout, fields, stated.fields)
+    positions = choose_positions(tables, layout, fields, stated.fields, bool(matched.stored_position_keys))
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
     weights = fitted.resize(weights)

@@ -17,7 +17,7 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import COMPUTED_POSITION_KEYS, EMBEDDING_NAMES, STACKS, Layout, unchanged
+from .rules import EMBEDDING_NAMES, STACKS, Layout, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -94,12 +94,28 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
         values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
     values |= from_settings
     if renamed:
-        ends_stack = any(re.fullmatch(r"model\.\w+\.layer_norm\.\w+", name) for name in matched.norm_names)
-        values |= {"final_layer_norm": ends_stack} | ({} if matched.norm_names else {"norm_position": "none"})
+        values |= {"final_layer_norm": _has_final_norms(matched)}
+        values |= {} if matched.norm_names else {"norm_position": "none"}
     # Numbers of heads that are not in the settings come from shapes.
     heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
     fixed = (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads)
     return InferredFields(values, fixed, _attention_widths(matched, values["d_model"]))
+
+
+def _has_final_norms(matched: MatchedCheckpoint) -> bool:
+    """Return whether a norm ends each stack.
+
+    Raises:
+        ValueError: One stack has such a norm, the other has none.
+    """
+    has_norm = {stack: f"model.{stack}.layer_norm.weight" in matched.norm_names for stack in STACKS}
+    if not matched.encoder_only and len({*has_norm.values()}) > 1:
+        normed, other = sorted(STACKS, key=has_norm.__getitem__, reverse=True)
+        raise ValueError(
+            f"{matched.checkpoint.path} has a norm at the end of the {normed}, but none at the end of the {other}; "
+            "our configuration has both or neither (`final_layer_norm`)"
+        )
+    return has_norm["encoder"]
 
 
 def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int]:
@@ -127,6 +143,11 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
         # Whatever the decoder lacks is reported with all other missing weights.
         if embedding is not None:
             _check_embedding(stack, embedding)
+            if inferred.get("d_model", embedding.shape[1]) != embedding.shape[1]:
+                raise ValueError(
+                    f"{matched.checkpoint.path} has an encoder of width {inferred['d_model']} and a decoder of width "
+                    f"{embedding.shape[1]}, by their embeddings; our configuration has one width (`d_model`)"
+                )
             inferred[vocabulary], inferred["d_model"] = embedding.shape
         if layers:
             _check_layers(stack, {*map(int, layers)}, matched)
@@ -180,7 +201,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     Raises:
         ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table.
     """
-    layout, tables = matched.layout, matched.position_keys
+    layout, tables = matched.layout, matched.stored_position_keys
     if stated.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
     known = {*inferred.values, *stated.fields}
@@ -193,8 +214,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     else:
         required += layout.argument_fields
         lost = any(name not in inferred.values for name in layout.argument_fields)
-        stored = any(key not in COMPUTED_POSITION_KEYS.values() for key in tables)
-        needs_position = lost and stored and layout.positions_follow_padding
+        needs_position = lost and bool(tables) and layout.positions_follow_padding
         needs_norms = False
     arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
     arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}

@@ -46,17 +46,22 @@ def from_first_token(tables: Mapping[str, Tensor], first: int) -> dict[str, Tens
 
 
 def choose_positions(
-    tables: Mapping[str, Tensor], layout: Layout, fields: Mapping[str, Any], stated: Mapping[str, Any]
+    tables: Mapping[str, Tensor],
+    layout: Layout,
+    fields: Mapping[str, Any],
+    stated: Mapping[str, Any],
+    are_stored: bool = True,
 ) -> PositionEncodings:
-    """Choose sinusoids, which have no maximum length, where stored tables hold them, and learned positions elsewhere.
+    """Choose sinusoids, which have no maximum length, where the tables hold them, and learned positions elsewhere.
 
     Any other table, such as one of defective sinusoids, is kept exactly as learned positions.
 
     Args:
-        tables: Stored tables by our names, from the first token on.
+        tables: Tables by our names, from the first token on.
         layout: How the original encodes positions that it does not store.
         fields: Fields of the configuration.
         stated: Those of them that the caller states.
+        are_stored: Whether the tables are among the weights, rather than computed as by the original.
 
     Raises:
         ValueError: The caller contradicts the tables, they have different lengths, or there are none to replace
@@ -65,23 +70,24 @@ def choose_positions(
     if not tables:
         return _without_tables(layout, fields, stated)
     kind = stated.get("position_embedding_type")
+    positions = "stored positions" if are_stored else f"positions that {layout.name} computes"
     matching = [name for name in SINUSOIDAL_LAYOUTS if all(is_sinusoidal(table, name) for table in tables.values())]
     if matching and kind != "learned":
         if (chosen := stated.get("sinusoidal_layout", matching[0])) not in matching:
-            raise ValueError(f"`sinusoidal_layout={chosen}`, but the stored positions are {matching[0]}; leave it out")
+            raise ValueError(f"`sinusoidal_layout={chosen}`, but the {positions} are {matching[0]}; leave it out")
         return PositionEncodings(
             {"position_embedding_type": "sinusoidal", "sinusoidal_layout": chosen},
-            notes=(f"the stored positions are {chosen} sinusoids: they are computed, to any length",),
+            notes=(f"the {positions} are {chosen} sinusoids: they are computed, to any length",),
         )
     if kind == "sinusoidal":
-        raise ValueError("the stored positions are not sinusoids; leave out `position_embedding_type=sinusoidal`")
+        raise ValueError(f"the {positions} are not sinusoids; leave out `position_embedding_type=sinusoidal`")
     tables = _of_one_length(tables, stated.get("max_position_embeddings"))
     length = len(next(iter(tables.values())))
     reason = "are kept as learned ones" if matching else "are not the paper's sinusoids, and are kept as learned ones"
     return PositionEncodings(
         {"position_embedding_type": "learned", "max_position_embeddings": length},
         tables,
-        (f"the stored positions {reason}: sequences end at {length} tokens",),
+        (f"the {positions} {reason}: sequences end at {length} tokens",),
     )
 
 
@@ -117,7 +123,7 @@ def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str
         )
     length = wanted or lengths[0]
     if length > lengths[0]:
-        raise ValueError(f"`max_position_embeddings={length}`, but {lengths[0]} positions are stored; leave it out")
+        raise ValueError(f"`max_position_embeddings={length}`, but there are {lengths[0]} positions; leave it out")
     return {name: table[:length].clone() for name, table in extended.items()}
 
 

@@ -29,11 +29,15 @@ WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 MAX_LISTED = 8
 # Characters of each.
 MAX_NAME = 100
-# Models that cannot be expressed: their name, keys that only they have, and what they compute otherwise.
-INEXPRESSIBLE = (
-    ("T5", r"(?:.*\.)?(?:en|de)coder\.block\.\d+\.layer\.0\.\w+\.q\.weight",
-     "relative position biases in its attention, and norms by the root mean square (RMS norms)"),
-)  # fmt: skip  # a table, not an expression
+# What cannot be expressed: keys that show it, and what it is.
+INEXPRESSIBLE = {
+    r"(?:.*\.)?(?:en|de)coder\.block\.\d+\.layer\.0\.\w+\.q\.weight":
+        "is a T5 model, with relative position biases in its attention, and norms by the root mean square (RMS norms)",
+    r"(?:.*\.)?adaptive_softmax\..*|(?:.*\.)?tail\.\d+\.\d+\.weight":
+        "has an adaptive softmax, with narrower projections of rare tokens",
+    r"(?:.*\.)?embed_tokens\.embeddings\.\d+\..*":
+        "has adaptive embeddings, with narrower ones of rare tokens",
+}  # fmt: skip  # a table, not an expression
 RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
 # The first index in a key; of layers, if there are any.
@@ -88,11 +92,10 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
 
 
 def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
-    for model, key, computation in INEXPRESSIBLE:
-        if any(re.fullmatch(key, found) for found in checkpoint.weights):
+    for key, property_ in INEXPRESSIBLE.items():
+        if found := next((name for name in checkpoint.weights if re.fullmatch(key, name)), None):
             raise ValueError(
-                f"{checkpoint.path} is a {model} model, which has {computation}; our configuration has neither, so it "
-                "cannot be expressed"
+                f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)}); our configuration cannot express that"
             )
 
 

@@ -14,6 +14,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from .reading import SourceCheckpoint
 from .recognition import RENAME_HINT, abbreviate
 from .rules import (
+    COMPUTED_POSITION_KEYS,
     EMBEDDING_NAMES,
     POSITION_NAMES,
     UNBIASED_TRANSFORMS,
@@ -91,8 +92,9 @@ class MatchedCheckpoint:
         return {name: self.checkpoint.weights[match.key] for match in self.matches for name in match.names}
 
     @property
-    def position_keys(self) -> list[str]:
-        return [match.key for match in self.matches if match.is_position_table]
+    def stored_position_keys(self) -> list[str]:
+        computed = COMPUTED_POSITION_KEYS.values()
+        return [match.key for match in self.matches if match.is_position_table and match.key not in computed]
 
     @property
     def norm_names(self) -> list[str]:

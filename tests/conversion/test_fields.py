@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import learned_positions_models
 import shared_heads_models
@@ -65,6 +66,46 @@ class TestEmbeddings:
         state = {key: tensor for key, tensor in state.items() if not key.startswith("encoder.self_attention")}
         with pytest.raises(ValueError, match="holds no encoder.we.weight, or no layer of the encoder; save them too"):
             convert(state)
+
+
+class SeparateStacks(source_models.TorchNN):
+    """Has two stacks of torch, which end in a norm only where they are given one."""
+
+    def __init__(self, *normed, decoder_width=8):
+        super().__init__()
+        encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+        decoder = nn.TransformerDecoderLayer(decoder_width, 2, 16, dropout=0.0)
+        norms = {stack: nn.LayerNorm(8) if stack in normed else None for stack in ("encoder", "decoder")}
+        self.transformer.encoder = nn.TransformerEncoder(encoder, 2, norms["encoder"])
+        self.transformer.decoder = nn.TransformerDecoder(decoder, 2, norms["decoder"])
+        if decoder_width != 8:
+            self.tgt_tok_emb.embedding = nn.Embedding(17, decoder_width)
+            self.generator = nn.Linear(decoder_width, 17)
+
+
+class TestSeparateStacks:
+    def convert(self, model):
+        state = {key.replace("transformer.", ""): tensor for key, tensor in model.state_dict().items()}
+        pairs = [f"{stack}.=transformer.{stack}." for stack in ("encoder", "decoder")]
+        stated = {**STATED, **HEADS, "norm_position": "post", "unbiased_norms": False, "rename": pairs}
+        return convert(state, **stated)
+
+    @pytest.mark.parametrize("normed", [(), ("encoder", "decoder")], ids=["without final norms", "with final norms"])
+    def test_both_end_alike(self, normed):
+        model = SeparateStacks(*normed).eval()
+        conversion = self.convert(model)
+        assert conversion.config.final_layer_norm == bool(normed)
+        assert_same_logits(model, conversion.model())
+
+    @pytest.mark.parametrize(("normed", "other"), [("encoder", "decoder"), ("decoder", "encoder")])
+    def test_one_of_them_ends_in_a_norm(self, normed, other):
+        message = f"has a norm at the end of the {normed}, but none at the end of the {other}; our configuration"
+        with pytest.raises(ValueError, match=message):
+            self.convert(SeparateStacks(normed))
+
+    def test_of_two_widths(self):
+        with pytest.raises(ValueError, match=r"an encoder of width 8 and a decoder of width 12, .* \(`d_model`\)"):
+            self.convert(SeparateStacks(decoder_width=12))
 
 
 def rename_pairs(state, changes):

@@ -50,7 +50,7 @@ class TestTwoLengths:
         ("options", "message"),
         [
             ({}, "have 9 and 500 rows.*max_position_embeddings=9` to truncate"),
-            ({"max_position_embeddings": 10}, "max_position_embeddings=10`, but 9 positions are stored"),
+            ({"max_position_embeddings": 10}, "max_position_embeddings=10`, but there are 9 positions"),
             (
                 {"position_embedding_type": "sinusoidal"},
                 "not sinusoids; leave out `position_embedding_type=sinusoidal`",

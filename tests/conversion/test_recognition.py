@@ -49,6 +49,37 @@ def test_weights_of_something_else(model, layout, message):
         convert(model.state_dict(), layout)
 
 
+class Adaptive(source_models.TorchNN):
+    """Projects with the adaptive softmax of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.AdaptiveLogSoftmaxWithLoss(8, 17, [5, 11], div_value=2.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Adaptive().state_dict(),
+            r"has an adaptive softmax, .* \(generator\.tail\.0\.0\.weight\); our configuration",
+        ),
+        (
+            lambda: OTHERS["fairseq"]() | {"decoder.adaptive_softmax.head.weight": torch.zeros(3, 8)},
+            r"has an adaptive softmax, .* \(decoder\.adaptive_softmax\.head\.weight\)",
+        ),
+        (
+            lambda: OTHERS["fairseq"]() | {"encoder.embed_tokens.embeddings.0.0.weight": torch.zeros(3, 8)},
+            r"has adaptive embeddings, .* \(encoder\.embed_tokens\.embeddings\.0\.0\.weight\)",
+        ),
+    ],
+    ids=["softmax of torch", "softmax of fairseq", "embeddings of fairseq"],
+)
+def test_adaptive_tables_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        convert(make())
+
+
 def test_a_layout_that_only_its_config_shows(tmp_path, monkeypatch):
     def read_folder(folder, load_tokenizer):
         return FolderContents(generation={"num_beams": 3}, notes=(f"{folder.name} was read",))

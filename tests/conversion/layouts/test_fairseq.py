@@ -73,6 +73,10 @@ def test_post_norm(tmp_path, how):
     conversion = convert_checkpoint(file, tmp_path / "ours", **given)
     assert conversion.layout.name == "fairseq"
     assert not any("were not read" in note for note in conversion.notes)
+    # fairseq stores none.
+    assert any(note.startswith("the positions that fairseq computes are not the paper's") for note in conversion.notes)
+    with pytest.raises(ValueError, match="`first_position` is set, but no position table is among the weights"):
+        convert_checkpoint(file, None, dry_run=True, first_position=2, **given)
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     converted.generation_config = original.generation_config
     assert_same_function(original, converted, 1, searches=SEARCHES if how == "args" else ())
