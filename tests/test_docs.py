@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -48,6 +48,8 @@ INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
     "scripts/imdb_bert_baseline.py",
 )  # fmt: skip  # a row of names
+# Of these, what takes long even if cut short; shorter commands run the same programs.
+LONG = ("scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k.yaml")
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.
 CLIENTS = ("curl", "client.py", "requests_client.py")
@@ -210,7 +212,13 @@ def test_python_of_all_pages_runs(folder: Path):
     run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks)], folder)
 
 
-@pytest.mark.parametrize("command", [each for each in commands() if each[1] in INDEPENDENT], ids=shlex.join)
+def independent_commands() -> list[Any]:
+    found = [command for command in commands() if command[1] in INDEPENDENT]
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(each, id=shlex.join(each), marks=marks[shlex.join(each[1:3]) in LONG]) for each in found]
+
+
+@pytest.mark.parametrize("command", independent_commands())
 def test_commands_that_stand_alone(command: list[str], corpus: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(corpus)
     run_here(command)

@@ -113,7 +113,8 @@ class OneLineParser(argparse.ArgumentParser):
         if unknown:
             word = without_secrets(words)[words.index(unknown[0])]
             self.error(f"{re.split('[= ]' if word.startswith('-') else '=', word)[0]} belongs to no option")
-        self._secrets = [str(value) for name, value in vars(parsed).items() if SECRET_OPTION.fullmatch(f"--{name}")]
+        options = {f"--{name}": value for name, value in vars(parsed).items() if value is not None}
+        self._secrets = [str(value) for name, value in options.items() if SECRET_OPTION.fullmatch(name)]
         return parsed, unknown
 
     def _in_full(self, word: str) -> str:

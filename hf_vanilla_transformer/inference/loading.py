@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -56,6 +57,9 @@ EXPORTED = {
     "model.bin": "it was exported to CTranslate2; translate with `backend=ctranslate2`",
     "encoder.onnx": "it was exported to ONNX; translate with scripts/onnx_translate.py",
 }
+
+# Names of files by which other code bases save weights. Training states have such names too, beside a model.
+FOREIGN_WEIGHTS = re.compile(r".*\.(pt|pth|ckpt|chkpt|tar|npz)|params\.best")
 
 
 def load_model(
@@ -245,12 +249,15 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
     Given the name, `from_pretrained` would retry for half a minute a file, cached or not.
 
     Raises:
-        ValueError: There is no such folder, and the Hub cannot be reached.
+        ValueError: There is no such folder, and the Hub cannot be reached; or it holds weights of another code base.
     """
     if os.path.isdir(name):
         check_links(name)
+        _check_not_foreign(Path(name))
         return name
     if os.path.exists(name):
+        if FOREIGN_WEIGHTS.fullmatch(os.path.basename(name)):
+            raise ValueError(f"it is a file; {_how_to_convert(name)}")
         raise ValueError("it is a file; name the folder that holds it")
     if not HUB_NAME.fullmatch(str(name)):
         raise ValueError("there is no such folder; check the path")
@@ -268,6 +275,21 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
             logger.warning_once(f"{name}: the Hub cannot be reached, so the cached copy is used")
             return Path(cached).parent
     return name
+
+
+def _check_not_foreign(folder: Path) -> None:
+    """Raise a ValueError if a folder holds the weights of another code base and nothing of transformers."""
+    if any((folder / name).is_file() for name in (CONFIG_NAME, ADAPTER_CONFIG, *TOKENIZER_FILES)):
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    weights = next(filter(FOREIGN_WEIGHTS.fullmatch, names), None)
+    if weights and not any(name.endswith(".safetensors") for name in names):
+        raise ValueError(f"it holds {weights}, but no {CONFIG_NAME}; {_how_to_convert(folder)}")
+
+
+def _how_to_convert(source: str | os.PathLike[str]) -> str:
+    command = f"vanilla-transformer convert --source {shlex.quote(str(source))} --output_dir NEW_FOLDER"
+    return f"if these are weights of another code base, convert them first: `{command}`"
 
 
 def _check_not_exported(folder: Path) -> None:

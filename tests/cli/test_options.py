@@ -61,6 +61,15 @@ def test_no_mistake_shows_a_secret(words, message, refusal):
     assert message in shown and "abc" not in shown
 
 
+def test_a_secret_that_is_not_given_hides_nothing(capsys):
+    parser = OneLineParser("program")
+    parser.add_argument("--hub_token")
+    parser.parse_args([])
+    with pytest.raises(SystemExit):
+        parser.error("not None")
+    assert "error: not None;" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--max_source_length", "--max-source-length", "--max_so", "--max-so"])
 def test_spellings_of_an_option(option):
     parser = OneLineParser("program")

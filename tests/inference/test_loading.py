@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import peft
@@ -164,6 +165,30 @@ def test_what_is_no_folder(use, tmp_path, monkeypatch):
     for name in ("./nope", "../nope", "/nope", "a/b/c", str(tmp_path / "nope"), "~/nope"):
         with pytest.raises(ValueError, match=f"{name} cannot be loaded: there is no such folder; check the path"):
             use(name)
+
+
+@pytest.mark.parametrize("use", [load_model, load_tokenizer, load_config])
+@pytest.mark.parametrize("file", ["checkpoint_best.pt", "model.pth.tar", "params.best"])
+def test_weights_of_another_code_base(use, file, tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    for name in (file, "dict.en.txt"):
+        (folder / name).touch()
+    command = re.escape(
+        f"convert them first: `vanilla-transformer convert --source '{folder}' --output_dir NEW_FOLDER`"
+    )
+    with pytest.raises(ValueError, match=f"cannot be loaded: it holds {file}, but no config.json; if .*, {command}"):
+        use(folder)
+    with pytest.raises(ValueError, match=rf"cannot be loaded: it is a file; if .*--source '{folder / file}'"):
+        use(folder / file)
+
+
+@pytest.mark.parametrize("others", [["model.safetensors"], ["tokenizer.json"], []], ids=str)
+def test_a_folder_that_lost_its_configuration(others, tmp_path):
+    for name in ("optimizer.pt", "rng_state.pth", *others) if others else ("trainer_state.json",):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="holds no config.json; save or fetch it again"):
+        load_model(tmp_path)
 
 
 @pytest.fixture
