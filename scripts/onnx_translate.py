@@ -4,7 +4,9 @@
     pip install onnxruntime tokenizers numpy
     python onnx_translate.py --model my-model-onnx --input test.en --output test.de
 
-Greedy search, the same as `generate()` with one beam. This file needs nothing else of the package: copy it.
+Greedy search or beam search, as `generate()` has them. This file needs nothing else of the package: copy it.
+
+Shapes: B sentences, k beams, N = B * k rows, T target length, V target vocabulary.
 """
 
 import argparse
@@ -31,14 +33,19 @@ except KeyboardInterrupt:
 # Section 6.1 of the paper: an output may have so many more tokens than its source.
 EXTRA_OUTPUT_TOKENS = 50
 
+# Score of a masked beam; finite, so sums never become NaN.
+MASKED_SCORE = np.float32(-1e9)
+
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 
 class Translator:
     """An exported model and its tokenizer."""
 
-    def __init__(self, folder: Path, threads: int = 0):
-        """Load both from the folder that `export_model.py --to onnx` wrote."""
+    def __init__(
+        self, folder: Path, threads: int = 0, num_beams: int | None = None, length_penalty: float | None = None
+    ):
+        """Load both from the folder that `export_model.py --to onnx` wrote; None: the search setting of the model."""
         config, generation, tokenizer = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "generation_config", "tokenizer_config")
@@ -52,6 +59,11 @@ class Translator:
         self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
         self.shortest = generation.get("min_new_tokens") or 0
         self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
+        self.last = generation.get("forced_eos_token_id")
+        self.num_beams = num_beams or generation.get("num_beams") or 1
+        penalties = (length_penalty, generation.get("length_penalty"), 1.0)
+        self.length_penalty = next(value for value in penalties if value is not None)
+        self.early_stopping = bool(generation.get("early_stopping"))
         # Two vocabularies, or one for both.
         sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
         files = [file if file.is_file() else folder / "tokenizer.json" for file in sides]
@@ -88,35 +100,106 @@ class Translator:
                 f"a source has {longest} tokens, but the graphs hold {self.max_positions} positions; shorten it, or "
                 "export with more --max_positions"
             )
-        input_ids = np.array([ids + [self.pad] * (longest - len(ids)) for ids in sources])
-        mask = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources])
-        cross = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
-        given = {"attention_mask": mask, "cross_keys": cross[0], "cross_values": cross[1]}
-        for name in ("past_keys", "past_values"):
-            layers, _, heads, _, width = next(i.shape for i in self.decoder.get_inputs() if i.name == name)
-            given[name] = np.zeros((layers, len(sources), heads, 0, width), np.float32)
-        tokens = np.full((len(sources), 1), self.start)
-        done = np.zeros(len(sources), bool)
         bound = min(self.bound or longest + EXTRA_OUTPUT_TOKENS, self.max_positions)
+        search = self._greedy_search if self.num_beams == 1 else self._beam_search
+        return search(Hypotheses(self, sources), bound)
+
+    def log_probs(self, logits: Any, length: int, bound: int) -> Any:
+        """Return the log-probabilities (N, V) of the tokens after `length` others, -inf where one is not allowed."""
+        if np.isnan(logits).any():
+            raise ValueError("the graphs compute NaN; export another checkpoint")
+        scores = logits - logits.max(-1, keepdims=True)
+        scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+        scores[:, self.barred] = -np.inf
+        if length <= self.shortest:
+            scores[:, self.ends] = -np.inf
+        if self.last is not None and length == bound - 1:
+            scores[:] = -np.inf
+            scores[:, self.last] = 0
+        return scores
+
+    def _greedy_search(self, hypotheses: "Hypotheses", bound: int) -> list[list[int]]:
+        tokens = np.full((hypotheses.rows, 1), self.start)
+        done = np.zeros(hypotheses.rows, bool)
         while tokens.shape[1] < bound and not done.all():
-            logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **given})
-            given["past_keys"], given["past_values"] = past
-            scores = logits[:, -1].copy()
-            if np.isnan(scores).any():
-                raise ValueError("the graphs compute NaN; export another checkpoint")
-            scores[:, self.barred] = -np.inf
-            if tokens.shape[1] <= self.shortest:
-                scores[:, self.ends] = -np.inf
+            scores = self.log_probs(hypotheses.logits(tokens), tokens.shape[1], bound)
             chosen = np.where(done, self.pad, scores.argmax(-1))
             done |= np.isin(chosen, self.ends)
             tokens = np.concatenate([tokens, chosen[:, None]], 1)
         return tokens.tolist()
 
+    def _beam_search(self, hypotheses: "Hypotheses", bound: int) -> list[list[int]]:
+        """Continue, finish and stop as transformers does, so that its settings mean the same."""
+        beams, sentences = self.num_beams, hypotheses.rows // self.num_beams
+        tokens = np.full((sentences, beams, 1), self.start)
+        # Equal beams count once.
+        scores = np.where(np.arange(beams) == 0, np.float32(0), MASKED_SCORE)[None].repeat(sentences, 0)
+        finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(sentences)]
+        is_open = np.ones(sentences, bool)
+        # Even if the best continuations of each beam end it, k others remain.
+        count = (1 + max(1, len(self.ends))) * beams
+        while is_open.any() and tokens.shape[-1] < bound:
+            length = tokens.shape[-1]
+            log_probs = self.log_probs(hypotheses.logits(tokens.reshape(hypotheses.rows, -1)), length, bound)
+            totals = (scores[..., None] + log_probs.reshape(sentences, beams, -1)).reshape(sentences, -1)
+            best = largest(totals, count)
+            totals = np.take_along_axis(totals, best, 1)
+            origins, chosen = np.divmod(best, log_probs.shape[1])
+            tokens = np.concatenate([np.take_along_axis(tokens, origins[..., None], 1), chosen[..., None]], -1)
+            ends = np.isin(chosen, self.ends) | (length + 1 == bound)
+            weight = length**-self.length_penalty
+            for i in np.flatnonzero(is_open):
+                new = [(totals[i, j] * weight, tokens[i, j].tolist()) for j in np.flatnonzero(ends[i, :beams])]
+                finished[i] = sorted(finished[i] + new, key=lambda pair: -pair[0])[:beams]
+            # The first ones that go on.
+            order = ends.argsort(1, kind="stable")[:, :beams]
+            scores = np.take_along_axis(totals + ends * MASKED_SCORE, order, 1)
+            tokens = np.take_along_axis(tokens, order[..., None], 1)
+            rows = np.take_along_axis(origins, order, 1) + np.arange(0, hypotheses.rows, beams)[:, None]
+            hypotheses.select(rows.ravel())
+            for i in np.flatnonzero(is_open):
+                is_full = len(finished[i]) == beams
+                is_open[i] = not is_full or not self.early_stopping and scores[i, 0] * weight > finished[i][-1][0]
+        return [found[0][1] if found else [self.start] for found in finished]
 
-def loaded(folder: Path, threads: int) -> Translator:
+
+class Hypotheses:
+    """The running hypotheses of a batch of sources, and what the decoder keeps of them."""
+
+    def __init__(self, translator: Translator, sources: list[list[int]]):
+        longest, beams = max(map(len, sources)), translator.num_beams
+        self.decoder, self.rows = translator.decoder, len(sources) * beams
+        input_ids = np.array([ids + [translator.pad] * (longest - len(ids)) for ids in sources])
+        mask = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources])
+        cross = translator.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
+        keys, values = (each.repeat(beams, 1) for each in cross)
+        self.source = {"attention_mask": mask.repeat(beams, 0), "cross_keys": keys, "cross_values": values}
+        self.past = {}
+        for name in ("past_keys", "past_values"):
+            layers, _, heads, _, width = next(i.shape for i in self.decoder.get_inputs() if i.name == name)
+            self.past[name] = np.zeros((layers, self.rows, heads, 0, width), np.float32)
+
+    def logits(self, tokens: Any) -> Any:
+        """Return the logits (N, V) of the tokens that follow `tokens` (N, T), whose last one is new."""
+        logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **self.source, **self.past})
+        self.past = dict(zip(self.past, past, strict=True))
+        return logits[:, -1]
+
+    def select(self, rows: Any) -> None:
+        """Continue the hypotheses of these rows, each of the same source as the one in its place."""
+        self.past = {name: each[:, rows] for name, each in self.past.items()}
+
+
+def largest(x: Any, count: int) -> Any:
+    """Return the indices (B, count) of the largest values of each row, largest first."""
+    found = np.argpartition(-x, min(count, x.shape[1]) - 1, 1)[:, :count]
+    return np.take_along_axis(found, np.take_along_axis(-x, found, 1).argsort(1, kind="stable"), 1)
+
+
+def loaded(folder: Path, **options: Any) -> Translator:
     """Return the translator of a folder; every failure is an OSError or ValueError."""
     try:
-        return Translator(folder, threads)
+        return Translator(folder, **options)
     except (OSError, ValueError):
         raise
     # Each library has errors of its own for a damaged file.
@@ -187,12 +270,19 @@ def main() -> None:
     parser.add_argument("--output", default="-", help="file to write; - (default): stdout")
     parser.add_argument("--batch_size", type=int, default=32, help="lines to translate at a time (default 32)")
     parser.add_argument("--threads", type=int, default=0, help="threads (default: one for each core)")
+    parser.add_argument("--num_beams", type=int, help="number of beams; 1: greedy (default: the model's setting)")
+    parser.add_argument(
+        "--length_penalty", type=float, help="above 0 favours long translations (default: the model's setting)"
+    )
     arguments = parser.parse_args()
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
         check_output(arguments.output, arguments.input)
-        translator = loaded(arguments.model, arguments.threads)
+        if arguments.num_beams is not None and arguments.num_beams < 1:
+            raise ValueError(f"--num_beams {arguments.num_beams} is too small; set at least 1")
+        options = {name: getattr(arguments, name) for name in ("threads", "num_beams", "length_penalty")}
+        translator = loaded(arguments.model, **options)
         with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):
                 for text in translator.translate(batch):

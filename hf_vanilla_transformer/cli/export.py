@@ -5,7 +5,7 @@ One example a format:
     vanilla-transformer export --model my-model --to ctranslate2 --quantization int8 --output_dir my-model-ct2
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en --output test.hyp
 
-    vanilla-transformer export --model my-model --to onnx --output_dir my-model-onnx
+    vanilla-transformer export --model my-model --to onnx --quantization int8 --output_dir my-model-onnx
     python scripts/onnx_translate.py --model my-model-onnx --input test.en --output test.hyp
 
     vanilla-transformer export --model my-model --to marian --output_dir my-model-marian
@@ -30,7 +30,8 @@ def add_arguments(parser: OneLineParser) -> None:
     options = parser.add_argument_group("format options")
     options.add_argument(
         "--quantization",
-        help="ctranslate2: type of the weights: float32 (default), float16, int8 or int8_float16.",
+        help="ctranslate2, onnx: type of the weights: float32 (default) or int8; ctranslate2 also float16 and "
+        "int8_float16.",
     )
     options.add_argument(
         "--max_positions",

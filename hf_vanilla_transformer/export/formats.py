@@ -39,7 +39,7 @@ def _write_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder:
 
 EXPORT_FORMATS = {
     "ctranslate2": ExportFormat(_write_ctranslate2, ("quantization", "max_positions")),
-    "onnx": ExportFormat(_write_onnx, ("max_positions",)),
+    "onnx": ExportFormat(_write_onnx, ("quantization", "max_positions")),
     "marian": ExportFormat(_write_marian, ()),
 }
 
@@ -54,8 +54,8 @@ def export_model(
         to: The format, a key of `EXPORT_FORMATS`.
         output_dir: A new or empty folder; written completely or not at all.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
-        **options: `quantization` ("float32", "float16", "int8" or "int8_float16") and `max_positions`, for formats
-            that take them; None means the format's default.
+        **options: `quantization` ("float32" or "int8"; CTranslate2 also "float16" and "int8_float16") and
+            `max_positions`, for formats that take them; None means the format's default.
 
     Returns:
         The folder.

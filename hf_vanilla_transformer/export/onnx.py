@@ -55,6 +55,8 @@ AXES = {
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
+QUANTIZATIONS = ("float32", "int8")
+
 
 class EncoderGraph(VanillaTransformerPreTrainedModel):
     """The encoder, with the cross-attention keys and values of every decoder layer."""
@@ -117,12 +119,16 @@ def onnx_missing() -> str | None:
     return f'export to ONNX needs {", ".join(missing)}; run `pip install "hf-vanilla-transformer[export]"`'
 
 
-def write_onnx(model: Any, folder: Path, max_positions: int | None = None) -> VanillaTransformerConfig:
-    """Write `encoder.onnx` and `decoder.onnx` in float32, with the exporters of transformers.
+def write_onnx(
+    model: Any, folder: Path, quantization: str = "float32", max_positions: int | None = None
+) -> VanillaTransformerConfig:
+    """Write `encoder.onnx` and `decoder.onnx`, with the exporters of transformers.
 
     Args:
         model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
+        quantization: Of the weights, one of `QUANTIZATIONS`. With "int8", the inputs of linear layers are quantized
+            too, when they are computed (onnxruntime's dynamic quantization).
         max_positions: Sinusoids that the graphs hold: the most tokens of a source and of an output. By default
             `max_position_embeddings`. Learned positions cannot be changed.
 
@@ -130,13 +136,19 @@ def write_onnx(model: Any, folder: Path, max_positions: int | None = None) -> Va
         The configuration of the graphs, with their number of positions as `max_position_embeddings`.
 
     Raises:
-        ValueError: A package is not installed, or `max_positions` is set for learned positions.
+        ValueError: A package is not installed, the quantization is unknown, or `max_positions` is set for learned
+            positions.
     """
     if missing := onnx_missing():
         raise ValueError(missing)
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"`quantization` {quantization} is unknown; use one of {', '.join(QUANTIZATIONS)}")
     from transformers.exporters import OnnxConfig, OnnxExporter
 
     model = _resize_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)
+    if quantization == "int8":
+        # A table that is both embedding and output projection would stay as it is.
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
     encoder_inputs, decoder_inputs = _example_inputs(encoder)
     graphs: Any = (("encoder", encoder, encoder_inputs), ("decoder", decoder, decoder_inputs))
@@ -144,6 +156,8 @@ def write_onnx(model: Any, folder: Path, max_positions: int | None = None) -> Va
         with torch.no_grad(), _silence():
             exported = OnnxExporter().export(graph, inputs, OnnxConfig(dynamic=True))
         _save(exported, folder / f"{name}.onnx", model.config)
+        if quantization == "int8":
+            _quantize(folder / f"{name}.onnx")
     return model.config
 
 
@@ -197,6 +211,22 @@ def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
             value.name = name
             value.shape = onnx_ir.Shape([sizes.get(axis, axis) for axis in AXES[name]])
     onnx_ir.save(model, file)
+
+
+def _quantize(file: Path) -> None:
+    """Quantize the linear layers and embeddings of a graph to 8 bits."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _silence():
+        quantize_dynamic(
+            file,
+            file,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            # 7 of the 8 bits: with all of them, sums saturate on processors without VNNI.
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+        )
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_what_it_writes_translates(to, refusal, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--to", "onnx", "--quantization", "int8"), "format onnx has no --quantization; leave it out"),
+        (("--to", "marian", "--quantization", "int8"), "format marian has no --quantization; leave it out"),
         (("--to", "ctranslate2", "--quantization", "int4"), "--quantization int4 is unknown"),
         (("--to", "ctranslate2", "--max_positions", 0), "--max_positions 0 is too small"),
         (("--to", "marian", "--output_dir", "."), "--output_dir . exists and is not an empty folder"),

@@ -75,14 +75,15 @@ class TestRefused:
         ("to", "options", "message"),
         [
             ("tflite", {}, "format tflite is unknown; set `to` to one of ctranslate2, onnx, marian"),
-            ("onnx", {"quantization": "int8"}, "format onnx has no `quantization`; leave it out"),
+            ("marian", {"quantization": "int8"}, "format marian has no `quantization`; leave it out"),
+            ("onnx", {"quantization": "float16"}, "`quantization` float16 is unknown; use one of float32, int8"),
             ("ctranslate2", {"quantization": "int4"}, "`quantization` int4 is unknown"),
             ("ctranslate2", {"max_positions": 0}, "`max_positions` 0 is too small; set at least 1"),
         ],
     )
     def test_options(self, saved_model, tmp_path, to, options, message):
-        if to == "ctranslate2":
-            pytest.importorskip("ctranslate2", reason="without it, that it is missing is said first")
+        if to in ("ctranslate2", "onnx"):
+            pytest.importorskip(to, reason="without it, that it is missing is said first")
         with pytest.raises(ValueError, match=message):
             export_model(saved_model, to, tmp_path / "exported", **options)
         assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from paths import ROOT, SCRIPTS
 from tiny import close, perturbed_model, tiny_model
 from translators import ENGLISH
 
+onnx_package = pytest.importorskip("onnx", reason="graphs are read by onnx, of the extra `export`")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of the extra `export`")
 
 SENTENCES = [*ENGLISH, "  ", "the cat see a house in two street", "a </s> cat"]
@@ -26,25 +27,76 @@ def translator_class(load_script):
     return load_script("onnx_translate").Translator
 
 
-def greedy(model, tokenizer, **options):
-    results = translate(model, tokenizer, SENTENCES, num_beams=1, max_tokens=9999, **options)
+def translated(model, tokenizer, num_beams=1, **options):
+    results = translate(model, tokenizer, SENTENCES, num_beams=num_beams, max_tokens=9999, **options)
     return [row[0].text for row in results]
 
 
-def test_translations_are_those_of_generate(onnx_export, translator_class):
+def with_settings(exported, folder, model, **settings):
+    """Return a copy of an export with settings of `generate()`."""
+    shutil.copytree(exported, folder)
+    config = GenerationConfig.from_model_config(model.config)
+    config.update(**settings)
+    config.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("num_beams", [1, 2, 5])
+def test_translations_are_those_of_generate(onnx_export, translator_class, num_beams):
     model, tokenizer, folder = onnx_export
-    assert translator_class(folder, threads=1).translate(SENTENCES) == greedy(model, tokenizer)
+    translator = translator_class(folder, threads=1, num_beams=num_beams)
+    assert translator.translate(SENTENCES) == translated(model, tokenizer, num_beams)
 
 
-@pytest.mark.parametrize("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}], ids=str)
-def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound):
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("length_penalty", [-2.0, 0.0, 0.6, 3.0])
+def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_stopping, length_penalty):
     model, tokenizer, exported = onnx_export
-    folder = shutil.copytree(exported, tmp_path / "exported")
-    barred = {"bad_words_ids": [[5], [6], [7]], "min_new_tokens": 1}
-    settings = GenerationConfig.from_model_config(model.config)
-    settings.update(**barred, **bound)
-    settings.save_pretrained(folder)
-    assert translator_class(folder, threads=1).translate(SENTENCES) == greedy(model, tokenizer, **barred, **bound)
+    settings = {"num_beams": 4, "early_stopping": early_stopping, "length_penalty": length_penalty}
+    folder = with_settings(exported, tmp_path / "exported", model, **settings)
+    expected = translated(model, tokenizer, **settings)
+    assert translator_class(folder, threads=1).translate(SENTENCES) == expected
+    # Those of the caller come first.
+    overridden = translator_class(folder, threads=1, num_beams=3, length_penalty=1.0)
+    settings |= {"num_beams": 3, "length_penalty": 1.0}
+    assert overridden.translate(SENTENCES) == translated(model, tokenizer, **settings)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}], ids=str)
+def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound, num_beams):
+    model, tokenizer, exported = onnx_export
+    barred = {"bad_words_ids": [[5], [6], [7]], "min_new_tokens": 1, "forced_eos_token_id": model.config.eos_token_id}
+    settings = {**barred, **bound, "num_beams": num_beams}
+    folder = with_settings(exported, tmp_path / "exported", model, **settings)
+    assert translator_class(folder, threads=1).translate(SENTENCES) == translated(model, tokenizer, **settings)
+
+
+def run_graphs(folder, ids, mask, target):
+    """Return the logits of a whole target by the graphs of a folder."""
+    encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
+    keys, values = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    given = {"decoder_input_ids": target.numpy(), "attention_mask": mask.numpy()}
+    past = {"past_keys": keys[..., :0, :], "past_values": values[..., :0, :]}
+    return torch.from_numpy(decoder.run(["logits"], {**given, **past, "cross_keys": keys, "cross_values": values})[0])
+
+
+def test_int8(tmp_path):
+    """Every linear layer and embedding is quantized, and the logits stay near."""
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+    model = perturbed_model(encoder_layers=1, decoder_layers=1, attention_bias=True)
+    write_onnx(model, tmp_path, quantization="int8")
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    for name in ("encoder", "decoder"):
+        graph = onnx_package.load(tmp_path / f"{name}.onnx").graph
+        floats = {each.name for each in graph.initializer if each.data_type == onnx_package.TensorProto.FLOAT}
+        left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gather") and floats & {*node.input}]
+        assert left == [] and any(node.op_type == "MatMulInteger" for node in graph.node)
+    ids, target = torch.randint(4, 40, (8, 12)), torch.randint(4, 40, (8, 10))
+    with torch.no_grad():
+        expected = model(input_ids=ids, decoder_input_ids=target).logits
+    difference = (run_graphs(tmp_path, ids, torch.ones_like(ids), target) - expected).abs()
+    assert 0 < difference.mean() < 0.05 * expected.std()
 
 
 def test_axes_are_named(onnx_export):
@@ -67,14 +119,9 @@ def test_more_positions_in_the_graphs_than_in_the_model(tmp_path):
     ids, target = torch.randint(4, 40, (2, 45)), torch.randint(4, 40, (2, 40))
     mask = torch.ones_like(ids)
     mask[1, 20:] = 0
-    encoder, decoder = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("encoder", "decoder"))
-    keys, values = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-    given = {"decoder_input_ids": target.numpy(), "attention_mask": mask.numpy()}
-    past = {"past_keys": keys[..., :0, :], "past_values": values[..., :0, :]}
-    logits = decoder.run(["logits"], {**given, **past, "cross_keys": keys, "cross_values": values})[0]
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
-    close(torch.from_numpy(logits), expected, 1e-4)
+    close(run_graphs(tmp_path, ids, mask, target), expected, 1e-4)
 
 
 def test_learned_positions_cannot_be_added(tmp_path):
@@ -111,11 +158,11 @@ class TestProgram:
         text = "".join(f"{sentence}\n" for sentence in SENTENCES)
         result = self.run(folder, text=text, without=("torch", "transformers", "hf_vanilla_transformer"))
         assert result.returncode == 0 and result.stderr == ""
-        assert result.stdout.splitlines() == greedy(model, tokenizer)
+        assert result.stdout.splitlines() == translated(model, tokenizer)
         (tmp_path / "lines").write_text(text, encoding="utf-8")
         result = self.run(folder, "--input", tmp_path / "lines", "--output", tmp_path / "translations")
         assert result.returncode == 0 and result.stdout == ""
-        assert (tmp_path / "translations").read_text(encoding="utf-8").splitlines() == greedy(model, tokenizer)
+        assert (tmp_path / "translations").read_text(encoding="utf-8").splitlines() == translated(model, tokenizer)
 
     def test_mistakes(self, onnx_export, tmp_path):
         folder = shutil.copytree(onnx_export[2], tmp_path / "exported")
