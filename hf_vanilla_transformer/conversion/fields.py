@@ -199,7 +199,8 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     """Check that the caller states whatever weights, settings and the code of the layout do not determine.
 
     Raises:
-        ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table.
+        ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table, or what
+            no release of the code does as our model does.
     """
     layout, tables = matched.layout, matched.stored_position_keys
     if stated.first_position is not None and not tables:
@@ -221,6 +222,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     for name in dict.fromkeys(required):
         if name not in known:
             arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
+    _refuse_inexpressible(layout, stated)
     if arguments:
         other_names = ", under other names," if stated.renamed else ""
         enough = " (one number of heads is enough if both are equal)" if {*HEAD_FIELDS} <= arguments.keys() else ""
@@ -228,6 +230,12 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
             f"the weights of {layout.name}{other_names} do not determine how they are used{enough}; pass the values "
             "of the original code: " + " ".join(f"`{name}={value}`" for name, value in arguments.items())
         )
+
+
+def _refuse_inexpressible(layout: Layout, stated: Statements) -> None:
+    for (name, value), reason in layout.inexpressible.items():
+        if not stated.renamed and stated.fields.get(name) == value:
+            raise ValueError(f"`{name}={value}` would not be {layout.name}: {reason}, which cannot be expressed")
 
 
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -169,6 +169,7 @@ class Layout:
         setting_fields: Functions from the value of a stored setting to configuration fields, by the setting's name.
         argument_fields: Fields that the original code takes from its training arguments; required, with the first
             position, where a checkpoint has lost them.
+        inexpressible: What other releases of the code do, by the field and value that seem to express it.
         ignored_keys: Keys of tensors that are not weights, such as a stored mask.
         fillers: Values of parameters that the original does without, by regular expressions for the ends of names.
         preprocess: Adds weights that the original computes, or leaves out of a file because they equal others.
@@ -199,6 +200,7 @@ class Layout:
     required_fields: tuple[str, ...] = HEAD_FIELDS
     setting_fields: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
     argument_fields: tuple[str, ...] = ()
+    inexpressible: Mapping[tuple[str, str], str] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()
     fillers: Mapping[str, Filler] = field(default_factory=dict)
     preprocess: Callable[[Weights, Settings], dict[str, Tensor]] | None = None

@@ -76,8 +76,7 @@ def _is_tied(weights: Weights) -> bool:
 def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer scale and norm position.
 
-    Releases since September 2020 store `scale_emb_or_prj`, and normalize after the residual sums. Some before June
-    2020 normalized before the sub-layers.
+    Releases since September 2020 store `scale_emb_or_prj`, and normalize after the residual sums.
 
     Raises:
         ValueError: Nothing says where embeddings and logits are scaled, or the sides differ in their padding.
@@ -116,6 +115,10 @@ ATTENTION_IS_ALL_YOU_NEED = Layout(
         "trg_pad_idx": lambda token: {"pad_token_id": token},
     },
     argument_fields=("norm_position",),
+    inexpressible={
+        ("norm_position", "pre"): "its releases of November 2019 to May 2020 normalize the queries before an "
+        "attention, but not its keys and values"
+    },
     preprocess=_mark_divided,
     infer_fields=_infer_fields,
     source_prefix=("bos",),
