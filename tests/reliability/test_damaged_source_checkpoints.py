@@ -6,7 +6,7 @@ from reliability import cases
 
 
 def test_damaged_checkpoints(tried):
-    count = cases(15, 900)
+    count = cases(5, 300)
     outcomes = try_in_child(try_checkpoints, range(count))
     assert [outcome for outcome in outcomes if outcome.startswith("fault")] == []
     assert len(outcomes) == count * len(KINDS) and {*outcomes} == {"right", "refused"}
