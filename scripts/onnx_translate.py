@@ -52,13 +52,16 @@ class Translator:
         )
         self.max_positions = config["max_position_embeddings"]
         self.pad = config.get("pad_token_id") or 0
-        self.start = generation.get("decoder_start_token_id", config["decoder_start_token_id"])
-        self.ends = np.atleast_1d(generation.get("eos_token_id", []))
+        starts = (generation.get("decoder_start_token_id"), config["decoder_start_token_id"])
+        self.start = next(token for token in starts if token is not None)
+        ends = generation.get("eos_token_id")
+        self.ends = np.atleast_1d(np.array([] if ends is None else ends, int))
         new_tokens = generation.get("max_new_tokens")
         # The start token counts, as it does for `max_length`; None: by the source.
         self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
         self.shortest = generation.get("min_new_tokens") or 0
-        self.barred = [word[0] for word in generation.get("bad_words_ids") or []]
+        # `generate()` never bars the end.
+        self.barred = [word[0] for word in generation.get("bad_words_ids") or [] if word[0] not in self.ends]
         self.last = generation.get("forced_eos_token_id")
         self.num_beams = num_beams or generation.get("num_beams") or 1
         penalties = (length_penalty, generation.get("length_penalty"), 1.0)

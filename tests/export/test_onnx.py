@@ -1,5 +1,7 @@
 """ONNX graphs: translations without PyTorch, axes, positions, and what is refused."""
 
+import copy
+import json
 import os
 import shutil
 import subprocess
@@ -66,10 +68,25 @@ def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_
 @pytest.mark.parametrize("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}], ids=str)
 def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound, num_beams):
     model, tokenizer, exported = onnx_export
-    barred = {"bad_words_ids": [[5], [6], [7]], "min_new_tokens": 1, "forced_eos_token_id": model.config.eos_token_id}
+    end = model.config.eos_token_id
+    # `generate()` drops the end from those to bar.
+    barred = {"bad_words_ids": [[5], [6], [7], [end]], "min_new_tokens": 1, "forced_eos_token_id": end}
     settings = {**barred, **bound, "num_beams": num_beams}
     folder = with_settings(exported, tmp_path / "exported", model, **settings)
     assert translator_class(folder, threads=1).translate(SENTENCES) == translated(model, tokenizer, **settings)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_settings_that_are_null(onnx_export, translator_class, tmp_path, num_beams):
+    """Without an end token, nothing ends before the bound."""
+    model, tokenizer, exported = onnx_export
+    folder = shutil.copytree(exported, tmp_path / "exported")
+    names = ("decoder_start_token_id", "eos_token_id", "bad_words_ids", "length_penalty", "early_stopping")
+    settings = {"num_beams": num_beams, "min_new_tokens": 1, "max_new_tokens": 5}
+    (folder / "generation_config.json").write_text(json.dumps(dict.fromkeys(names) | settings))
+    endless = copy.deepcopy(model)
+    endless.generation_config.eos_token_id = None
+    assert translator_class(folder, threads=1).translate(SENTENCES) == translated(endless, tokenizer, **settings)
 
 
 def run_graphs(folder, ids, mask, target):
