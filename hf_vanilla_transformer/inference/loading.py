@@ -86,6 +86,7 @@ def load_model(
     """
     with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
         folder = _resolve(name)
+        _check_not_foreign(Path(folder))
         base = _base(Path(folder))
         for index in base.glob("*.index*.json"):
             # `from_pretrained` would follow the names in it anywhere.
@@ -153,6 +154,7 @@ def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
     """
     with _one_line_errors(f"configuration of {name} cannot be loaded", on_code="it is Python code, which is not run"):
         folder = _resolve(name)
+        _check_not_foreign(Path(folder))
         if Path(folder).is_dir():
             read_config(Path(folder))
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -182,6 +184,8 @@ def load_tokenizer(
             raise
         # A panic of the tokenizers library is no Exception.
         except BaseException as error:
+            # Not before: transformers also loads a lone tokenizer.model, beside weights of any kind.
+            _check_not_foreign(Path(folder))
             _check_tokenizer_files(Path(folder))
             if needs_trust(error) or not Path(folder).is_dir():
                 raise
@@ -249,11 +253,10 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
     Given the name, `from_pretrained` would retry for half a minute a file, cached or not.
 
     Raises:
-        ValueError: There is no such folder, and the Hub cannot be reached; or it holds weights of another code base.
+        ValueError: There is no such folder, and the Hub cannot be reached.
     """
     if os.path.isdir(name):
         check_links(name)
-        _check_not_foreign(Path(name))
         return name
     if os.path.exists(name):
         if FOREIGN_WEIGHTS.fullmatch(os.path.basename(name)):
@@ -279,7 +282,8 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def _check_not_foreign(folder: Path) -> None:
     """Raise a ValueError if a folder holds the weights of another code base and nothing of transformers."""
-    if any((folder / name).is_file() for name in (CONFIG_NAME, ADAPTER_CONFIG, *TOKENIZER_FILES)):
+    files = (CONFIG_NAME, ADAPTER_CONFIG, *TOKENIZER_FILES)
+    if not folder.is_dir() or any((folder / name).is_file() for name in files):
         return
     names = sorted(path.name for path in folder.iterdir())
     weights = next(filter(FOREIGN_WEIGHTS.fullmatch, names), None)

@@ -27,7 +27,7 @@ from hf_vanilla_transformer.inference.loading import load_config, load_model, lo
 from hf_vanilla_transformer.inference.translation import load
 from hf_vanilla_transformer.training import average_checkpoints
 from tiny import tiny_model
-from translators import build
+from translators import ENGLISH, build
 
 WEIGHT = "model.decoder.layers.1.fc1.weight"
 
@@ -181,6 +181,20 @@ def test_weights_of_another_code_base(use, file, tmp_path):
         use(folder)
     with pytest.raises(ValueError, match=rf"cannot be loaded: it is a file; if .*--source '{folder / file}'"):
         use(folder / file)
+
+
+def test_a_lone_tokenizer_beside_weights_of_another_code_base(tmp_path):
+    """transformers loads one by `tokenizer.model` alone, as original LLaMA folders have it."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="trains the tokenizer")
+    with (tmp_path / "tokenizer.model").open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(ENGLISH * 20), model_writer=file, vocab_size=25, hard_vocab_limit=False,
+            minloglevel=9,
+        )  # fmt: skip  # one call
+    (tmp_path / "consolidated.00.pth").touch()
+    assert load_tokenizer(tmp_path).tokenize("a")
+    with pytest.raises(ValueError, match=r"it holds consolidated\.00\.pth, but no config\.json"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("others", [["model.safetensors"], ["tokenizer.json"], []], ids=str)
