@@ -235,7 +235,10 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
 def _refuse_inexpressible(layout: Layout, stated: Statements) -> None:
     for (name, value), reason in layout.inexpressible.items():
         if not stated.renamed and stated.fields.get(name) == value:
-            raise ValueError(f"`{name}={value}` would not be {layout.name}: {reason}, which cannot be expressed")
+            raise ValueError(
+                f"`{name}={value}` does not describe the code of {layout.name}: {reason}; our configuration cannot "
+                "express that"
+            )
 
 
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:

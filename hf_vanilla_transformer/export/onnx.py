@@ -128,7 +128,7 @@ def write_onnx(
         model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
         quantization: Of the weights, one of `QUANTIZATIONS`. With "int8", the inputs of linear layers are quantized
-            too, when they are computed (onnxruntime's dynamic quantization).
+            too, at run time (onnxruntime's dynamic quantization).
         max_positions: Sinusoids that the graphs hold: the most tokens of a source and of an output. By default
             `max_position_embeddings`. Learned positions cannot be changed.
 

@@ -108,7 +108,9 @@ def test_int8(tmp_path):
         graph = onnx_package.load(tmp_path / f"{name}.onnx").graph
         floats = {each.name for each in graph.initializer if each.data_type == onnx_package.TensorProto.FLOAT}
         left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gather") and floats & {*node.input}]
-        assert left == [] and any(node.op_type == "MatMulInteger" for node in graph.node)
+        # An attention and a feed-forward part; keys and values of the other side; the output projection.
+        linear = {"encoder": 4 + 2 + 2, "decoder": 4 + 2 + 2 + 1}[name]
+        assert left == [] and sum(node.op_type == "MatMulInteger" for node in graph.node) == linear
     ids, target = torch.randint(4, 40, (8, 12)), torch.randint(4, 40, (8, 10))
     with torch.no_grad():
         expected = model(input_ids=ids, decoder_input_ids=target).logits
@@ -187,6 +189,9 @@ class TestProgram:
         result = self.run(folder, "--output", tmp_path / "before", text="a cat\n" + "a cat " * 50)
         assert result.returncode == 2 and "but the graphs hold 64 positions" in result.stderr
         assert (tmp_path / "before").read_text() == "kept\n" and len(list(tmp_path.iterdir())) == 2
+        for option, fault in (("--num_beams=0", "is too small"), ("--length_penalty=nan", "is out of range")):
+            result = self.run(folder, option)
+            assert result.returncode == 2 and fault in result.stderr and result.stderr.count("\n") == 1
         result = self.run(tmp_path)
         assert result.returncode == 2 and result.stderr.count("\n") == 1
         for path in folder.glob("*tokenizer.json"):

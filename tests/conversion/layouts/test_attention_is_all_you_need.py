@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 import torch
 
-from conversions import HEADS, TOLERANCE, batch, convert, converted_logits
+from conversions import HEADS, STATED, TOLERANCE, batch, convert, converted_logits
 from source_models import NormedEmbeddings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,8 +71,12 @@ def test_lost_arguments(tmp_path):
     apart = NormedEmbeddings().state_dict()
     with pytest.raises(ValueError, match=r"code: `encoder_attention_heads=8` .*`norm_position=post\|pre`$"):
         convert(apart, first_position=0)
-    with pytest.raises(ValueError, match=r"`norm_position=pre` would not be .* the queries .*, but not its keys"):
+    with pytest.raises(ValueError, match=r"`norm_position=pre` does not describe .* the queries .*, but not its keys"):
         convert(apart, first_position=0, norm_position="pre", **HEADS)
+    # Code of another kind may do as it is told.
+    output = apart.pop("trg_word_prj.weight")
+    stated = {**STATED, **HEADS, "norm_position": "pre", "final_layer_norm": False, "rename": ["out.=trg_word_prj."]}
+    assert convert({**apart, "out.weight": output}, **stated).config.norm_position == "pre"
     tied = NormedEmbeddings(tied=True).eval()
     with pytest.raises(ValueError, match=r'were scaled; .* config\.json, .*: \{"scale_emb_or_prj": "prj"\}'):
         convert(tied.state_dict(), **HEADS)
