@@ -297,6 +297,20 @@ def boolean_setting(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def same_in_both(name: str, found: Mapping[str, Any], show: Callable[[Any], str] = repr) -> Any:
+    """Return the setting that both stacks have, from its values by stack.
+
+    Raises:
+        ValueError: They have different ones, which `show` formats.
+    """
+    encoder, decoder = (found[stack] for stack in STACKS)
+    if encoder != decoder:
+        raise ValueError(
+            f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)}), which cannot be expressed"
+        )
+    return encoder
+
+
 def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:
     """Return the fields of these special tokens; decoding starts with `bos` unless `start` is given."""
     return {

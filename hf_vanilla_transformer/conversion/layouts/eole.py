@@ -19,6 +19,7 @@ from ..rules import (
     attention_rules,
     linear_rules,
     position_table,
+    same_in_both,
     special_ids,
     sublayer_names,
 )
@@ -131,12 +132,11 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         # Sinusoids are added to scaled embeddings, learned positions to the embeddings themselves.
         fields["scale_embedding"] = "src_emb.pe.pe" in weights
     if "encoder_encoder_type" in settings:
-        for name, default in (("mlp_activation_fn", "relu"), ("norm_eps", 1e-5)):
-            encoder, decoder = (_setting(settings, stack, name, default) for stack in STACKS)
-            if encoder != decoder:
-                raise ValueError(f"encoder and decoder differ in {name} ({encoder} and {decoder}), {_REFUSAL}")
-        fields["activation_function"] = _ACTIVATIONS[_setting(settings, "encoder", "mlp_activation_fn", "relu")]
-        fields["layer_norm_eps"] = _setting(settings, "encoder", "norm_eps", 1e-5)
+        activation, eps = (
+            same_in_both(name, {stack: _setting(settings, stack, name, default) for stack in STACKS}, show=str)
+            for name, default in (("mlp_activation_fn", "relu"), ("norm_eps", 1e-5))
+        )
+        fields |= {"activation_function": _ACTIVATIONS[activation], "layer_norm_eps": eps}
     if tokens := settings.get("vocab_tgt"):
         names = [settings.get(f"vocab_specials_{role}_token", token) for role, token in SPECIAL.items()]
         fields |= ids_of_tokens(tokens, *names, settings.get("vocab_decoder_start_token", "<s>"))

@@ -16,6 +16,7 @@ from ..rules import (
     boolean_setting,
     linear_rules,
     position_rules,
+    same_in_both,
     special_ids,
     sublayer_names,
 )
@@ -87,30 +88,16 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         if settings.get("tied_embeddings"):
             # The decoder then embeds by the encoder's module.
             scales["decoder"] = scales["encoder"]
-        fields["scale_embedding"] = boolean_setting("embeddings: scale", _same("embeddings: scale", scales))
+        fields["scale_embedding"] = boolean_setting("embeddings: scale", same_in_both("embeddings: scale", scales))
     if any(final.values()) or has_config:
         norms = {stack: "pre" if final[stack] else default for stack, default in _DEFAULT_NORMS.items()}
         fields["norm_position"] = _of_both(settings, "layer_norm", norms)
-        fields["final_layer_norm"] = _same("a norm at the end", final)
+        fields["final_layer_norm"] = same_in_both("a norm at the end", final)
     return fields
 
 
 def _of_both(settings: Settings, name: str, defaults: dict[str, Any]) -> Any:
-    return _same(name, {stack: settings.get(f"{stack}_{name}", default) for stack, default in defaults.items()})
-
-
-def _same(name: str, found: dict[str, Any]) -> Any:
-    """Return the value that both stacks have.
-
-    Raises:
-        ValueError: They have different ones.
-    """
-    if found["encoder"] != found["decoder"]:
-        raise ValueError(
-            f"encoder and decoder differ in {name} ({found['encoder']!r} and {found['decoder']!r}), which cannot be "
-            "expressed"
-        )
-    return found["encoder"]
+    return same_in_both(name, {stack: settings.get(f"{stack}_{name}", default) for stack, default in defaults.items()})
 
 
 # Settings in config.yaml as fields of our configuration.

@@ -21,6 +21,7 @@ from ..rules import (
     Weights,
     linear_rules,
     position_rules,
+    same_in_both,
     special_ids,
     split_in_three,
     split_in_two,
@@ -147,10 +148,8 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 
 
 def _of_both(settings: Settings, names: tuple[str, ...]) -> tuple[Any, ...]:
-    encoder, decoder = (tuple(settings.get(f"config_{stack}_{name}") for name in names) for stack in STACKS)
-    if encoder != decoder:
-        raise ValueError(f"encoder and decoder differ in {', '.join(names)} ({encoder} and {decoder}), {_REFUSAL}")
-    return encoder
+    found = {stack: tuple(settings.get(f"config_{stack}_{name}") for name in names) for stack in STACKS}
+    return same_in_both(", ".join(names), found)
 
 
 # Settings in `config` as fields of our configuration.
