@@ -203,6 +203,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
             no release of the code does as our model does.
     """
     layout, tables = matched.layout, matched.stored_position_keys
+    _refuse_stated(layout, stated)
     if stated.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
     known = {*inferred.values, *stated.fields}
@@ -222,7 +223,6 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     for name in dict.fromkeys(required):
         if name not in known:
             arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
-    _refuse_inexpressible(layout, stated)
     if arguments:
         other_names = ", under other names," if stated.renamed else ""
         enough = " (one number of heads is enough if both are equal)" if {*HEAD_FIELDS} <= arguments.keys() else ""
@@ -232,7 +232,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
         )
 
 
-def _refuse_inexpressible(layout: Layout, stated: Statements) -> None:
+def _refuse_stated(layout: Layout, stated: Statements) -> None:
     for (name, value), reason in layout.inexpressible.items():
         if not stated.renamed and stated.fields.get(name) == value:
             raise ValueError(

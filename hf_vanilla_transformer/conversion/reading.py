@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import one_line
 from ..files import check_json_size, check_links, read_json_object
 from ..inference.sizes import check_num_labels
-from ..weight_files import check_safetensors, load_pickle, read_shard_index
+from ..weight_files import PICKLES, check_safetensors, load_pickle, read_shard_index
 
 # Where a file that holds more than weights keeps them; "model" is fairseq's and many a training loop's, the last is
 # Joey NMT's.
@@ -38,7 +38,6 @@ SETTINGS_KEYS = (
     "model_config",
     "opt",
 )
-PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".chkpt", ".tar")
 # What comes with the weights of a model on the Hub.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 # Of the settings in a file; Hydra's have a few dozen.
