@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("recipe", help="Argument file of `train`.")
     parser.add_argument("--minutes", type=float, required=True, help="Time to train.")
     parser.add_argument("--settings", choices=SETTINGS, default="defaults", help="Of the trainer (default: defaults).")
+    parser.add_argument("--batch_size", type=int, help="Sentences in a batch (default: that of the settings).")
     parser.add_argument("--output_dir", required=True, help="Folder of the model and the results.")
     parser.add_help_options()
     with one_line_errors(parser, advice="the same command starts again"):
@@ -81,17 +82,29 @@ def main(argv: list[str] | None = None) -> None:
         arguments = parser.parse_args(words[:end])
         if arguments.minutes <= 0:
             raise ValueError(f"`minutes` is {arguments.minutes:g}; it must be above 0")
+        settings = trainer_settings(arguments.settings, arguments.batch_size)
         options = OneLineParser(parser.prog)
         train.add_arguments(options)
         own = ["--output_dir", arguments.output_dir]
         with train.training_arguments(train.parse(options, [arguments.recipe, *words[end + 1 :], *own])) as recipe:
-            results = train_marian(*recipe, arguments.minutes, arguments.settings)
+            results = train_marian(*recipe, arguments.minutes, settings)
         with atomic_write(Path(arguments.output_dir, "results.json")) as file:
             file.write(f"{json.dumps(results, indent=2)}\n".encode())
         print("\n".join(f"{name:<24} {value:g}" for name, value in results.items()))
 
 
-def train_marian(model_args: Any, data_args: Any, args: Any, minutes: float, settings: str) -> dict[str, float]:
+def trainer_settings(name: str, batch_size: int | None = None) -> dict[str, Any]:
+    """Return those of `SETTINGS`, with batches of so many sentences where that is given."""
+    if batch_size is None:
+        return SETTINGS[name]
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` is {batch_size}; it must be at least 1")
+    return {**SETTINGS[name], "per_device_train_batch_size": batch_size}
+
+
+def train_marian(
+    model_args: Any, data_args: Any, args: Any, minutes: float, settings: dict[str, Any]
+) -> dict[str, float]:
     """Train, save the model, and return steps, minutes and scores.
 
     Args:
@@ -99,7 +112,7 @@ def train_marian(model_args: Any, data_args: Any, args: Any, minutes: float, set
         data_args: Its text.
         args: Its training, of which only folder, seed, bfloat16 and decoding are used.
         minutes: Time to train.
-        settings: A key of `SETTINGS`.
+        settings: Arguments of the trainer (see `trainer_settings`).
 
     Raises:
         ValueError: The text cannot be used, or Marian cannot have the recipe's shape.
@@ -125,7 +138,7 @@ def train_marian(model_args: Any, data_args: Any, args: Any, minutes: float, set
                 disable_tqdm=args.disable_tqdm,
                 save_strategy="no",
                 report_to="none",
-                **SETTINGS[settings],
+                **settings,
             ),
             train_dataset=pairs,
             data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
