@@ -47,7 +47,7 @@ CUT_SHORT = {
     "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
     "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }
-TEXT_FILES = ("train", "val", "test", "test_2016_flickr")
+TEXT_FILES = ("train", "half", "rest", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
@@ -135,7 +135,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "scripts").symlink_to(ROOT / "scripts")
     for name in TEXT_FILES:
         for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
-            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40 if name == "train" else 8)]
+            numbers = {"train": range(40), "rest": range(40, 48)}.get(name, range(8))
+            lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in numbers]
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (path / "latin1.de").write_text("Tür\n" * 40, encoding="latin-1")
     (path / "headed.tsv").write_text("English\tGerman\none\teins\n", encoding="utf-8")
