@@ -39,13 +39,12 @@ METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfp
 
 # What the paper has not; off unless set.
 EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay", "layerwise_lr_decay")
-ALIGNMENT = ("guided_alignment", "guided_alignment_weight")
 
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",
     "label_smoothing_factor", "max_grad_norm", "max_tokens", "per_device_train_batch_size",
     "gradient_accumulation_steps", "max_steps", "num_train_epochs", "bf16", "fp16", "seed",
-    *EXTRAS, *ALIGNMENT, "average_last_checkpoints", "final_num_beams", "final_length_penalty",
+    *EXTRAS, "average_last_checkpoints", "final_num_beams", "final_length_penalty",
 )  # fmt: skip  # a table by topic, not a column
 
 
@@ -175,10 +174,11 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, guided_alignment
         "num_train_epochs" if args.max_steps > 0 else "max_steps",
         *(name for name in EXTRAS if getattr(args, name) == getattr(type(args), name)),
         *(["optim"] if args.muon else []),
-        *([] if guided_alignment else ALIGNMENT),
     }
-    found = {**vars(args), "guided_alignment": guided_alignment and Path(guided_alignment).name}
-    values = {name: found[name] for name in HYPERPARAMETERS if name not in unused}
+    values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}
+    if guided_alignment:
+        values["guided_alignment"] = Path(guided_alignment).name
+        values["guided_alignment_weight"] = args.guided_alignment_weight
     values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
 

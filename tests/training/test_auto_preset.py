@@ -4,11 +4,14 @@ import shutil
 
 import datasets
 import pytest
+import yaml
 
 from experiments import arguments, assert_equal_weights, set_up, train, weights
 from hf_vanilla_transformer.training import auto_preset, setup
+from hf_vanilla_transformer.training.arguments import parse_overrides
 from hf_vanilla_transformer.training.auto_preset import PLANS, Plan, count_words, use_auto_preset
 from hf_vanilla_transformer.training.report import start_summary
+from paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,6 +53,17 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("words", "epochs"), [(100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10)])
 def test_epochs_follow_from_the_size(words, epochs):
     assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words)["num_train_epochs"] == epochs
+
+
+def test_the_plan_of_small_corpora_is_the_recipe_that_was_measured():
+    recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k_wide.yaml").read_text(encoding="utf-8"))
+    plan = PLANS[0]
+    # Multi30k, as docs/choosing.md shows it.
+    settings = plan.settings(640_000)
+    for name in plan.overrides:
+        del settings[name]
+    assert recipe["preset"] == plan.preset and settings.items() <= recipe.items()
+    assert parse_overrides(recipe["config_overrides"]) == plan.overrides
 
 
 def test_every_plan_can_be_used(tmp_path):
