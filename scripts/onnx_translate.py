@@ -66,7 +66,7 @@ class Translator:
         self.num_beams = num_beams or generation.get("num_beams") or 1
         penalties = (length_penalty, generation.get("length_penalty"), 1.0)
         self.length_penalty = next(value for value in penalties if value is not None)
-        self.early_stopping = bool(generation.get("early_stopping"))
+        self.early_stopping = generation.get("early_stopping") or False
         # Two vocabularies, or one for both.
         sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
         files = [file if file.is_file() else folder / "tokenizer.json" for file in sides]
@@ -160,9 +160,12 @@ class Translator:
             tokens = np.take_along_axis(tokens, order[..., None], 1)
             rows = np.take_along_axis(origins, order, 1) + np.arange(0, hypotheses.rows, beams)[:, None]
             hypotheses.select(rows.ravel())
+            # What the best running hypothesis can still score; "never" counts on the longest.
+            final = bound - 1 if self.early_stopping == "never" and self.length_penalty > 0 else length
+            possible = scores[:, 0] * final**-self.length_penalty
             for i in np.flatnonzero(is_open):
                 is_full = len(finished[i]) == beams
-                is_open[i] = not is_full or not self.early_stopping and scores[i, 0] * weight > finished[i][-1][0]
+                is_open[i] = not is_full or self.early_stopping is not True and possible[i] > finished[i][-1][0]
         return [found[0][1] if found else [self.start] for found in finished]
 
 

@@ -50,11 +50,13 @@ def test_translations_are_those_of_generate(onnx_export, translator_class, num_b
     assert translator.translate(SENTENCES) == translated(model, tokenizer, num_beams)
 
 
-@pytest.mark.parametrize("early_stopping", [False, True])
-@pytest.mark.parametrize("length_penalty", [-2.0, 0.0, 0.6, 3.0])
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("length_penalty", [-2.0, 0.0, 1.0, 3.0])
 def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_stopping, length_penalty):
     model, tokenizer, exported = onnx_export
     settings = {"num_beams": 4, "early_stopping": early_stopping, "length_penalty": length_penalty}
+    # Of few tokens the end is a likely one, so that it matters when the search stops.
+    settings["bad_words_ids"] = [[token] for token in range(9, model.get_decoder().num_embeddings)]
     folder = with_settings(exported, tmp_path / "exported", model, **settings)
     expected = translated(model, tokenizer, **settings)
     assert translator_class(folder, threads=1).translate(SENTENCES) == expected
