@@ -120,6 +120,8 @@ def set_up(
     Raises:
         ValueError: Data or arguments cannot be used (`DataError` for data).
     """
+    if model_args.attn_implementation == "flex_attention" and args.device.type == "cpu":
+        raise ValueError("`attn_implementation` flex_attention has no gradients on a CPU; leave it out")
     # Of all machines: they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)

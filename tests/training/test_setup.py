@@ -209,6 +209,10 @@ class TestModel:
             ),
             ({"attn_implementation": "flash_attention_2"}, "`attn_implementation` flash_attention_2 cannot be used"),
             ({"attn_implementation": "flash"}, "`attn_implementation` flash cannot be used"),
+            (
+                {"attn_implementation": "flex_attention", "use_cpu": True},
+                "`attn_implementation` flex_attention has no gradients on a CPU",
+            ),
             ({"report_to": "nothing-known"}, "nothing-known is not supported"),
             pytest.param(
                 {"report_to": "wandb"},
