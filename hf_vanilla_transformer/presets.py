@@ -30,6 +30,7 @@ def _both_sides(**sizes: int) -> dict[str, int]:
 AUTO_PRESET = "auto"
 
 _SMALL = {"d_model": 256, **_both_sides(layers=3, ffn_dim=1024, attention_heads=4)}
+_DEEP_ENCODER = _SMALL | {"encoder_layers": 6, "decoder_layers": 2, "norm_position": "pre"}
 
 PRESETS: dict[str, Preset] = {
     "base": Preset("the base model: N=6, d_model=512, d_ff=2048, h=8"),
@@ -61,9 +62,13 @@ PRESETS: dict[str, Preset] = {
         "for laptops and tens of thousands of pairs: N=3, d_model=256, d_ff=1024, h=4",
         _SMALL,
     ),
+    "deep-encoder": Preset(
+        "as small, pre-norm, with N=6 in the encoder and N=2 in the decoder: d_model=256, d_ff=512, h=4",
+        _DEEP_ENCODER | _both_sides(ffn_dim=512),
+    ),
     "student": Preset(
         "for distillation: as small, with N=6 in the encoder and N=2 in the decoder, pre-norm",
-        _SMALL | {"encoder_layers": 6, "decoder_layers": 2, "norm_position": "pre"},
+        _DEEP_ENCODER,
     ),
     "student-12-1": Preset(
         "for distillation: as small, with N=12 in the encoder and N=1 in the decoder, pre-norm",

@@ -118,7 +118,7 @@ def train_marian(
         ValueError: The text cannot be used, or Marian cannot have the recipe's shape.
     """
     text = load_text(data_args)
-    model_args, _ = use_auto_preset(model_args, args, text.train)
+    model_args, _ = use_auto_preset(model_args, data_args, args, text.train)
     tokenizer = load_or_train_tokenizer(model_args, args, text.train)
     overrides = {"vocab_size": len(tokenizer), **parse_overrides(model_args.config_overrides)}
     config = preset_config(model_args.preset, **overrides)

@@ -19,7 +19,7 @@ TABLE_3 = {
     "table3-c-ff4096": 90,
     "big": 213,
 }
-NOT_IN_THE_PAPER = {"small", "student", "student-12-1", "tiny"}
+NOT_IN_THE_PAPER = {"deep-encoder", "small", "student", "student-12-1", "tiny"}
 
 
 def parameters_in_millions(name: str) -> float:
@@ -39,14 +39,19 @@ def test_parameters_match_table_3(name):
 
 def test_small_presets_are_small():
     assert parameters_in_millions("tiny") < parameters_in_millions("small") < 20
+    assert parameters_in_millions("deep-encoder") < parameters_in_millions("small")
 
 
-@pytest.mark.parametrize(("name", "layers"), [("student", (6, 2)), ("student-12-1", (12, 1))])
-def test_students_have_the_width_of_small_and_few_decoder_layers(name, layers):
-    student, small = preset_config(name), preset_config("small")
-    assert (student.encoder_layers, student.decoder_layers) == layers
-    assert (student.d_model, student.encoder_ffn_dim) == (small.d_model, small.encoder_ffn_dim)
-    assert student.norm_position == "pre"
+@pytest.mark.parametrize(
+    ("name", "layers", "ffn_dim"),
+    [("student", (6, 2), 1024), ("student-12-1", (12, 1), 1024), ("deep-encoder", (6, 2), 512)],
+)
+def test_deep_encoders_have_the_width_of_small_and_few_decoder_layers(name, layers, ffn_dim):
+    config = preset_config(name)
+    assert (config.encoder_layers, config.decoder_layers) == layers
+    assert config.d_model == preset_config("small").d_model
+    assert config.encoder_ffn_dim == config.decoder_ffn_dim == ffn_dim
+    assert config.norm_position == "pre"
 
 
 def test_rows_differ_from_the_base_model_as_in_the_paper():

@@ -20,7 +20,7 @@ EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
 BACK_TRANSLATED = "<BT>"
 
 # Instead of a file of alignments.
-AUTO = "auto"
+AUTO, NONE = "auto", "none"
 
 # Tokens allowed beyond `max_length_ratio`, so that short pairs such as "Hi" -> "How do you do" pass.
 RATIO_SLACK = 4
@@ -102,7 +102,8 @@ class DataArguments:
         default=None,
         metadata={
             "help": "Teach one attention head which words translate each other: a file with the links of each "
-            "training pair (Pharaoh: 0-0 1-2), or auto to compute them from the training pairs."
+            "training pair (Pharaoh: 0-0 1-2), auto to compute them from the training pairs, or none, also where "
+            "--preset auto would (default: none)."
         },
     )
     source_column: str | None = field(
@@ -170,7 +171,7 @@ class DataArguments:
         _check_at_most_one([*self._given("dataset_name", "toy_corpus"), *training_files])
         if self.toy_corpus and self.streaming:
             raise DataError("`toy_corpus` is generated in memory and cannot be streamed; leave `streaming` out")
-        if self.guided_alignment and self.streaming:
+        if self.links and self.streaming:
             raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:
             self._check_split_size(split)
@@ -182,6 +183,11 @@ class DataArguments:
         """Return the files of a split: source and target, one file with both sides, or none."""
         names = (f"{split}_source_file", f"{split}_target_file", f"{split}_file")
         return tuple(path for path in (getattr(self, name) for name in names) if path)
+
+    @property
+    def links(self) -> str | None:
+        """File of word alignments, or `auto`; None if no head is guided."""
+        return None if self.guided_alignment == NONE else self.guided_alignment
 
     @property
     def description(self) -> str:
@@ -218,7 +224,7 @@ class DataArguments:
         _check_at_most_one(self._given("monolingual_target", "synthetic_file", "synthetic_source_file"))
         if self.streaming:
             raise DataError("synthetic pairs are mixed with the others in memory; leave them or `streaming` out")
-        if self.guided_alignment not in (None, AUTO):
+        if self.links not in (None, AUTO):
             raise DataError(f"`guided_alignment` {self.guided_alignment} has no links of synthetic pairs; set `auto`")
 
     def _check_split_size(self, split: str) -> None:
@@ -242,6 +248,7 @@ __all__ = [
     "AUTO",
     "BACK_TRANSLATED",
     "EXTENSIONS",
+    "NONE",
     "RATIO_SLACK",
     "SPLITS",
     "SYNTHETIC",

@@ -53,8 +53,8 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     splits |= {split: load_files(files, arguments) for split in SPLITS if (files := arguments.files(split))}
     if not arguments.streaming:
         _warn_of_overlap(splits)
-    if "train" in splits and arguments.guided_alignment not in (None, AUTO):
-        splits["train"] = _with_alignments(splits["train"], arguments.guided_alignment)
+    if "train" in splits and arguments.links not in (None, AUTO):
+        splits["train"] = _with_alignments(splits["train"], arguments.links)
     splits |= _hold_out(splits, arguments)
     if "train" in splits and arguments.max_train_samples is not None:
         splits["train"] = _sample(splits["train"], arguments.max_train_samples, arguments)

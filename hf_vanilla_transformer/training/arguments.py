@@ -47,9 +47,9 @@ class ModelArguments:
     preset: str = field(  # type: ignore[assignment]  # None, here and below, until __post_init__
         default=None,
         metadata={
-            "help": "Model shape: base (the default), big, small, tiny, student (default of distill), student-12-1 or "
-            "a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, vocabulary, "
-            "dropout and schedule by the size of the corpus, except those that other options set."
+            "help": "Model shape: base (the default), big, small, deep-encoder, tiny, student (default of distill), "
+            "student-12-1 or a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, "
+            "vocabulary, dropout and schedule by the size of the corpus, except those that other options set."
         },
     )
     config_overrides: str | None = field(

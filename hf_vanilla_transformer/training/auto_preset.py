@@ -1,11 +1,13 @@
 """`--preset auto`: model, vocabulary and training by the size of the corpus."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 
 import datasets
 
+from ..data.arguments import AUTO, NONE, DataArguments
 from ..presets import AUTO_PRESET
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
 
@@ -14,6 +16,9 @@ SAMPLE = 100_000
 
 # UTF-8 bytes of a word and its space: about 6 in English, German and Spanish. Text without spaces counts too.
 BYTES_PER_WORD = 6
+
+# Characters of a word and its space, on average over a corpus, at most; of Finnish about 9, of clauses more.
+MAX_WORD_LENGTH = 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Plan:
         preset: Model shape.
         vocab_size: Tokens to learn.
         overrides: Fields that replace those of the preset.
-        training: Fields of `VanillaTransformerTrainingArguments`.
+        training: Fields of `VanillaTransformerTrainingArguments` and `DataArguments`.
     """
 
     words: float
@@ -47,15 +52,15 @@ MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
 _SHORT = {"lr_scheduler_type": "cosine", "max_tokens": 4096}
 
-# The first is the recipe of a wide model of Multi30k; the last two are the paper's models.
+# The first is a recipe of Multi30k, `multi30k_deep`; the last two are the paper's models.
 PLANS = (
     Plan(
         2_000_000,
         11_500_000,
-        "small",
+        "deep-encoder",
         4000,
         {"dropout": 0.2},
-        {"muon": True, "learning_rate": 0.003, "warmup_steps": 300, **_SHORT},
+        {"guided_alignment": AUTO, "muon": True, "learning_rate": 0.003, "warmup_steps": 300, **_SHORT},
     ),
     Plan(20_000_000, 50_000_000, "small", 8000, {}, {"learning_rate": 0.0015, "warmup_steps": 1000, **_SHORT}),
     Plan(200_000_000, 2_000_000_000, "base", 16000, {}, {}),
@@ -66,6 +71,7 @@ REASONS = {
     "vocab_size": "{per_token:.0f} words for each token",
     "num_train_epochs": "{millions:.2g} million words in all",
     "dropout": "few pairs, read many times",
+    "guided_alignment": "an attention head learns sooner which words translate each other",
     "muon": "learns in less than half of the steps of Adam",
     "learning_rate": "a short run needs more than the paper's",
     "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
@@ -75,12 +81,13 @@ REASONS = {
 
 
 def use_auto_preset(
-    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any
+    model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments, train: Any
 ) -> tuple[ModelArguments, list[str]]:
     """Replace the preset `auto` by settings that suit the size of the corpus; those that are no defaults stay.
 
     Args:
         model_args: Model and tokenizer; left as they are.
+        data_args: Parallel text; changed in place.
         args: Training; changed in place.
         train: Training pairs.
 
@@ -97,31 +104,60 @@ def use_auto_preset(
     words = count_words(train)
     plan = next(plan for plan in PLANS if words <= plan.words)
     settings, overrides = plan.settings(words), parse_overrides(model_args.config_overrides)
-    given = overrides | _given(model_args, args)
+    stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
+    if reason := _why_unguided(args, train):
+        stays.setdefault("guided_alignment", f"{NONE}: {reason}")
     chosen = copy(model_args)
     chosen.preset, chosen.vocab_size = plan.preset, model_args.vocab_size or plan.vocab_size
     fields_of_model = (plan.overrides | overrides).items()
     chosen.config_overrides = ",".join(f"{name}={value}" for name, value in fields_of_model) or None
-    for name in {"num_train_epochs", *plan.training} - given.keys():
-        setattr(args, name, settings[name])
+    for name in {"num_train_epochs", *plan.training} - stays.keys():
+        setattr(args if hasattr(args, name) else data_args, name, settings[name])
     facts = {"per_token": words / chosen.vocab_size, "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
-        choice = f"{given[name]}, as given" if name in given else f"{value}: {REASONS[name].format(**facts)}"
-        lines.append(f"  {name} {choice}")
+        lines.append(f"  {name} {stays.get(name) or f'{value}: {REASONS[name].format(**facts)}'}")
     return chosen, lines
 
 
 def count_words(train: datasets.Dataset) -> float:
     """Estimate the words of both sides from their bytes."""
-    sample = train.select(range(0, len(train), -(-len(train) // SAMPLE)))
+    sample = _sample(train)
     size = sum(len(text.encode()) for side in ("source", "target") for text in sample[side])
     return size * len(train) / len(sample) / BYTES_PER_WORD
 
 
-def _given(model_args: ModelArguments, args: VanillaTransformerTrainingArguments) -> dict[str, Any]:
+def _sample(train: datasets.Dataset) -> datasets.Dataset:
+    return train.select(range(0, len(train), -(-len(train) // SAMPLE)))
+
+
+def _why_unguided(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> str | None:
+    """Return why no attention head can learn which words translate each other; None if one can."""
+    for name in ("packing", "bpe_dropout"):
+        if getattr(args, name):
+            return f"not with `{name}`"
+    sample = _sample(train)
+    if not all(_has_words(sample[side]) for side in ("source", "target")):
+        return "white space does not separate the words"
+    return None
+
+
+def _has_words(sentences: Sequence[str]) -> bool:
+    """Return whether white space separates words: it does so often enough."""
+    words = sum(len(sentence.split()) for sentence in sentences)
+    return words >= 2 * len(sentences) and sum(map(len, sentences)) <= MAX_WORD_LENGTH * words
+
+
+def _given(
+    model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
+) -> dict[str, Any]:
     """Return the settings that differ from their defaults; those of other fields do no harm."""
-    given = {each.name: value for each in fields(args) if (value := getattr(args, each.name)) != each.default}
+    given = {
+        each.name: value
+        for part in (data_args, args)
+        for each in fields(part)
+        if (value := getattr(part, each.name)) != each.default
+    }
     if model_args.vocab_size is not None:
         given["vocab_size"] = model_args.vocab_size
     if model_args.tokenizer_name_or_path:

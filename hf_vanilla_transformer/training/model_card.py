@@ -100,7 +100,7 @@ def write_model_card(
         results=results.as_dict(),
         metric_names=METRIC_NAMES,
         minutes=results.training.seconds / SECONDS_PER_MINUTE,
-        hyperparameters=_hyperparameters(args, data_args.guided_alignment),
+        hyperparameters=_hyperparameters(args, data_args.links),
         command=_command(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
@@ -167,7 +167,7 @@ def _command(secret: str | None) -> str:
     return shlex.join([*(["python", program] if path.suffix == ".py" else [path.name]), *words])
 
 
-def _hyperparameters(args: VanillaTransformerTrainingArguments, guided_alignment: str | None) -> dict[str, Any]:
+def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | None) -> dict[str, Any]:
     """Hyperparameters that had an effect, formatted; of a file of alignments only its name."""
     unused = {
         "per_device_train_batch_size" if args.max_tokens else "max_tokens",
@@ -176,8 +176,8 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, guided_alignment
         *(["optim"] if args.muon else []),
     }
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}
-    if guided_alignment:
-        values["guided_alignment"] = Path(guided_alignment).name
+    if links:
+        values["guided_alignment"] = Path(links).name
         values["guided_alignment_weight"] = args.guided_alignment_weight
     values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}

@@ -125,7 +125,7 @@ def set_up(
     # Of all machines: they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
-        model_args, plan = use_auto_preset(model_args, args, text.train)
+        model_args, plan = use_auto_preset(model_args, data_args, args, text.train)
         use_preset_smoothing(args, model_args)
         if checkpoint:
             model_args = ModelArguments(
@@ -138,8 +138,8 @@ def set_up(
         tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
         name_languages(tokenizer, data_args)
         model = load_or_build_model(model_args, tokenizer, bool(model_args.extend_vocab or data_args.synthetic_tag))
-        if data_args.guided_alignment:
-            guide_alignments(model, args)
+        if data_args.links:
+            guide_alignments(model, tokenizer, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args.bpe_dropout)
     return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args), plan)
 
@@ -204,22 +204,29 @@ def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
 
 def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
     """Align the training pairs by their own statistics, if that is wanted."""
-    if data_args.guided_alignment != AUTO:
+    if data_args.links != AUTO:
         return text
     train = cast(datasets.Dataset, text.train)
     alignments = align_corpus(train["source"][:], train["target"][:], show_progress=not args.disable_tqdm)
     return replace(text, train=add_alignments(train, alignments))
 
 
-def guide_alignments(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
+def guide_alignments(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
+) -> None:
     """Choose the head that learns alignments: the first of the last layer, which knows best what it predicts.
 
     Raises:
-        ValueError: The model or the batches cannot be guided.
+        ValueError: The model, the tokenizer or the batches cannot be guided.
     """
     if "alignments" not in signature(model.forward).parameters:
         raise ValueError(
             f"`guided_alignment`: {type(model).__name__} cannot be guided, only models of this package; leave it out"
+        )
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"`guided_alignment` needs a tokenizer that tells where tokens begin and end, but "
+            f"{type(tokenizer).__name__} is a slow one; set it to none"
         )
     if args.packing:
         raise ValueError("`guided_alignment` needs padded batches; leave it or `packing` out")
@@ -388,7 +395,7 @@ def tokenize_splits(
         ValueError: The tokenizer is none of BPE, or pairs are aligned, and there is dropout.
         DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
     """
-    if bpe_dropout and data_args.guided_alignment:
+    if bpe_dropout and data_args.links:
         raise ValueError("`guided_alignment` needs the same tokens each time; leave it or `bpe_dropout` out")
     sampling = with_bpe_dropout(tokenizer, bpe_dropout) if bpe_dropout else tokenizer
     ids, counts = {}, {}

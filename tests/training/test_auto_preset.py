@@ -28,7 +28,7 @@ def corpus(words: int) -> datasets.Dataset:
 
 @pytest.fixture
 def small_plan(monkeypatch):
-    training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine"}
+    training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine", "guided_alignment": "auto"}
     monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
     monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys([*SMALL, "dropout"], "small") | auto_preset.REASONS)
     monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
@@ -37,14 +37,12 @@ def small_plan(monkeypatch):
 @pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: plan.preset)
 def test_the_size_decides(plan, tmp_path, monkeypatch):
     limit, following = int(plan.words), PLANS[PLANS.index(plan) + 1]
-    monkeypatch.setattr(auto_preset, "count_words", len)
     for size, expected in ((limit, plan), (limit + 1, following)):
-        model_args, _, args = arguments(tmp_path, AUTO, **DEFAULTS)
-        pairs = datasets.Dataset.from_dict({"source": [], "target": []})
-        monkeypatch.setattr(datasets.Dataset, "__len__", lambda self, size=size: size)
-        chosen, lines = use_auto_preset(model_args, args, pairs)
+        model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
+        monkeypatch.setattr(auto_preset, "count_words", lambda train, size=size: size)
+        chosen, lines = use_auto_preset(model_args, data_args, args, corpus(60))
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
-        assert expected.training.items() <= vars(args).items()
+        assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
         assert len(lines) == 3 + len(expected.overrides) + len(expected.training)
         assert model_args.preset == "auto" and model_args.vocab_size is None
@@ -56,7 +54,7 @@ def test_epochs_follow_from_the_size(words, epochs):
 
 
 def test_the_plan_of_small_corpora_is_the_recipe_that_was_measured():
-    recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k_wide.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k_deep.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
     # Multi30k, as docs/choosing.md shows it.
     settings = plan.settings(640_000)
@@ -77,14 +75,16 @@ def test_every_plan_can_be_used(tmp_path):
 
 def test_what_is_given_stays(tmp_path, small_plan):
     given = {"config_overrides": "dropout=0.1,norm_position=pre", "vocab_size": 77, "learning_rate": 0.02}
-    model_args, _, args = arguments(tmp_path, AUTO | given, **DEFAULTS | {"warmup_steps": 7})
-    chosen, lines = use_auto_preset(model_args, args, corpus(7700))
+    changed = {"warmup_steps": 7, "guided_alignment": "none"}
+    model_args, data_args, args = arguments(tmp_path, AUTO | given, **DEFAULTS | changed)
+    chosen, lines = use_auto_preset(model_args, data_args, args, corpus(7700))
+    assert data_args.links is None
     assert chosen.vocab_size == 77 and (args.learning_rate, args.warmup_steps, args.num_train_epochs) == (0.02, 7, 3)
     assert set(chosen.config_overrides.split(",")) >= {"dropout=0.1", "norm_position=pre", "d_model=16"}
     shown = [line for line in lines if "as given" in line]
     assert shown == [
         "  vocab_size 77, as given", "  dropout 0.1, as given", "  learning_rate 0.02, as given",
-        "  warmup_steps 7, as given",
+        "  warmup_steps 7, as given", "  guided_alignment none, as given",
     ]  # fmt: skip  # as they are printed
     assert lines[0] == "preset       tiny, by auto: 0.0077 million words in 1 pairs"
     assert "  num_train_epochs 3: 0.023 million words in all" in lines
@@ -92,18 +92,45 @@ def test_what_is_given_stays(tmp_path, small_plan):
 
 def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
     options = {**DEFAULTS, "max_steps": 50, "tokenizer_name_or_path": "there"}
-    model_args, _, args = arguments(tmp_path, AUTO, **options)
-    lines = use_auto_preset(model_args, args, corpus(60))[1]
+    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **options)), corpus(60))[1]
+    args = parts[2]
     assert args.num_train_epochs == 20
     assert "  num_train_epochs 50 steps, as given" in lines
     assert "  vocab_size that of the tokenizer, as given" in lines
 
 
 def test_other_presets_are_left_alone(tmp_path):
-    model_args, _, args = arguments(tmp_path)
-    before = dict(vars(args))
-    assert use_auto_preset(model_args, args, corpus(60)) == (model_args, [])
-    assert vars(args) == before
+    parts = arguments(tmp_path)
+    before = [dict(vars(part)) for part in parts]
+    assert use_auto_preset(*parts, corpus(60)) == (parts[0], [])
+    assert [vars(part) for part in parts] == before
+
+
+PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
+
+
+@pytest.mark.parametrize(
+    ("pair", "options", "reason"),
+    [
+        (PAIR, {"packing": True}, "not with `packing`"),
+        (PAIR, {"bpe_dropout": 0.1}, "not with `bpe_dropout`"),
+        (PAIR | {"target": "一个小词。"}, {}, "white space does not separate the words"),
+        (
+            PAIR | {"source": "คำเล็กๆคำหนึ่งที่ไม่มีช่องว่าง และอีกคำหนึ่งซึ่งยาวกว่านั้น"},
+            {},
+            "white space does not separate the words",
+        ),
+        (PAIR | {"target": "Lentokoneen suihkuturbiinimoottori käynnistettiin ."}, {}, None),
+        (PAIR, {}, None),
+    ],
+    ids=["packing", "bpe_dropout", "Chinese", "Thai", "Finnish", "German"],
+)
+def test_what_is_not_guided(pair, options, reason, tmp_path, small_plan):
+    model_args, data_args, args = arguments(tmp_path, AUTO, **options)
+    lines = use_auto_preset(model_args, data_args, args, datasets.Dataset.from_list([pair] * 3))[1]
+    assert data_args.links == (None if reason else "auto")
+    expected = f"none: {reason}" if reason else "auto: an attention head learns sooner"
+    assert f"  guided_alignment {expected}" in "\n".join(lines)
 
 
 def test_words_are_estimated(monkeypatch):
@@ -127,6 +154,8 @@ def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
     assert "up to 0.01 after 5 steps, then cosine" in text
     config = experiment.trainer.model.config
     assert (config.d_model, config.dropout) == (16, 0.25)
+    assert "alignments" in experiment.ids.train.column_names
+    assert experiment.trainer.model.generation_config.alignment_heads == [[0, 0]]
 
 
 def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):

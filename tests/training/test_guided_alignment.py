@@ -19,6 +19,7 @@ from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.alignment import set_alignment_heads, word_alignments
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, train_translation
+from hf_vanilla_transformer.training.setup import guide_alignments
 from parallel_text import write
 from tiny import close
 from trainers import TOKENIZER, text_pairs, train_args, trainable_model
@@ -164,8 +165,9 @@ def test_a_guided_run_keeps_its_head(tmp_path, guide):
     assert model.generation_config.alignment_heads == [[0, 0]]
 
 
-def test_an_unguided_run_chooses_heads(tmp_path):
-    train(tmp_path / "model", **write_splits(tmp_path))
+@pytest.mark.parametrize("guide", [None, "none"])
+def test_an_unguided_run_chooses_heads(tmp_path, guide):
+    train(tmp_path / "model", **write_splits(tmp_path), guided_alignment=guide)
     ((layer, head), *_) = load_model(tmp_path / "model").generation_config.alignment_heads
     assert layer == 0 and head in (0, 1)
 
@@ -185,6 +187,14 @@ def test_what_cannot_be_guided(tmp_path, options, message):
     with pytest.raises(ValueError) as caught:
         train_translation(*arguments(tmp_path / "model", **{**files, "guided_alignment": "auto", **options}))
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_slow_tokenizer_cannot_be_guided(tmp_path):
+    class SlowTokenizer:
+        is_fast = False
+
+    with pytest.raises(ValueError, match="but SlowTokenizer is a slow one; set it to none"):
+        guide_alignments(trainable_model(), SlowTokenizer(), train_args(tmp_path))
 
 
 def test_a_file_with_too_few_lines(tmp_path):
