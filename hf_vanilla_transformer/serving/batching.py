@@ -13,6 +13,7 @@ import torch
 from ..errors import one_line
 
 CLOSED = "the server is shutting down; try another one"
+DEAD = "the thread of this model has ended; restart the server"
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
@@ -92,7 +93,9 @@ class Batcher:
         self._arrived: deque[_Request] = deque()
         self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Waiting] = []
-        self._closed = self._is_working = False
+        self._closed = self._is_working = self._is_dead = False
+        # Of requests and functions that are not done.
+        self._open: set[Future[Any]] = set()
         # Sentences of the last batch.
         self._last_size = 1
         self._changed = threading.Condition()
@@ -118,7 +121,7 @@ class Batcher:
         """Queue sentences and return the future of their results, in order; cancelling it takes them off the queue.
 
         Raises:
-            Busy: The queue is full, or closed.
+            Busy: The queue is full or closed, or the thread has ended by an error, now or later.
         """
         future: Future[list[Any]] = Future()
         if not sentences:
@@ -131,7 +134,9 @@ class Batcher:
             if waiting and waiting + len(sentences) > self._max_queue:
                 raise Busy(f"the queue is full: {waiting} sentences wait; try again later")
             self._arrived.append(request)
+            self._open.add(future)
             self._changed.notify()
+        future.add_done_callback(self._open.discard)
         future.add_done_callback(lambda _: self._forget(request))
         return future
 
@@ -139,13 +144,15 @@ class Batcher:
         """Call a function in the thread, before the next batch, and return the future of its result.
 
         Raises:
-            Busy: The queue is closed.
+            Busy: The queue is closed, or the thread has ended by an error, now or later.
         """
         future: Future[Any] = Future()
         with self._changed:
             self._check_open()
             self._functions.append((future, lambda: function(*args)))
+            self._open.add(future)
             self._changed.notify()
+        future.add_done_callback(self._open.discard)
         return future
 
     def close(self, wait: bool = True) -> None:
@@ -162,7 +169,7 @@ class Batcher:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Busy(CLOSED)
+            raise Busy(DEAD if self._is_dead else CLOSED)
 
     def _forget(self, request: _Request) -> None:
         """Take what is left of a request off the queue."""
@@ -174,14 +181,29 @@ class Batcher:
             self._waiting = [each for each in self._waiting if each.request is not request]
 
     def _work(self) -> None:
-        with self._decoder.session():
-            while self._wait():
-                if self._functions:
-                    self._call(*self._functions.popleft())
-                    continue
-                self._measure_arrived()
-                if batch := self._take_batch():
-                    self._decode(batch)
+        try:
+            with self._decoder.session():
+                while self._wait():
+                    if self._functions:
+                        self._call(*self._functions.popleft())
+                        continue
+                    self._measure_arrived()
+                    if batch := self._take_batch():
+                        self._decode(batch)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """Refuse all that waits, and whatever comes, as nothing will be decoded any more."""
+        with self._changed:
+            self._closed = self._is_dead = True
+            unanswered = list(self._open)
+            self._functions.clear()
+        for future in unanswered:
+            if not future.done() and future.set_running_or_notify_cancel():
+                future.set_exception(Busy(DEAD))
+        self._is_working = False
 
     def _wait(self) -> bool:
         """Wait until there is something to do; False: never again."""

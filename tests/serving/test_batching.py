@@ -189,3 +189,43 @@ def test_closing_finishes_what_waits_and_takes_nothing_new(occupied, decoder):
     occupied.close()
     assert future.result() == ["A"]
     assert occupied.is_idle and not occupied.is_alive
+
+
+def test_when_the_thread_ends_by_an_error_nobody_waits_in_vain(occupied, decoder, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: reported.append(ended.exc_value))
+    error = RuntimeError("a defect")
+
+    def batch_size(longest, key):
+        raise error
+
+    decoder.batch_size = batch_size
+    cancelled = occupied.submit(["c"], 1)
+    waiting = [occupied.submit(["a", "b"], 1), occupied.submit(["c"], 2)]
+    cancelled.cancel()
+    decoder.go.release(100)
+    for future in waiting:
+        with pytest.raises(Busy, match="the thread of this model has ended; restart the server"):
+            future.result()
+    occupied.close()
+    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.run(print)):
+        with pytest.raises(Busy, match="has ended"):
+            refused()
+    assert occupied.is_idle and not occupied.is_alive and occupied.num_waiting == 0
+    assert reported == [error]
+
+
+def test_when_the_thread_ends_a_batch_that_was_taken_and_functions_are_refused(occupied, decoder, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda ended: None)
+
+    def observe(num_sentences, num_tokens):
+        raise RuntimeError("a defect")
+
+    decoder.observe = observe
+    sentence, function = occupied.submit(["a"], 1), occupied.run(print)
+    decoder.go.release(100)
+    for future in (sentence, function):
+        with pytest.raises(Busy, match="has ended"):
+            future.result()
+    occupied.close()
+    assert occupied.is_idle
