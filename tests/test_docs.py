@@ -56,7 +56,6 @@ INDEPENDENT = (
 # Of these, what takes long even if cut short; shorter commands run the same programs.
 LONG = (
     "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k.yaml",
-    "scripts/compare_recipes.py scripts/recipes/multi30k_lc_norm_tok.yaml",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.
