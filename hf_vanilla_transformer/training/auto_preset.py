@@ -50,25 +50,25 @@ class Plan:
 # A corpus that is read more often is learned by heart; one that is read less often is not learned.
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
-_SHORT = {"lr_scheduler_type": "cosine", "max_tokens": 4096}
+_SMALL_CORPUS = {
+    "guided_alignment": AUTO,
+    "muon": True,
+    "learning_rate": 0.003,
+    "warmup_steps": 300,
+    "lr_scheduler_type": "cosine",
+    "max_tokens": 4096,
+}
 
 # The first is a recipe of Multi30k, `multi30k_deep`; the last two are the paper's models.
 PLANS = (
-    Plan(
-        2_000_000,
-        11_500_000,
-        "deep-encoder",
-        4000,
-        {"dropout": 0.2},
-        {"guided_alignment": AUTO, "muon": True, "learning_rate": 0.003, "warmup_steps": 300, **_SHORT},
-    ),
-    Plan(20_000_000, 50_000_000, "small", 8000, {}, {"learning_rate": 0.0015, "warmup_steps": 1000, **_SHORT}),
+    Plan(2_000_000, 11_500_000, "deep-encoder", 4000, {"dropout": 0.2}, _SMALL_CORPUS),
+    Plan(20_000_000, 50_000_000, "deep-encoder", 8000, {}, _SMALL_CORPUS),
     Plan(200_000_000, 2_000_000_000, "base", 16000, {}, {}),
     Plan(float("inf"), 2_000_000_000, "big", 37000, {}, {}),
 )
 
 REASONS = {
-    "vocab_size": "{per_token:.0f} words for each token",
+    "vocab_size": "{per_token:.1f} words for each token",
     "num_train_epochs": "{millions:.2g} million words in all",
     "dropout": "few pairs, read many times",
     "guided_alignment": "an attention head learns sooner which words translate each other",

@@ -34,7 +34,7 @@ def small_plan(monkeypatch):
     monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
 
 
-@pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: plan.preset)
+@pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: f"{plan.words:,} words")
 def test_the_size_decides(plan, tmp_path, monkeypatch):
     limit, following = int(plan.words), PLANS[PLANS.index(plan) + 1]
     for size, expected in ((limit, plan), (limit + 1, following)):
