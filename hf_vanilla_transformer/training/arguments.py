@@ -216,7 +216,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=0.0,
         metadata={
             "help": "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "
-            "a step takes twice the time."
+            "a step takes two to three times as long."
         },
     )
     ema_decay: float = field(

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from hf_vanilla_transformer.training.rdrop import mean_divergence
+from hf_vanilla_transformer.training import rdrop
+from hf_vanilla_transformer.training.rdrop import mean_divergence, summed_divergence_without_logits
 from trainers import TOKENIZER, id_pairs, losses, trainable_marian, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,6 +31,68 @@ def test_the_divergence_is_that_of_the_paper():
 
 def test_without_labels_there_is_no_divergence():
     assert mean_divergence(torch.randn(2, 3, 5), torch.full((1, 3), -100)).item() == 0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_without_logits_divergence_and_gradients_are_the_plain_ones(bias, dtype, monkeypatch):
+    monkeypatch.setattr(rdrop, "MIN_CHUNK_ROWS", 4)
+    monkeypatch.setattr(rdrop, "CHUNK_ELEMENTS", 1)
+    torch.manual_seed(0)
+    head, states = torch.nn.Linear(6, 9, bias=bias).to(dtype), torch.randn(6, 5, 6, dtype=dtype, requires_grad=True)
+    labels = torch.randint(0, 9, (3, 5))
+    labels[1, 2:] = -100
+    present, inputs = labels.ne(-100), [states, *head.parameters()]
+    wide = head.double()(states.double()) if dtype == torch.float64 else head(states).float()
+    first, second = (half[present].log_softmax(-1) for half in wide.chunk(2))
+    plain = ((first.exp() - second.exp()) * (first - second)).sum() / 2
+    found = summed_divergence_without_logits(states, head, present)
+    tolerance = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(found, plain, **tolerance)
+    expected = torch.autograd.grad(3 * plain, inputs)
+    for gradient, reference in zip(torch.autograd.grad(3 * found, inputs), expected, strict=True):
+        torch.testing.assert_close(gradient, reference, **tolerance)
+    assert summed_divergence_without_logits(states, head, torch.zeros_like(present)).item() == 0
+
+
+def gradients_of(trainer, batch, return_outputs):
+    torch.manual_seed(1)
+    result = trainer.compute_loss(trainer.model, dict(batch), return_outputs, num_items_in_batch=40)
+    loss = result[0] if return_outputs else result
+    loss.backward()
+    found = {name: each.grad for name, each in trainer.model.named_parameters()}
+    trainer.model.zero_grad(set_to_none=True)
+    return loss.detach(), found
+
+
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False, "lm_head_bias": True}], ids=["tied", "biased"])
+def test_training_stores_no_logits_and_learns_the_same(tmp_path, options, monkeypatch):
+    model = trainable_model(dropout=0.3, **options)
+    trainer = trainer_of(tmp_path, model, rdrop_alpha=3.0, label_smoothing_factor=0.1)
+    batch = batch_of(model)
+    model.train()
+    expected, references = gradients_of(trainer, batch, return_outputs=True)
+    monkeypatch.setattr(rdrop, "mean_divergence", None)
+    loss, gradients = gradients_of(trainer, batch, return_outputs=False)
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    for name, reference in references.items():
+        torch.testing.assert_close(gradients[name], reference, rtol=1e-4, atol=1e-6)
+
+
+def test_an_output_projection_that_does_more_than_multiply_is_called(tmp_path):
+    model = trainable_model(dropout=0.3, tie_word_embeddings=False)
+    trainer = trainer_of(tmp_path, model, rdrop_alpha=3.0)
+    batch = batch_of(model)
+    model.train()
+    plain, _ = gradients_of(trainer, batch, return_outputs=False)
+    handle = model.lm_head.register_forward_hook(lambda module, inputs, logits: 2 * logits)
+    doubled, _ = gradients_of(trainer, batch, return_outputs=False)
+    handle.remove()
+    with torch.no_grad():
+        model.lm_head.weight *= 2
+    expected, _ = gradients_of(trainer, batch, return_outputs=False)
+    torch.testing.assert_close(doubled, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(doubled, plain)
 
 
 def batch_of(model, rows=6):
