@@ -32,7 +32,7 @@ PAGES = {path.stem: path for path in (ROOT / "README.md", *sorted((ROOT / "docs"
 
 # Added to a command so that it ends in seconds.
 SHORT_RUN = "--max_steps 2 --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
-NEW_MODEL = "--preset tiny --config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
+NEW_MODEL = "--config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
 # For commands that hold out more pairs than there are here, known by a part of them.
 SHORT_SPLITS = "--validation_split_size 4 --test_split_size 4"
 HOLDING_OUT = ("--train_file spa.tsv", "recipes/wmt_sample.yaml", "--validation_split_size 1000")
@@ -47,7 +47,7 @@ CUT_SHORT = {
     "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
     "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }
-TEXT_FILES = ("train", "half", "rest", "val", "test", "test_2016_flickr")
+TEXT_FILES = ("train", "half", "rest", "more", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
@@ -287,6 +287,7 @@ def test_servers_answer_their_clients(page: str, group: list[list[str]], folder:
     # Paths of Ray's sockets have at most 107 characters.
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:
         environment = {**own_home(folder), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "disabled"}
+        shutil.copytree("my-model", "my-reverse-model")
         with running_server(command=[*program, *words, "--port", port], environment=environment):
             write_files(page, folder, port)
             for program, *rest in clients:

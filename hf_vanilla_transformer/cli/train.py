@@ -40,10 +40,10 @@ MAIN_OPTIONS = {
         "validation_split_size N": "Pairs (or the fraction of pairs) to take from the training text for validation.",
     },
     "model and tokenizer": {
-        "preset NAME": "Model shape: base (default), big, small, tiny, student or a row of the paper's Table 3; auto: "
-        "shape, vocabulary, dropout and schedule by the size of the corpus.",
+        "preset NAME": "Model shape: base (default), big, small, deep-encoder, tiny, student or a row of the paper's "
+        "Table 3; auto: shape, vocabulary, dropout and schedule by the size of the corpus.",
         "config_overrides FIELD=VALUE,...": "Changes to the preset, e.g. encoder_layers=4,dropout=0.3.",
-        "vocab_size N": "Size of the vocabulary to learn (default: 8000).",
+        "vocab_size N": "Size of the vocabulary to learn (default: 8000, or by auto).",
     },
     "training": {
         "output_dir FOLDER": "Folder of checkpoints and, at the end, of the model (default: trainer_output).",
