@@ -39,19 +39,17 @@ class RDropTrainer(Seq2SeqTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels, doubled = inputs["labels"], repeated(inputs)
         head = self._whole_head() if doubled.get("skip_logits") else None
-        if head is not None:
-            doubled["output_hidden_states"] = True
-        elif "skip_logits" in doubled:
-            doubled["skip_logits"] = False
+        if "skip_logits" in doubled:
+            doubled |= {"skip_logits": head is not None, "output_hidden_states": head is not None}
         count = None if num_items_in_batch is None else 2 * num_items_in_batch
         loss, outputs = super().compute_loss(model, doubled, True, count)
-        if head is not None:
-            present = labels.ne(IGNORE_INDEX)
-            summed = summed_divergence_without_logits(outputs["decoder_hidden_states"][-1], head, present)
-            divergence = mean_over_labels(summed, labels, num_items_in_batch)
-        else:
+        if head is None:
             logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[1]
             divergence = mean_divergence(logits, labels, num_items_in_batch)
+        else:
+            states = outputs["decoder_hidden_states"][-1]
+            summed = summed_divergence_without_logits(states, head, labels.ne(IGNORE_INDEX))
+            divergence = mean_over_labels(summed, labels, num_items_in_batch)
         loss = loss + alpha / 2 * self._loss_scale(num_items_in_batch) * divergence
         return (loss, outputs) if return_outputs else loss
 

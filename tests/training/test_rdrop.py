@@ -65,7 +65,11 @@ def gradients_of(trainer, batch, return_outputs):
     return loss.detach(), found
 
 
-@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": False, "lm_head_bias": True}], ids=["tied", "biased"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm_position": "pre"}, {"tie_word_embeddings": False, "lm_head_bias": True}],
+    ids=["tied", "pre-norm", "biased"],
+)
 def test_training_stores_no_logits_and_learns_the_same(tmp_path, options, monkeypatch):
     model = trainable_model(dropout=0.3, **options)
     trainer = trainer_of(tmp_path, model, rdrop_alpha=3.0, label_smoothing_factor=0.1)
