@@ -115,7 +115,8 @@ class _DivergenceByChunks(torch.autograd.Function):
             logits = linear_forward(states, weight, bias).view(*chunk.shape[:2], vocab_size)
             divergence, d_logits = _divergence(logits.log_softmax(-1, dtype=dtype))
             total += divergence
-            d_bias += d_logits.sum((0, 1))
+            if bias is not None:
+                d_bias += d_logits.sum((0, 1))
             flat = d_logits.flatten(0, 1).to(weight.dtype)
             d_chunk.copy_(linear_forward(flat, weight.T).view_as(d_chunk))
             d_weight += linear_forward(flat.T, states.T)
