@@ -7,6 +7,8 @@ from typing import Any
 from tokenizers import models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .encoding import TEXT_COLUMNS, encode_pairs
+
 
 class BpeDropout:
     """Collator that tokenizes pairs anew, each merge left out with a probability.
@@ -17,7 +19,7 @@ class BpeDropout:
         collate: Makes a batch of the rows, which then have other `input_ids` and `labels`.
         tokenizer: A fast tokenizer whose vocabularies were learned by BPE; it stays as it is.
         probability: Of leaving out a merge.
-        max_length: Most tokens of a side, the end token included; a side that would have more keeps its own tokens.
+        max_length: Most tokens of a side, the end token included; a pair that would have more keeps its own tokens.
 
     Raises:
         ValueError: The tokenizer is none of BPE.
@@ -38,21 +40,18 @@ class BpeDropout:
         """Make a batch.
 
         Args:
-            rows: `input_ids`, `labels`, and the texts they came from, `source` and `target`.
+            rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
+                `alignments` and `ALIGNMENT_COLUMN`.
         """
-        encoded = self.tokenizer(
-            [row["source"] for row in rows],
-            text_target=[row["target"] for row in rows],
-            return_attention_mask=False,
-            verbose=False,
-        )
-        columns = {name: encoded[name] for name in ("input_ids", "labels")}
-        return self.collate(
-            [{name: self._fitting(ids[i], row[name]) for name, ids in columns.items()} for i, row in enumerate(rows)]
-        )
+        texts = {name: [row[name] for row in rows] for name in TEXT_COLUMNS if name in rows[0]}
+        encoded = encode_pairs(self.tokenizer, texts)
+        pairs = [dict(zip(encoded, columns, strict=True)) for columns in zip(*encoded.values(), strict=True)]
+        return self.collate([self._fitting(pair, row) for pair, row in zip(pairs, rows, strict=True)])
 
-    def _fitting(self, ids: list[int], own: list[int]) -> list[int]:
-        return own if self.max_length is not None and len(ids) > self.max_length else ids
+    def _fitting(self, pair: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+        longest = max(len(pair["input_ids"]), len(pair["labels"]))
+        fits = self.max_length is None or longest <= self.max_length
+        return pair if fits else {name: row[name] for name in pair}
 
 
 def with_bpe_dropout(tokenizer: PreTrainedTokenizerBase, probability: float) -> PreTrainedTokenizerFast:

@@ -29,6 +29,9 @@ _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
 ALIGNMENT_COLUMN = "alignment"
 """Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
 
+TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN)
+"""Columns that pairs are tokenized from."""
+
 _ENCODED = datasets.Features({"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")})
 
 
@@ -129,7 +132,7 @@ def tokenize_pairs(
             for no limit.
         evaluation: Drop nothing, since every sentence is scored; truncate and count as otherwise.
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
-        keep_text: Keep `source` and `target` beside the ids. Ignored for streams.
+        keep_text: Keep `source`, `target` and the links of words beside the ids. Ignored for streams.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
@@ -145,7 +148,7 @@ def tokenize_pairs(
     encode = _Encoder(tokenizer, limits, truncate=on_long == "truncate")
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation), counts
-    kept = PAIR_FEATURES if keep_text else {}
+    kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
     rows = dataset.map(
         encode,
         batched=True,
@@ -198,43 +201,17 @@ class _Encoder:
     truncate: bool
     code: str = CODE_FINGERPRINT
 
-    def __call__(self, batch: Mapping[str, list[str]]) -> dict[str, list[Any]]:
-        encoded = self.tokenizer(
-            batch["source"], text_target=batch["target"], return_attention_mask=False, verbose=False
-        )
-        sources, targets = encoded["input_ids"], encoded["labels"]
-        self._check_ends(chain(sources, targets))
+    def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        encoded = encode_pairs(self.tokenizer, batch)
+        pairs = list(zip(encoded["input_ids"], encoded["labels"], strict=True))
+        self._check_ends(chain.from_iterable(pairs))
         outcomes = [
             self._outcome(len(source_ids), len(target_ids)) if source.strip() and target.strip() else _EMPTY
-            for source, target, source_ids, target_ids in zip(
-                batch["source"], batch["target"], sources, targets, strict=True
-            )
+            for source, target, (source_ids, target_ids) in zip(batch["source"], batch["target"], pairs, strict=True)
         ]
         if self.truncate:
-            sources = [_truncated(ids, self.limits.source) for ids in sources]
-            targets = [_truncated(ids, self.limits.target) for ids in targets]
-        columns = {"input_ids": sources, "labels": targets, "outcome": outcomes}
-        if ALIGNMENT_COLUMN not in batch:
-            return columns
-        return columns | {"alignments": self._align_tokens(batch, sources, targets)}
-
-    def _align_tokens(self, batch: Mapping[str, Any], sources: list[Any], targets: list[Any]) -> list[list[int]]:
-        """Return the links of each pair's tokens, source and target token in turn, from those of its words."""
-        words = (
-            words_and_ids(self.tokenizer, batch["source"], is_target=False),
-            words_and_ids(self.tokenizer, batch["target"], is_target=True),
-        )
-        rows = []
-        for (source_words, _), (target_words, _), source_ids, target_ids, links in zip(
-            *words, sources, targets, batch[ALIGNMENT_COLUMN], strict=True
-        ):
-            # The end tokens belong to no word; what precedes them may have been truncated.
-            source_tokens = _tokens_of_words(source_words[: len(source_ids) - 1])
-            target_tokens = _tokens_of_words(target_words[: len(target_ids) - 1])
-            pairs = zip(links[::2], links[1::2], strict=True)
-            tokens = (product(source_tokens[source], target_tokens[target]) for source, target in pairs)
-            rows.append([token for links_of_words in tokens for link in links_of_words for token in link])
-        return rows
+            encoded = _truncated_pairs(encoded, self.limits)
+        return {**encoded, "outcome": outcomes}
 
     def _outcome(self, source_length: int, target_length: int) -> int:
         max_source, max_target, max_ratio = self.limits
@@ -257,12 +234,68 @@ class _Encoder:
             )
 
 
+def encode_pairs(tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Tokenize pairs, each sentence once, so that a tokenizer with dropout is drawn from once.
+
+    Args:
+        tokenizer: Tokenizes both sides.
+        batch: The columns `source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`.
+
+    Returns:
+        The columns `input_ids`, `labels` and, of aligned pairs, `alignments`: source token, target token, ...
+    """
+    if ALIGNMENT_COLUMN not in batch:
+        encoded = tokenizer(batch["source"], text_target=batch["target"], return_attention_mask=False, verbose=False)
+        return {name: encoded[name] for name in ("input_ids", "labels")}
+    sides = (
+        words_and_ids(tokenizer, batch["source"], is_target=False),
+        words_and_ids(tokenizer, batch["target"], is_target=True),
+    )
+    columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "alignments": []}
+    for (source_words, source_ids), (target_words, target_ids), links in zip(
+        *sides, batch[ALIGNMENT_COLUMN], strict=True
+    ):
+        columns["input_ids"].append(source_ids)
+        columns["labels"].append(target_ids)
+        columns["alignments"].append(_links_of_tokens(source_words, target_words, links))
+    return columns
+
+
+def _links_of_tokens(source_words: list[list[int]], target_words: list[list[int]], links: list[int]) -> list[int]:
+    """Return the links of tokens, source and target token in turn, from the words of each token and their links."""
+    source_tokens, target_tokens = _tokens_of_words(source_words), _tokens_of_words(target_words)
+    words = zip(links[::2], links[1::2], strict=True)
+    tokens = (product(source_tokens[source], target_tokens[target]) for source, target in words)
+    return [token for links_of_words in tokens for link in links_of_words for token in link]
+
+
 def _tokens_of_words(words: list[list[int]]) -> defaultdict[int, list[int]]:
     tokens: defaultdict[int, list[int]] = defaultdict(list)
     for token, numbers in enumerate(words):
         for number in numbers:
             tokens[number].append(token)
     return tokens
+
+
+def _truncated_pairs(encoded: Mapping[str, list[Any]], limits: LengthLimits) -> dict[str, list[Any]]:
+    """Truncate both sides to their limits, and drop the links of the tokens that are lost."""
+    columns = {
+        "input_ids": [_truncated(ids, limits.source) for ids in encoded["input_ids"]],
+        "labels": [_truncated(ids, limits.target) for ids in encoded["labels"]],
+    }
+    if "alignments" not in encoded:
+        return columns
+    # The end token belongs to no word; another may have stood where it is now.
+    columns["alignments"] = [
+        [
+            token
+            for link in zip(links[::2], links[1::2], strict=True)
+            if link[0] < len(source) - 1 and link[1] < len(target) - 1
+            for token in link
+        ]
+        for links, source, target in zip(encoded["alignments"], columns["input_ids"], columns["labels"], strict=True)
+    ]
+    return columns
 
 
 def _truncated(ids: list[int], length: int | None) -> list[int]:
@@ -318,8 +351,10 @@ __all__ = [
     "ALIGNMENT_COLUMN",
     "LengthLimits",
     "PairCounts",
+    "TEXT_COLUMNS",
     "TokenizedStream",
     "add_alignments",
     "chunks",
+    "encode_pairs",
     "tokenize_pairs",
 ]

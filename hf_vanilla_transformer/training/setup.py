@@ -392,11 +392,9 @@ def tokenize_splits(
     with it.
 
     Raises:
-        ValueError: The tokenizer is none of BPE, or pairs are aligned, and there is dropout.
+        ValueError: The tokenizer is none of BPE, and there is dropout.
         DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
     """
-    if bpe_dropout and data_args.links:
-        raise ValueError("`guided_alignment` needs the same tokens each time; leave it or `bpe_dropout` out")
     sampling = with_bpe_dropout(tokenizer, bpe_dropout) if bpe_dropout else tokenizer
     ids, counts = {}, {}
     limit = position_limit(config)

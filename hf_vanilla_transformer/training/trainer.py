@@ -23,7 +23,7 @@ from ..data.batching import (
     token_lengths,
 )
 from ..data.bpe_dropout import BpeDropout
-from ..data.encoding import PairCounts
+from ..data.encoding import ALIGNMENT_COLUMN, PairCounts
 from ..errors import DataError
 from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
@@ -259,7 +259,9 @@ class VanillaTransformerTrainer(
 
     def _resampling(self, dataset: datasets.Dataset) -> BpeDropout:
         """Return a collator that tokenizes anew, with BPE-dropout; batches stay those of the plain lengths."""
-        if missing := {"source", "target"} - {*dataset.column_names}:
+        columns = {*dataset.column_names}
+        needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
+        if missing := needed - columns:
             raise ValueError(
                 f"`bpe_dropout`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
                 "`tokenize_pairs(..., keep_text=True)`"

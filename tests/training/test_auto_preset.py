@@ -113,7 +113,6 @@ PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
     ("pair", "options", "reason"),
     [
         (PAIR, {"packing": True}, "not with `packing`"),
-        (PAIR, {"bpe_dropout": 0.1}, "not with `bpe_dropout`"),
         (PAIR | {"target": "一个小词。"}, {}, "white space does not separate the words"),
         (
             PAIR | {"source": "คำเล็กๆคำหนึ่งที่ไม่มีช่องว่าง และอีกคำหนึ่งซึ่งยาวกว่านั้น"},
@@ -123,7 +122,7 @@ PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
         (PAIR | {"target": "Lentokoneen suihkuturbiinimoottori käynnistettiin ."}, {}, None),
         (PAIR, {}, None),
     ],
-    ids=["packing", "bpe_dropout", "Chinese", "Thai", "Finnish", "German"],
+    ids=["packing", "Chinese", "Thai", "Finnish", "German"],
 )
 def test_what_is_not_guided(pair, options, reason, tmp_path, small_plan):
     model_args, data_args, args = arguments(tmp_path, AUTO, **options)

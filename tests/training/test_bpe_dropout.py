@@ -79,20 +79,30 @@ def test_texts_are_kept_only_where_asked_for(tmp_path):
     assert sorted(bpe_trainer(tmp_path, 0.1).train_dataset.column_names) == ["input_ids", "labels", "source", "target"]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_whole_run(tmp_path, streaming):
+WHOLE_RUNS = {
+    "pairs": {"num_train_epochs": 1},
+    "guided": {"num_train_epochs": 1, "guided_alignment": "auto"},
+    "stream": {"streaming": True, "max_steps": 6},
+}
+
+
+@pytest.mark.parametrize("options", WHOLE_RUNS.values(), ids=WHOLE_RUNS)
+def test_a_whole_run(tmp_path, options):
     files = write_splits(tmp_path)
-    options = {"streaming": True, "max_steps": 6} if streaming else {"num_train_epochs": 1}
     results = train(tmp_path / "run", **files, tokenizer_algorithm="bpe", vocab_size=270, bpe_dropout=0.3, **options)
     assert results["train_loss"] > 0
     tokenizer = load_tokenizer(tmp_path / "run")
     assert '"dropout":null' in tokenizer.backend_tokenizer.to_str()
 
 
-def test_what_it_does_not_go_with(tmp_path):
+def test_aligned_data_without_the_links_of_words_are_refused(tmp_path):
+    trainer = bpe_trainer(tmp_path, 0.1)
+    trainer.train_dataset = trainer.train_dataset.map(lambda row: {"alignments": [0, 0]})
+    with pytest.raises(ValueError, match="the training data have no text in alignment; make them with"):
+        trainer.get_train_dataloader()
+
+
+def test_other_tokens_than_those_of_bpe_are_refused(tmp_path):
     files = write_splits(tmp_path)
     with pytest.raises(ValueError, match="`bpe_dropout` needs a vocabulary of BPE, not WordLevel"):
         train(tmp_path / "run", **files, bpe_dropout=0.1)
-    bpe = {"tokenizer_algorithm": "bpe", "vocab_size": 270, "bpe_dropout": 0.1}
-    with pytest.raises(ValueError, match="`guided_alignment` needs the same tokens each time; leave it or"):
-        train(tmp_path / "run", **files, **bpe, guided_alignment="auto")
