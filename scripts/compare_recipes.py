@@ -7,7 +7,8 @@
 A variant is options of `train`, name=value with blanks between; "" is the recipe itself. Options after -- are those of
 `train` too and hold for every run. A repeated command goes on where it was: finished runs are not trained again.
 
-The output folder holds table.md, results.json, and a run for each variant and seed, whose log is train.log.
+The output folder holds table.md, results.json, and a run for each variant and seed, whose log is train.log and whose
+model card has the means.
 """
 
 import json
@@ -22,6 +23,7 @@ from _imports import importing
 with importing():
     from hf_vanilla_transformer.cli.options import OneLineParser, Terminated, one_line_errors
     from hf_vanilla_transformer.files import atomic_write
+    from hf_vanilla_transformer.training.model_card import add_spread
 
 COLUMNS = {
     "validation BLEU": lambda results: results.get(f"validation_{results['chosen_model']}_bleu"),
@@ -52,6 +54,7 @@ def main(argv: list[str] | None = None) -> None:
             runs = [train(arguments.recipe, options, variant, seed, folder) for seed in arguments.seeds]
             results[variant or "recipe"] = runs
             save(results, folder)
+            add_spread_to_cards(runs, [run_folder(folder, variant, seed) for seed in arguments.seeds])
         print(table(results), end="")
 
 
@@ -61,7 +64,7 @@ def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path
     Raises:
         ValueError: Training failed; quotes the last line of its log.
     """
-    run = folder / (variant.replace(" ", ",").replace("/", "_") or "recipe") / f"seed-{seed}"
+    run = run_folder(folder, variant, seed)
     finished, log = run / "all_results.json", run / "train.log"
     if not finished.is_file():
         run.mkdir(parents=True, exist_ok=True)
@@ -72,6 +75,10 @@ def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path
             last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
             raise ValueError(f"{log}: training ended with status {status}: {' '.join(last)}")
     return json.loads(finished.read_text(encoding="utf-8"))
+
+
+def run_folder(folder: Path, variant: str, seed: int) -> Path:
+    return folder / (variant.replace(" ", ",").replace("/", "_") or "recipe") / f"seed-{seed}"
 
 
 def run_logged(words: list[str], log: Path) -> int:
@@ -86,6 +93,13 @@ def run_logged(words: list[str], log: Path) -> int:
                 process.terminate()
             process.wait()
             raise
+
+
+def add_spread_to_cards(runs: list[dict[str, Any]], folders: list[Path]) -> None:
+    """Add the means of runs to their model cards, if they are several and were tested."""
+    if len(runs) > 1 and all("test_bleu" in run for run in runs):
+        for folder in folders:
+            add_spread(folder / "README.md", runs)
 
 
 def save(results: dict[str, list[dict[str, Any]]], folder: Path) -> None:

@@ -4,8 +4,10 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from transformers import __version__ as transformers_version
 
 from ..data.arguments import SYNTHETIC, DataArguments
 from ..errors import redacted, without_secrets
+from ..files import atomic_write
 from .arguments import VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
 from .results import FinalScores, Results
@@ -46,6 +49,10 @@ HYPERPARAMETERS = (
     "gradient_accumulation_steps", "max_steps", "num_train_epochs", "bf16", "fp16", "seed",
     *EXTRAS, "average_last_checkpoints", "final_num_beams", "final_length_penalty",
 )  # fmt: skip  # a table by topic, not a column
+
+
+SPREAD_HEADING = "## With other seeds\n\n"
+SPREAD_SECTION = re.compile(f"{SPREAD_HEADING}.*?(?=## Training\n)", re.DOTALL)
 
 
 def check_template(template: str | Path) -> None:
@@ -107,6 +114,29 @@ def write_model_card(
     path = Path(args.output_dir, "README.md")
     path.write_text(redacted(str(card), args.hub_token, get_token()), encoding="utf-8")
     return path
+
+
+def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Add to a card how far the scores of runs that differ in their seed only are apart; replaces an earlier table.
+
+    Args:
+        card: Card of one of the runs, as `write_model_card` leaves it.
+        runs: The results of each, as `all_results.json` has them, with test scores.
+
+    Raises:
+        ValueError: The card has no section on the training.
+    """
+    path, rows = Path(card), []
+    for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
+        scores = [run[f"test_{key}"] for run in runs]
+        rows.append(f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n")
+    head = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
+    text = SPREAD_SECTION.sub("", path.read_text(encoding="utf-8"))
+    before, heading, after = text.partition("## Training\n")
+    if not heading:
+        raise ValueError(f"{path}: no section `## Training`; use a card that training wrote")
+    with atomic_write(path) as file:
+        file.write(f"{before}{SPREAD_HEADING}{head}{''.join(rows)}\n{heading}{after}".encode())
 
 
 def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
@@ -183,4 +213,4 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | Non
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
-__all__ = ["TEMPLATE", "check_template", "write_eval_results", "write_model_card"]
+__all__ = ["TEMPLATE", "add_spread", "check_template", "write_eval_results", "write_model_card"]

@@ -35,6 +35,8 @@ def test_means_and_spread_of_each_variant(recipe, tmp_path, capsys):
     assert printed.out.splitlines()[0].startswith("| variant | runs | validation BLEU | test BLEU |")
     assert printed.out.splitlines()[3].startswith("| max_steps=3 ema_decay=0.5 | 2 |")
     assert printed.err.count("training") == 4
+    for run in ("recipe/seed-0", "max_steps=3,ema_decay=0.5/seed-1"):
+        assert "| on the test pairs | mean of 2 runs |" in (folder / run / "README.md").read_text()
     # Nothing is trained again.
     assert compare(recipe, folder, *words) == results
     assert capsys.readouterr().err == ""

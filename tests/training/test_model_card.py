@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from experiments import arguments
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.model_card import (
     TEMPLATE,
+    add_spread,
     check_template,
     write_eval_results,
     write_model_card,
@@ -190,6 +192,27 @@ class TestOnTheHub:
         card.data.language = ["English"]
         with pytest.raises(ValueError, match="must be an ISO 639"):
             card.validate()
+
+
+class TestSpread:
+    RUNS = tuple({f"test_{key}": value + seed for key, value in SCORES.items() if key in {*VALUES, "exact_match"}}
+                 for seed in (0, 3))  # fmt: skip  # one expression
+
+    def test_is_added_once(self, tmp_path):
+        card = card_of(tmp_path / "model").text
+        path = Path(write(tmp_path / "card.md", card))
+        for runs in (self.RUNS[:1], self.RUNS, self.RUNS):
+            add_spread(path, runs)
+        text = path.read_text(encoding="utf-8")
+        section = text.split("## With other seeds\n\n")[1].split("\n\n")[0].splitlines()
+        assert section[0] == "| on the test pairs | mean of 2 runs | lowest | highest |"
+        assert section[2] == "| BLEU | 13.85 | 12.35 | 15.35 |"
+        assert section[-1] == "| exact match, % | 51.50 | 50.00 | 53.00 |"
+        assert text.replace("\n".join(["## With other seeds", "", *section, "", ""]), "") == card
+
+    def test_needs_the_section_before_which_it_stands(self, tmp_path):
+        with pytest.raises(ValueError, match="card.md: no section `## Training`; use a card that training wrote"):
+            add_spread(write(tmp_path / "card.md", "# A card of another kind\n"), self.RUNS)
 
 
 class TestEvalResults:
