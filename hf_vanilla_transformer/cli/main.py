@@ -18,6 +18,11 @@ COMMANDS = (
     "tokenizer",
 )  # fmt: skip  # a table, not an expression
 
+# How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Batches have ever new shapes:
+# 1,024, their own number, are a gigabyte and no faster.
+ROUTINES_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+MAX_ROUTINES = "64"
+
 USAGE = f"""usage: {PROGRAM} COMMAND [options]
 
 The Transformer of "Attention Is All You Need" as a Hugging Face model.
@@ -51,6 +56,12 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     except BrokenPipeError:
         # The reader (`head`, for example) wants no more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def limit_routines() -> None:
+    """Let PyTorch and oneDNN keep fewer routines, unless variables say how many; call it before the first product."""
+    for variable in ROUTINES_VARIABLES:
+        os.environ.setdefault(variable, MAX_ROUTINES)
 
 
 def _flush() -> None:
@@ -103,6 +114,7 @@ def _run(name: str, words: list[str], prog: str) -> None:
             _flush()
             parser.exit()
         arguments = command.parse(parser, words) if hasattr(command, "parse") else parser.parse_args(words)
+        limit_routines()
         with importing():
             from ..registration import register
 
@@ -111,4 +123,4 @@ def _run(name: str, words: list[str], prog: str) -> None:
         _flush()
 
 
-__all__ = ["COMMANDS", "PROGRAM", "main"]
+__all__ = ["COMMANDS", "PROGRAM", "limit_routines", "main"]

@@ -112,14 +112,12 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
         import torch
 
         from ..serving.application import create_application
-        from ..serving.memory import limit_routines
         from ..serving.models import Loading, load_engine
         from ..serving.service import Limits
     if arguments.page:
         with importing("demo"):
             from ..serving.page import mount_page
     quiet_unless_terminal()
-    limit_routines()
     loading = Loading(
         backend=arguments.backend,
         device=arguments.device,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer.cli.main import COMMANDS, main
+from hf_vanilla_transformer.cli.main import COMMANDS, ROUTINES_VARIABLES, limit_routines, main
 from paths import ROOT, SCRIPTS
 
 SCORED = ("--predictions", "text", "--references", "text")
@@ -119,6 +119,18 @@ def test_ctrl_c_while_importing_ends_quietly(command, tmp_path):
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
     done = run("-m", "hf_vanilla_transformer", command, *required.get(command, ()), PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "64"), ("1024", "1024")])
+@pytest.mark.parametrize("variable", ROUTINES_VARIABLES)
+def test_a_number_of_kept_routines_that_is_given_stays(monkeypatch, variable, given, kept):
+    for each in ROUTINES_VARIABLES:
+        # Set first, so that it is unset again after the test.
+        monkeypatch.setenv(each, given or "")
+        if given is None:
+            monkeypatch.delenv(each)
+    limit_routines()
+    assert os.environ[variable] == kept
 
 
 def test_a_missing_package_is_named():
