@@ -74,7 +74,7 @@ gpu-memory: $(GPU_STAMP)
 # Repeated, it goes on from the last checkpoint.
 gpu-multi30k: $(GPU_STAMP)
 	@test -n "$(MULTI30K)" || { echo "gpu-multi30k: MULTI30K is not set; name the folder of the corpus" >&2; exit 2; }
-	$(GPU_RUN) scripts/train_translation.py scripts/recipes/multi30k.yaml \
+	$(GPU_RUN) scripts/train_translation.py scripts/recipes/multi30k_narrow.yaml \
 		$(call multi30k_pair,train,train) $(call multi30k_pair,validation,val) \
 		$(call multi30k_pair,test,test_2016_flickr) --output_dir runs/gpu/multi30k \
 		$(if $(wildcard runs/gpu/multi30k/checkpoint-*),--resume_from_checkpoint last) $(ARGS)

@@ -55,7 +55,7 @@ INDEPENDENT = (
 )  # fmt: skip  # a row of names
 # Of these, what takes long even if cut short; shorter commands run the same programs.
 LONG = (
-    "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k.yaml",
+    "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k_narrow.yaml",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.

@@ -59,7 +59,7 @@ _SMALL_CORPUS = {
     "max_tokens": 4096,
 }
 
-# The first is a recipe of Multi30k, `multi30k_deep`; the last two are the paper's models.
+# The first is a recipe of Multi30k, `multi30k`; the last two are the paper's models.
 PLANS = (
     Plan(2_000_000, 11_500_000, "deep-encoder", 4000, {"dropout": 0.2}, _SMALL_CORPUS),
     Plan(20_000_000, 50_000_000, "deep-encoder", 8000, {}, _SMALL_CORPUS),

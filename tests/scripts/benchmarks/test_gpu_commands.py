@@ -61,7 +61,7 @@ def test_a_part_has_options_that_there_are(part, corpus, monkeypatch):
 def test_multi30k_is_trained_by_its_recipe(corpus, monkeypatch):
     (command,) = commands("gpu-benchmark", "PART=multi30k", "PYTHON=python3", corpus)
     words = command[command.index("scripts/train_translation.py") + 1 :]
-    assert words[0] == "scripts/recipes/multi30k.yaml" and "--resume_from_checkpoint" not in words
+    assert words[0] == "scripts/recipes/multi30k_narrow.yaml" and "--resume_from_checkpoint" not in words
     monkeypatch.chdir(ROOT)
     parser = OneLineParser()
     parser.shows_all = True
