@@ -56,6 +56,7 @@ INDEPENDENT = (
 # Of these, what takes long even if cut short; shorter commands run the same programs.
 LONG = (
     "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k_narrow.yaml",
+    "scripts/compare_recipes.py scripts/recipes/multi30k_fast.yaml --seeds 42 43",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.
@@ -225,7 +226,9 @@ def test_python_of_all_pages_runs(folder: Path):
 def independent_commands() -> list[Any]:
     found = [command for command in commands() if command[1] in INDEPENDENT]
     marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(each, id=shlex.join(each), marks=marks[shlex.join(each[1:3]) in LONG]) for each in found]
+    return [
+        pytest.param(each, id=shlex.join(each), marks=marks[shlex.join(each[1:]).startswith(LONG)]) for each in found
+    ]
 
 
 @pytest.mark.parametrize("command", independent_commands())
