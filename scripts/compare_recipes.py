@@ -96,10 +96,11 @@ def run_logged(words: list[str], log: Path) -> int:
 
 
 def add_spread_to_cards(runs: list[dict[str, Any]], folders: list[Path]) -> None:
-    """Add the means of runs to their model cards, if they are several and were tested."""
+    """Add the means of runs to those of their model cards that there are, if the runs are several and were tested."""
+    cards = [folder / "README.md" for folder in folders]
     if len(runs) > 1 and all("test_bleu" in run for run in runs):
-        for folder in folders:
-            add_spread(folder / "README.md", runs)
+        for card in filter(Path.is_file, cards):
+            add_spread(card, runs)
 
 
 def save(results: dict[str, list[dict[str, Any]]], folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Train `MarianMTModel` with `Seq2SeqTrainer` on the text of a recipe, for a given time, and score it.
 
-    python scripts/marian_baseline.py scripts/recipes/multi30k.yaml --minutes 60 --output_dir runs/marian -- \
+    python scripts/marian_baseline.py scripts/recipes/multi30k_narrow.yaml --minutes 60 --output_dir runs/marian -- \
         --train_source_file train.en --train_target_file train.de --test_source_file test.en --test_target_file test.de
 
 Text, vocabulary, shape and dropout are those of the recipe; options after -- are those of `train`. Everything else is

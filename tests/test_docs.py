@@ -53,10 +53,10 @@ INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
     "scripts/imdb_bert_baseline.py", "scripts/marian_baseline.py",
 )  # fmt: skip  # a row of names
-# Of these, what takes long even if cut short; shorter commands run the same programs.
+# How commands of these begin that take long even if cut short; shorter commands run the same programs.
 LONG = (
     "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k_narrow.yaml",
-    "scripts/compare_recipes.py scripts/recipes/multi30k_fast.yaml --seeds 42 43",
+    "scripts/compare_recipes.py scripts/recipes/multi30k_fast.yaml --seeds 42 43 --variants",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.

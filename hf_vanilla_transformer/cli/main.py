@@ -18,8 +18,8 @@ COMMANDS = (
     "tokenizer",
 )  # fmt: skip  # a table, not an expression
 
-# How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Batches have ever new shapes:
-# 1,024, their own number, are a gigabyte and no faster.
+# How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Shapes rarely recur, so that
+# their default of 1,024 takes a gigabyte and is no faster.
 ROUTINES_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 MAX_ROUTINES = "64"
 

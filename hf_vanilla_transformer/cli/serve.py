@@ -16,6 +16,7 @@ import os
 from argparse import Namespace
 from typing import Any
 
+from .main import limit_routines
 from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
 
 # So that the key need not stand in a list of processes.
@@ -118,6 +119,7 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
         with importing("demo"):
             from ..serving.page import mount_page
     quiet_unless_terminal()
+    limit_routines()
     loading = Loading(
         backend=arguments.backend,
         device=arguments.device,

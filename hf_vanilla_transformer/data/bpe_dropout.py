@@ -41,17 +41,21 @@ class BpeDropout:
 
         Args:
             rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
-                `alignments` and `ALIGNMENT_COLUMN`.
+                `alignments` and `ALIGNMENT_COLUMN`. A truncated pair, whose texts are None, keeps its tokens.
         """
-        texts = {name: [row[name] for row in rows] for name in TEXT_COLUMNS if name in rows[0]}
-        encoded = encode_pairs(self.tokenizer, texts)
-        pairs = [dict(zip(encoded, columns, strict=True)) for columns in zip(*encoded.values(), strict=True)]
-        return self.collate([self._fitting(pair, row) for pair, row in zip(pairs, rows, strict=True)])
+        with_text = [row for row in rows if row["source"] is not None]
+        texts = {name: [row[name] for row in with_text] for name in TEXT_COLUMNS if name in rows[0]}
+        encoded = encode_pairs(self.tokenizer, texts) if with_text else {}
+        pairs = (dict(zip(encoded, columns, strict=True)) for columns in zip(*encoded.values(), strict=True))
+        return self.collate([_own(row) if row["source"] is None else self._fitting(next(pairs), row) for row in rows])
 
     def _fitting(self, pair: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         longest = max(len(pair["input_ids"]), len(pair["labels"]))
-        fits = self.max_length is None or longest <= self.max_length
-        return pair if fits else {name: row[name] for name in pair}
+        return pair if self.max_length is None or longest <= self.max_length else _own(row)
+
+
+def _own(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: ids for name, ids in row.items() if name not in TEXT_COLUMNS}
 
 
 def with_bpe_dropout(tokenizer: PreTrainedTokenizerBase, probability: float) -> PreTrainedTokenizerFast:

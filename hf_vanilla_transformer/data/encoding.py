@@ -132,7 +132,8 @@ def tokenize_pairs(
             for no limit.
         evaluation: Drop nothing, since every sentence is scored; truncate and count as otherwise.
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
-        keep_text: Keep `source`, `target` and the links of words beside the ids. Ignored for streams.
+        keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
+            None. Ignored for streams.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
@@ -145,7 +146,7 @@ def tokenize_pairs(
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
     limits.check()
     counts = PairCounts(limits=limits)
-    encode = _Encoder(tokenizer, limits, truncate=on_long == "truncate")
+    encode = _Encoder(tokenizer, limits, truncate=on_long == "truncate", keep_text=keep_text)
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation), counts
     kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
@@ -193,12 +194,14 @@ class _Encoder:
         tokenizer: Tokenizes both sides.
         limits: Limits of the filters.
         truncate: Whether to truncate long pairs instead of dropping them.
+        keep_text: Whether the texts stay, except those of truncated pairs, whose ids are fewer than their tokens.
         code: Part of the cache key of `Dataset.map`, which hashes this object.
     """
 
     tokenizer: PreTrainedTokenizerBase
     limits: LengthLimits
     truncate: bool
+    keep_text: bool = False
     code: str = CODE_FINGERPRINT
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
@@ -211,7 +214,14 @@ class _Encoder:
         ]
         if self.truncate:
             encoded = _truncated_pairs(encoded, self.limits)
-        return {**encoded, "outcome": outcomes}
+        texts = {
+            name: [
+                None if outcome == _TRUNCATED else text for text, outcome in zip(batch[name], outcomes, strict=True)
+            ]
+            for name in PAIR_FEATURES
+            if self.keep_text
+        }
+        return {**texts, **encoded, "outcome": outcomes}
 
     def _outcome(self, source_length: int, target_length: int) -> int:
         max_source, max_target, max_ratio = self.limits

@@ -51,7 +51,7 @@ HYPERPARAMETERS = (
 )  # fmt: skip  # a table by topic, not a column
 
 
-SPREAD_HEADING = "## With other seeds\n\n"
+SPREAD_HEADING = "## Over several seeds\n\n"
 SPREAD_SECTION = re.compile(f"{SPREAD_HEADING}.*?(?=## Training\n)", re.DOTALL)
 
 
@@ -121,15 +121,16 @@ def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         card: Card of one of the runs, as `write_model_card` leaves it.
-        runs: The results of each, as `all_results.json` has them, with test scores.
+        runs: The results of each, as `all_results.json` has them; scores that not all have are left out.
 
     Raises:
         ValueError: The card has no section on the training.
     """
     path, rows = Path(card), []
     for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
-        scores = [run[f"test_{key}"] for run in runs]
-        rows.append(f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n")
+        scores = [run[f"test_{key}"] for run in runs if f"test_{key}" in run]
+        if len(scores) == len(runs):
+            rows.append(f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n")
     head = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
     text = SPREAD_SECTION.sub("", path.read_text(encoding="utf-8"))
     before, heading, after = text.partition("## Training\n")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import hf_vanilla_transformer
+from hf_vanilla_transformer.cli import serve
 from hf_vanilla_transformer.cli.main import COMMANDS, ROUTINES_VARIABLES, limit_routines, main
+from hf_vanilla_transformer.cli.options import OneLineParser
 from paths import ROOT, SCRIPTS
 
 SCORED = ("--predictions", "text", "--references", "text")
@@ -131,6 +133,18 @@ def test_a_number_of_kept_routines_that_is_given_stays(monkeypatch, variable, gi
             monkeypatch.delenv(each)
     limit_routines()
     assert os.environ[variable] == kept
+
+
+def test_a_server_that_ray_starts_keeps_few_routines(monkeypatch):
+    """Replicas load the application without the command; here the models are missing."""
+    for variable in ROUTINES_VARIABLES:
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    parser = OneLineParser()
+    serve.add_arguments(parser)
+    with pytest.raises(ValueError, match="missing"):
+        serve.load_application(parser.parse_args(["--model", "missing"]))
+    assert [os.environ[variable] for variable in ROUTINES_VARIABLES] == ["64", "64"]
 
 
 def test_a_missing_package_is_named():

@@ -5,6 +5,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq
 
 from experiments import train, write_splits
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.loading import load_tokenizer
@@ -79,9 +80,32 @@ def test_texts_are_kept_only_where_asked_for(tmp_path):
     assert sorted(bpe_trainer(tmp_path, 0.1).train_dataset.column_names) == ["input_ids", "labels", "source", "target"]
 
 
+def test_truncated_pairs_keep_their_tokens():
+    pairs = text_pairs()
+    tokenizer = train_tokenizer([*pairs["source"][:], *pairs["target"][:]], vocab_size=280)
+    limit = 5
+    whole, _ = tokenize_pairs(pairs, tokenizer)
+    rows, counts = tokenize_pairs(
+        pairs, tokenizer, max_source_length=limit, max_target_length=limit, on_long="truncate", keep_text=True
+    )
+    cut = [max(len(row["input_ids"]), len(row["labels"])) > limit for row in whole]
+    assert 0 < sum(cut) == counts.truncated < len(cut)
+    assert [row["source"] is None and row["target"] is None for row in rows] == cut
+    own = [{name: row[name] for name in ("input_ids", "labels")} for row in rows]
+    sampled = BpeDropout(list, tokenizer, 0.9)(list(rows))
+    changed = [pair != kept for pair, kept in zip(sampled, own, strict=True)]
+    assert any(changed) and not any(is_changed and is_cut for is_changed, is_cut in zip(changed, cut, strict=True))
+    # A batch without any text.
+    only_cut = [row for row, is_cut in zip(rows, cut, strict=True) if is_cut]
+    assert BpeDropout(list, tokenizer, 0.9)(only_cut) == [
+        pair for pair, is_cut in zip(own, cut, strict=True) if is_cut
+    ]
+
+
 WHOLE_RUNS = {
     "pairs": {"num_train_epochs": 1},
     "guided": {"num_train_epochs": 1, "guided_alignment": "auto"},
+    "truncated": {"num_train_epochs": 1, "max_source_length": 4, "max_target_length": 4, "on_long": "truncate"},
     "stream": {"streaming": True, "max_steps": 6},
 }
 

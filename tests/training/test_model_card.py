@@ -204,11 +204,11 @@ class TestSpread:
         for runs in (self.RUNS[:1], self.RUNS, self.RUNS):
             add_spread(path, runs)
         text = path.read_text(encoding="utf-8")
-        section = text.split("## With other seeds\n\n")[1].split("\n\n")[0].splitlines()
+        section = text.split("## Over several seeds\n\n")[1].split("\n\n")[0].splitlines()
         assert section[0] == "| on the test pairs | mean of 2 runs | lowest | highest |"
         assert section[2] == "| BLEU | 13.85 | 12.35 | 15.35 |"
         assert section[-1] == "| exact match, % | 51.50 | 50.00 | 53.00 |"
-        assert text.replace("\n".join(["## With other seeds", "", *section, "", ""]), "") == card
+        assert text.replace("\n".join(["## Over several seeds", "", *section, "", ""]), "") == card
 
     def test_needs_the_section_before_which_it_stands(self, tmp_path):
         with pytest.raises(ValueError, match="card.md: no section `## Training`; use a card that training wrote"):
