@@ -55,7 +55,7 @@ class BpeDropout:
 
 
 def _own(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: ids for name, ids in row.items() if name not in TEXT_COLUMNS}
+    return {name: row[name] for name in ("input_ids", "labels", "alignments") if name in row}
 
 
 def with_bpe_dropout(tokenizer: PreTrainedTokenizerBase, probability: float) -> PreTrainedTokenizerFast:
