@@ -64,6 +64,14 @@ def test_a_side_that_would_be_too_long_keeps_its_tokens(tokenizer):
     assert all(row["input_ids"] == rows[0]["input_ids"] for row in BpeDropout(list, tokenizer, 0.9, length)(rows))
 
 
+def test_a_pair_that_keeps_its_tokens_has_the_columns_of_the_others(tokenizer):
+    rows = [dict(row, length=5, weight=1.0) for row in rows_of(tokenizer)]
+    assert all(set(row) == {"input_ids", "labels"} for row in BpeDropout(list, tokenizer, 0.9, 1)(rows))
+    truncated = [dict(rows[0], source=None, target=None), *rows[1:]]
+    columns = {frozenset(row) for row in BpeDropout(list, tokenizer, 0.5)(truncated)}
+    assert len(columns) == 1 and {"input_ids", "labels"} <= next(iter(columns))
+
+
 def test_it_can_be_sent_to_another_process(tokenizer):
     sample = pickle.loads(pickle.dumps(BpeDropout(list, tokenizer, 0.5)))
     assert len({tuple(row["labels"]) for row in sample(rows_of(tokenizer))}) > 10
