@@ -40,13 +40,14 @@ CUT_SHORT = {
     "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
     "--validation_split_size 4",
     "compare_recipes.py": f"{SHORT_RUN} {NEW_MODEL} --vocab_size 300",
-    "marian_baseline.py": f"{SHORT_RUN} {NEW_MODEL},norm_position=post {SHORT_SPLITS} --vocab_size 300",
+    "marian_baseline.py": f"{SHORT_RUN} {NEW_MODEL},norm_position=post --vocab_size 300",
     "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
     "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --roofline_seconds 0 "
     "--baselines marian",
     "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
     "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }
+TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
 TEXT_FILES = ("train", "half", "rest", "more", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
 INDEPENDENT = (
@@ -98,17 +99,18 @@ def commands(page: str | None = None) -> list[list[str]]:
 
 def shortened(words: list[str]) -> list[str]:
     """A command that ends in seconds."""
+    splits = SHORT_SPLITS.split() if any(each in shlex.join(words) for each in HOLDING_OUT) else []
     if words[0] == "python":
         words = ["0.001" if before == "--minutes" else word for before, word in pairwise(["", *words])]
-        return [*words, *CUT_SHORT.get(Path(words[1]).name, "").split()]
+        script = Path(words[1]).name
+        return [*words, *CUT_SHORT.get(script, "").split(), *(splits if script in TRAINING_SCRIPTS else ())]
     if "train" not in words and "distill" not in words:
         return words
     begun = "--init_from" in words
     model = "" if begun else NEW_MODEL
     has_vocabulary = begun or "--tokenizer_name_or_path" in words or "distill" in words
     vocabulary = "" if has_vocabulary else "--vocab_size 300"
-    splits = SHORT_SPLITS if any(each in shlex.join(words) for each in HOLDING_OUT) else ""
-    return [*words, *SHORT_RUN.split(), *model.split(), *vocabulary.split(), *splits.split()]
+    return [*words, *SHORT_RUN.split(), *model.split(), *vocabulary.split(), *splits]
 
 
 def run(command: list[str], folder: Path, **options) -> None:
