@@ -96,10 +96,9 @@ def run_logged(words: list[str], log: Path) -> int:
 
 
 def add_spread_to_cards(runs: list[dict[str, Any]], folders: list[Path]) -> None:
-    """Add the means of runs to those of their model cards that there are, if the runs are several and were tested."""
-    cards = [folder / "README.md" for folder in folders]
+    """Add the means of several tested runs to their model cards, where these are still there."""
     if len(runs) > 1 and all("test_bleu" in run for run in runs):
-        for card in filter(Path.is_file, cards):
+        for card in filter(Path.is_file, (folder / "README.md" for folder in folders)):
             add_spread(card, runs)
 
 

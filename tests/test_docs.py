@@ -47,6 +47,7 @@ CUT_SHORT = {
     "imdb_bert_baseline.py": "--model_name_or_path small-bert --dataset_name reviews --bert_num_train_epochs 1 "
     "--scratch_num_train_epochs 1 --max_length 12 --max_train_samples 16 --max_test_samples 16",
 }
+# Programs that pass options to `train`.
 TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
 TEXT_FILES = ("train", "half", "rest", "more", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
@@ -54,7 +55,7 @@ INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
     "scripts/imdb_bert_baseline.py", "scripts/marian_baseline.py",
 )  # fmt: skip  # a row of names
-# How commands of these begin that take long even if cut short; shorter commands run the same programs.
+# Their commands that take long even if cut short, by how they begin; shorter commands run the same programs.
 LONG = (
     "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k_narrow.yaml",
     "scripts/compare_recipes.py scripts/recipes/multi30k_fast.yaml --seeds 42 43 --variants",
