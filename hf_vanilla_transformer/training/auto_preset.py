@@ -29,7 +29,7 @@ class Plan:
         words: Size of the largest corpus, in words of both sides.
         words_in_all: Words to train on, over all epochs.
         preset: Model shape.
-        vocab_size: Tokens to learn.
+        vocab_size: Tokens to learn, at most.
         overrides: Fields that replace those of the preset.
         training: Fields of `VanillaTransformerTrainingArguments` and `DataArguments`.
     """
@@ -44,8 +44,13 @@ class Plan:
     def settings(self, words: float) -> dict[str, Any]:
         """Return what a corpus of so many words is trained with, by name."""
         epochs = min(max(round(self.words_in_all / words), MIN_EPOCHS), MAX_EPOCHS)
-        return {"vocab_size": self.vocab_size, "num_train_epochs": epochs, **self.overrides, **self.training}
+        vocab_size = min(max(round(words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
+        return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
 
+
+# As in Multi30k with 8,000 tokens and Tatoeba with 16,000; half as many score lower on both.
+WORDS_PER_TOKEN = 80
+MIN_VOCAB_SIZE = 4000
 
 # A corpus that is read more often is learned by heart; one that is read less often is not learned.
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
@@ -54,15 +59,15 @@ _SMALL_CORPUS = {
     "guided_alignment": AUTO,
     "muon": True,
     "learning_rate": 0.003,
-    "warmup_steps": 300,
+    "warmup_steps": 600,
     "lr_scheduler_type": "cosine",
-    "max_tokens": 4096,
+    "max_tokens": 2048,
 }
 
 # The first is a recipe of Multi30k, `multi30k`; the last two are the paper's models.
 PLANS = (
-    Plan(2_000_000, 11_500_000, "deep-encoder", 4000, {"dropout": 0.2}, _SMALL_CORPUS),
-    Plan(20_000_000, 50_000_000, "deep-encoder", 8000, {}, _SMALL_CORPUS),
+    Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
+    Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {}, _SMALL_CORPUS | {"max_tokens": 4096}),
     Plan(200_000_000, 2_000_000_000, "base", 16000, {}, {}),
     Plan(float("inf"), 2_000_000_000, "big", 37000, {}, {}),
 )
@@ -108,7 +113,7 @@ def use_auto_preset(
     if reason := _why_unguided(args, train):
         stays.setdefault("guided_alignment", f"{NONE}: {reason}")
     chosen = copy(model_args)
-    chosen.preset, chosen.vocab_size = plan.preset, model_args.vocab_size or plan.vocab_size
+    chosen.preset, chosen.vocab_size = plan.preset, model_args.vocab_size or settings["vocab_size"]
     fields_of_model = (plan.overrides | overrides).items()
     chosen.config_overrides = ",".join(f"{name}={value}" for name, value in fields_of_model) or None
     for name in {"num_train_epochs", *plan.training} - stays.keys():

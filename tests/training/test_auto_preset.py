@@ -53,6 +53,13 @@ def test_epochs_follow_from_the_size(words, epochs):
     assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words)["num_train_epochs"] == epochs
 
 
+@pytest.mark.parametrize(
+    ("words", "tokens"), [(1000, 4000), (356_000, 4000), (642_000, 8000), (1_257_000, 16_000), (2e6, 20_000)]
+)
+def test_the_vocabulary_follows_from_the_size(words, tokens):
+    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words)["vocab_size"] == tokens
+
+
 def test_the_plan_of_small_corpora_is_the_recipe_that_was_measured():
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
