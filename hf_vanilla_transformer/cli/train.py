@@ -41,7 +41,7 @@ MAIN_OPTIONS = {
     },
     "model and tokenizer": {
         "preset NAME": "Model shape: base (default), big, small, deep-encoder, tiny, student or a row of the paper's "
-        "Table 3; auto: shape, vocabulary, dropout and schedule by the size of the corpus.",
+        "Table 3; auto: shape, vocabulary, dropout, batches and schedule by the size of the corpus.",
         "config_overrides FIELD=VALUE,...": "Changes to the preset, e.g. encoder_layers=4,dropout=0.3.",
         "vocab_size N": "Size of the vocabulary to learn (default: 8000, or by auto).",
     },

@@ -49,7 +49,7 @@ class ModelArguments:
         metadata={
             "help": "Model shape: base (the default), big, small, deep-encoder, tiny, student (default of distill), "
             "student-12-1 or a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, "
-            "vocabulary, dropout and schedule by the size of the corpus, except those that other options set."
+            "vocabulary, dropout, batches and schedule by the size of the corpus, except what other options set."
         },
     )
     config_overrides: str | None = field(
