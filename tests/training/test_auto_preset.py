@@ -60,15 +60,18 @@ def test_the_vocabulary_follows_from_the_size(words, tokens):
     assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words)["vocab_size"] == tokens
 
 
-def test_the_plan_of_small_corpora_is_the_recipe_that_was_measured():
-    recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k.yaml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("name", "words", "given"),
+    [("multi30k", 640_000, {}), ("tatoeba", 1_257_000, {"num_train_epochs": 3, "dropout": 0.2})],
+)
+def test_the_plan_of_small_corpora_is_the_recipes_that_were_measured(name, words, given):
+    """Words and what is given are those of docs/choosing.md."""
+    recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
-    # Multi30k, as docs/choosing.md shows it.
-    settings = plan.settings(640_000)
-    for name in plan.overrides:
-        del settings[name]
+    settings = plan.settings(words) | given
+    overrides = {field: settings.pop(field) for field in plan.overrides}
     assert recipe["preset"] == plan.preset and settings.items() <= recipe.items()
-    assert parse_overrides(recipe["config_overrides"]) == plan.overrides
+    assert parse_overrides(recipe["config_overrides"]) == overrides
 
 
 def test_every_plan_can_be_used(tmp_path):
