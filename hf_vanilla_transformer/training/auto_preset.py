@@ -113,12 +113,14 @@ def use_auto_preset(
     if reason := _why_unguided(args, train):
         stays.setdefault("guided_alignment", f"{NONE}: {reason}")
     chosen = copy(model_args)
-    chosen.preset, chosen.vocab_size = plan.preset, model_args.vocab_size or settings["vocab_size"]
+    chosen.preset = plan.preset
+    if chosen.vocab_size is None:
+        chosen.vocab_size = settings["vocab_size"]
     fields_of_model = (plan.overrides | overrides).items()
     chosen.config_overrides = ",".join(f"{name}={value}" for name, value in fields_of_model) or None
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
-    facts = {"per_token": words / chosen.vocab_size, "millions": words * args.num_train_epochs / 1e6}
+    facts = {"per_token": words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
         lines.append(f"  {name} {stays.get(name) or f'{value}: {REASONS[name].format(**facts)}'}")

@@ -109,6 +109,11 @@ def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
     assert "  vocab_size that of the tokenizer, as given" in lines
 
 
+def test_a_vocabulary_of_no_tokens_is_refused(files, tmp_path, small_plan):
+    with pytest.raises(ValueError, match="`vocab_size` 0 is too small for bpe; set at least 260"):
+        set_up(tmp_path / "model", AUTO | {"vocab_size": 0}, **files)
+
+
 def test_other_presets_are_left_alone(tmp_path):
     parts = arguments(tmp_path)
     before = [dict(vars(part)) for part in parts]
