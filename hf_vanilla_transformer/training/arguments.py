@@ -30,6 +30,16 @@ MIN_RATE_WARMUP = 1000
 
 FAST_IN_BF16 = ("AMD AVX-512 BF16", "Intel AMX")
 
+# Defaults of the fields that a preset may set, where they are not given.
+PRESET_DEFAULTS: dict[str, Any] = {
+    "warmup_steps": 4000,
+    "lr_scheduler_type": "inverse_sqrt",
+    "label_smoothing_factor": get_preset("base").label_smoothing,
+    "max_tokens": 8192,
+    "muon": False,
+    "num_train_epochs": 20.0,
+}
+
 # Fields that apply only where a tokenizer is trained.
 TOKENIZER_FIELDS = (
     "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
@@ -161,7 +171,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     (`peak_learning_rate`). Checkpoints are saved whenever the model is evaluated, unless `save_strategy` differs.
 
     Attributes:
-        default_smoothing: Whether `label_smoothing_factor` was not given, so that a preset may set it.
+        not_given: Fields that a preset may set, because no argument did.
 
     Raises:
         ValueError: No learning rate follows from the warm-up, two arguments exclude each other, the optimizer is not
@@ -178,21 +188,25 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             f"{MIN_RATE_WARMUP} steps count as {MIN_RATE_WARMUP})."
         },
     )
-    warmup_steps: float = field(default=4000, metadata={"help": "Steps of linear warm-up (default and paper: 4000)."})
-    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
+    warmup_steps: float = field(  # type: ignore[assignment]  # None until __post_init__
+        default=None, metadata={"help": "Steps of linear warm-up (default and paper: 4000)."}
+    )
+    lr_scheduler_type: str = field(  # type: ignore[assignment]  # None until __post_init__
+        default=None, metadata={"help": "Schedule after the warm-up (default and paper: inverse_sqrt)."}
+    )
     adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
     adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
     max_grad_norm: float = field(
         default=0.0, metadata={"help": "Clip gradients to this norm; 0, as in the paper: no clipping."}
     )
-    label_smoothing_factor: float | None = field(  # type: ignore[assignment]  # None until __post_init__
+    label_smoothing_factor: float = field(  # type: ignore[assignment]  # None until __post_init__
         default=None, metadata={"help": "Label smoothing in training (default: the preset's, or 0.1)."}
     )
-    max_tokens: int | None = field(
-        default=8192,
+    max_tokens: int = field(  # type: ignore[assignment]  # None until __post_init__
+        default=None,
         metadata={
-            "help": "Size of a batch of one process in tokens: source, target and padding (0: batches of "
-            "per_device_train_batch_size sentences instead). The paper's 50,000 need gradient_accumulation_steps."
+            "help": "Size of a batch of one process in tokens: source, target and padding (default: 8192; 0: batches "
+            "of per_device_train_batch_size sentences instead). The paper's 50,000 need gradient_accumulation_steps."
         },
     )
     packing: bool = field(
@@ -226,8 +240,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             "(for example 0.999)."
         },
     )
-    muon: bool = field(
-        default=False,
+    muon: bool = field(  # type: ignore[assignment]  # None until __post_init__
+        default=None,
         metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else."},
     )
     layerwise_lr_decay: float = field(
@@ -237,7 +251,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             "train on from a model)."
         },
     )
-    num_train_epochs: float = field(default=20.0, metadata={"help": "Passes over the training pairs."})
+    num_train_epochs: float = field(  # type: ignore[assignment]  # None until __post_init__
+        default=None, metadata={"help": "Passes over the training pairs (default: 20)."}
+    )
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
     predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
     generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluations during training."})
@@ -311,9 +327,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        self.default_smoothing = self.label_smoothing_factor is None
-        if self.label_smoothing_factor is None:
-            self.label_smoothing_factor = get_preset("base").label_smoothing
+        self.not_given = frozenset(name for name in PRESET_DEFAULTS if getattr(self, name) is None)
+        for name in self.not_given:
+            setattr(self, name, PRESET_DEFAULTS[name])
         self._infer_saving()
         if self.disable_tqdm is None:
             # In a log file a progress bar takes thousands of lines.
@@ -403,6 +419,7 @@ def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
 
 
 __all__ = [
+    "PRESET_DEFAULTS",
     "ModelArguments",
     "VanillaTransformerTrainingArguments",
     "bf16_is_fast",

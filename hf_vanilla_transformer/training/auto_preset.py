@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
 from ..presets import AUTO_PRESET
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .arguments import PRESET_DEFAULTS, ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
 
 # Pairs to estimate the number of words from.
 SAMPLE = 100_000
@@ -88,7 +88,7 @@ REASONS = {
 def use_auto_preset(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments, train: Any
 ) -> tuple[ModelArguments, list[str]]:
-    """Replace the preset `auto` by settings that suit the size of the corpus; those that are no defaults stay.
+    """Replace the preset `auto` by settings that suit the size of the corpus; those that are given stay.
 
     Args:
         model_args: Model and tokenizer; left as they are.
@@ -157,20 +157,16 @@ def _has_words(sentences: Sequence[str]) -> bool:
 def _given(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> dict[str, Any]:
-    """Return the settings that differ from their defaults; those of other fields do no harm."""
-    given = {
-        each.name: value
-        for part in (data_args, args)
-        for each in fields(part)
-        if (value := getattr(part, each.name)) != each.default
+    """Return the settings that arguments name, though they may be the defaults."""
+    names = (PRESET_DEFAULTS.keys() - args.not_given) | {"learning_rate"}
+    settings = {
+        "vocab_size": "that of the tokenizer" if model_args.tokenizer_name_or_path else model_args.vocab_size,
+        "guided_alignment": data_args.guided_alignment,
+        **{name: getattr(args, name) for name in names},
     }
-    if model_args.vocab_size is not None:
-        given["vocab_size"] = model_args.vocab_size
-    if model_args.tokenizer_name_or_path:
-        given["vocab_size"] = "that of the tokenizer"
     if args.max_steps > 0:
-        given["num_train_epochs"] = f"{args.max_steps} steps"
-    return given
+        settings["num_train_epochs"] = f"{args.max_steps} steps"
+    return {name: getattr(value, "value", value) for name, value in settings.items() if value is not None}
 
 
 __all__ = ["PLANS", "count_words", "use_auto_preset"]

@@ -20,7 +20,7 @@ from transformers import __version__ as transformers_version
 from ..data.arguments import SYNTHETIC, DataArguments
 from ..errors import redacted, without_secrets
 from ..files import atomic_write
-from .arguments import VanillaTransformerTrainingArguments
+from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
 from .results import FinalScores, Results
 
@@ -203,7 +203,7 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | Non
     unused = {
         "per_device_train_batch_size" if args.max_tokens else "max_tokens",
         "num_train_epochs" if args.max_steps > 0 else "max_steps",
-        *(name for name in EXTRAS if getattr(args, name) == getattr(type(args), name)),
+        *(name for name in EXTRAS if getattr(args, name) == PRESET_DEFAULTS.get(name, getattr(type(args), name))),
         *(["optim"] if args.muon else []),
     }
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}

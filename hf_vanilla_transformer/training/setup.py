@@ -176,7 +176,7 @@ def check_arguments(
 
 def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> None:
     """Set the label smoothing of the preset, unless one was given or the model is not from a preset."""
-    if args.default_smoothing and not model_args.model_name_or_path:
+    if "label_smoothing_factor" in args.not_given and not model_args.model_name_or_path:
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
 
 

@@ -8,6 +8,7 @@ from transformers import HfArgumentParser
 
 from hf_vanilla_transformer import training
 from hf_vanilla_transformer.training.arguments import (
+    PRESET_DEFAULTS,
     ModelArguments,
     VanillaTransformerTrainingArguments,
     bf16_is_fast,
@@ -17,12 +18,17 @@ from hf_vanilla_transformer.training.arguments import (
 
 
 class TestTrainingArguments:
-    @pytest.mark.parametrize(
-        ("given", "smoothing", "default"), [(None, 0.1, True), (0.1, 0.1, False), (0.0, 0.0, False)]
-    )
-    def test_a_given_smoothing_is_distinguished_from_the_default(self, tmp_path, given, smoothing, default):
-        args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
-        assert (args.label_smoothing_factor, args.default_smoothing) == (smoothing, default)
+    @pytest.mark.parametrize("name", PRESET_DEFAULTS)
+    def test_a_given_default_is_distinguished_from_what_is_not_given(self, tmp_path, name):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), **{name: PRESET_DEFAULTS[name]})
+        assert args.not_given == PRESET_DEFAULTS.keys() - {name}
+        assert {name: getattr(args, name) for name in PRESET_DEFAULTS} == PRESET_DEFAULTS
+
+    def test_a_switch_that_is_given_is_distinguished_too(self, tmp_path):
+        parser = HfArgumentParser(VanillaTransformerTrainingArguments)
+        for words, muon in (([], False), (["--muon"], True), (["--muon", "false"], False)):
+            (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), *words])
+            assert args.muon is muon and ("muon" in args.not_given) == (not words)
 
     def test_what_is_pickled_holds_no_token(self, tmp_path):
         args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)

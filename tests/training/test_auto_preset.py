@@ -8,7 +8,7 @@ import yaml
 
 from experiments import arguments, assert_equal_weights, set_up, train, weights
 from hf_vanilla_transformer.training import auto_preset, setup
-from hf_vanilla_transformer.training.arguments import parse_overrides
+from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
 from hf_vanilla_transformer.training.auto_preset import PLANS, Plan, count_words, use_auto_preset
 from hf_vanilla_transformer.training.report import start_summary
 from paths import ROOT
@@ -16,8 +16,8 @@ from paths import ROOT
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 AUTO = {"preset": "auto"}
-# What `arguments` sets, back to the defaults.
-DEFAULTS = {"max_tokens": 8192, "warmup_steps": 4000, "num_train_epochs": 20, "logging_steps": 50}
+# What `arguments` sets, back to what is not given.
+DEFAULTS = {"max_tokens": None, "warmup_steps": None, "num_train_epochs": None}
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16}
 
 
@@ -98,6 +98,17 @@ def test_what_is_given_stays(tmp_path, small_plan):
     ]  # fmt: skip  # as they are printed
     assert lines[0] == "preset       tiny, by auto: 0.0077 million words in 1 pairs"
     assert "  num_train_epochs 3: 0.023 million words in all" in lines
+
+
+def test_defaults_that_are_given_stay(tmp_path, monkeypatch):
+    given = dict(PRESET_DEFAULTS, guided_alignment="none", learning_rate=1e-4)
+    training = {name: "of the plan" for name in given}
+    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {}, training),))
+    monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys(training, "") | auto_preset.REASONS)
+    model_args, data_args, args = arguments(tmp_path, AUTO, **given)
+    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
+    assert {name: getattr(data_args if name == "guided_alignment" else args, name) for name in given} == given
+    assert {f"  {name} {value}, as given" for name, value in given.items()} <= {*lines}
 
 
 def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
