@@ -157,12 +157,12 @@ def _has_words(sentences: Sequence[str]) -> bool:
 def _given(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> dict[str, Any]:
-    """Return the settings that arguments name, though they may be the defaults."""
-    names = (PRESET_DEFAULTS.keys() - args.not_given) | {"learning_rate"}
+    """Return the settings that were given, equal to their defaults or not, or assigned to `args` since."""
+    unchanged = {name for name in args.not_given if getattr(args, name) == PRESET_DEFAULTS[name]}
     settings = {
         "vocab_size": "that of the tokenizer" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
-        **{name: getattr(args, name) for name in names},
+        **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - unchanged},
     }
     if args.max_steps > 0:
         settings["num_train_epochs"] = f"{args.max_steps} steps"

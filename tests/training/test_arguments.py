@@ -24,6 +24,11 @@ class TestTrainingArguments:
         assert args.not_given == PRESET_DEFAULTS.keys() - {name}
         assert {name: getattr(args, name) for name in PRESET_DEFAULTS} == PRESET_DEFAULTS
 
+    def test_a_given_zero_stays(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=0.0, max_tokens=0)
+        assert (args.label_smoothing_factor, args.max_tokens) == (0, 0)
+        assert not args.not_given & {"label_smoothing_factor", "max_tokens"}
+
     def test_a_switch_that_is_given_is_distinguished_too(self, tmp_path):
         parser = HfArgumentParser(VanillaTransformerTrainingArguments)
         for words, muon in (([], False), (["--muon"], True), (["--muon", "false"], False)):

@@ -80,6 +80,8 @@ def test_every_plan_can_be_used(tmp_path):
         options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
         arguments(tmp_path, options, **plan.training)
         assert auto_preset.REASONS.keys() >= plan.settings(plan.words).keys()
+        # Of these alone it is known whether they were given.
+        assert {*PRESET_DEFAULTS, "learning_rate", "guided_alignment"} >= plan.training.keys()
     assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
 
 
@@ -109,6 +111,14 @@ def test_defaults_that_are_given_stay(tmp_path, monkeypatch):
     lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
     assert {name: getattr(data_args if name == "guided_alignment" else args, name) for name in given} == given
     assert {f"  {name} {value}, as given" for name, value in given.items()} <= {*lines}
+
+
+def test_what_is_assigned_later_stays(tmp_path, small_plan):
+    model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
+    args.warmup_steps, args.lr_scheduler_type = 7, "linear"
+    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
+    assert (args.warmup_steps, args.lr_scheduler_type, args.learning_rate) == (7, "linear", 0.01)
+    assert {"  warmup_steps 7, as given", "  lr_scheduler_type linear, as given"} <= {*lines}
 
 
 def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
