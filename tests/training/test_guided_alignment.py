@@ -163,7 +163,7 @@ def guided_trainer(folder, **options):
 
 
 def test_accumulated_batches_take_the_step_of_one(tmp_path):
-    options = {"max_tokens": None, "max_steps": 2, "seed": 3}
+    options = {"max_tokens": 0, "max_steps": 2, "seed": 3}
     weights = []
     for rows, accumulated in ((8, 1), (2, 4)):
         settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulated}

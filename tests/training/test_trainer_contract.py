@@ -45,7 +45,7 @@ def trainer_of(folder, kind, model=None, callbacks=None, **options):
     """A trainer of batches of so many pairs, not of tokens, so that both kinds see the same."""
     trainer, arguments, own = KINDS[kind]
     if kind == "ours":
-        own = {**own, "max_tokens": None}
+        own = {**own, "max_tokens": 0}
     defaults = {
         "eval_strategy": "no", "save_strategy": "no", "logging_steps": 1, "learning_rate": 1e-2, "max_steps": 4,
         "per_device_train_batch_size": 4, "report_to": [], "disable_tqdm": True, "use_cpu": True, "seed": 3,
