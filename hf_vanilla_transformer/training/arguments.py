@@ -171,7 +171,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     (`peak_learning_rate`). Checkpoints are saved whenever the model is evaluated, unless `save_strategy` differs.
 
     Attributes:
-        not_given: Fields that a preset may set, because no argument did.
+        not_given: Fields that a preset may set: no argument did, and they still have their defaults. In a copy by
+            `dataclasses.replace` or from `to_dict()`, every field counts as given; `copy.copy` keeps what is not.
 
     Raises:
         ValueError: No learning rate follows from the warm-up, two arguments exclude each other, the optimizer is not
@@ -242,7 +243,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
     muon: bool = field(  # type: ignore[assignment]  # None until __post_init__
         default=None,
-        metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else."},
+        metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else (default: false)."},
     )
     layerwise_lr_decay: float = field(
         default=1.0,
@@ -327,8 +328,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        self.not_given = frozenset(name for name in PRESET_DEFAULTS if getattr(self, name) is None)
-        for name in self.not_given:
+        self._without_argument = [name for name in PRESET_DEFAULTS if getattr(self, name) is None]
+        for name in self._without_argument:
             setattr(self, name, PRESET_DEFAULTS[name])
         self._infer_saving()
         if self.disable_tqdm is None:
@@ -351,6 +352,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             Seq2SeqTrainer.get_optimizer_cls_and_kwargs(self)
         except ImportError as error:
             raise ValueError(f"`optim` {OptimizerNames(self.optim).value} cannot be used: {error}") from error
+
+    @property
+    def not_given(self) -> set[str]:
+        return {name for name in self._without_argument if getattr(self, name) == PRESET_DEFAULTS[name]}
 
     def _check_numbers(self) -> None:
         if self.on_nonfinite not in get_args(OnNonfinite):

@@ -157,12 +157,15 @@ def _has_words(sentences: Sequence[str]) -> bool:
 def _given(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> dict[str, Any]:
-    """Return the settings that were given, equal to their defaults or not, or assigned to `args` since."""
-    unchanged = {name for name in args.not_given if getattr(args, name) == PRESET_DEFAULTS[name]}
+    """Return the settings that were given, equal to their defaults or not, or assigned another value since."""
+    not_given = args.not_given
+    if args.lr_scheduler_kwargs:
+        # They are those of one schedule.
+        not_given.discard("lr_scheduler_type")
     settings = {
         "vocab_size": "that of the tokenizer" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
-        **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - unchanged},
+        **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - not_given},
     }
     if args.max_steps > 0:
         settings["num_train_epochs"] = f"{args.max_steps} steps"

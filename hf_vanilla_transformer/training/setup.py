@@ -157,6 +157,8 @@ def check_arguments(
         raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
     if data_args.streaming and args.max_steps < 1:
         raise ValueError("`streaming`: a stream has no epochs; set the length of the training with `max_steps`")
+    if args.max_steps < 1 and not args.num_train_epochs > 0:
+        raise ValueError(f"`num_train_epochs` {args.num_train_epochs:g} leaves no training; set more than 0")
     for name in ("bf16_full_eval", "fp16_full_eval"):
         if getattr(args, name):
             raise ValueError(

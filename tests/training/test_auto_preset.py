@@ -121,6 +121,13 @@ def test_what_is_assigned_later_stays(tmp_path, small_plan):
     assert {"  warmup_steps 7, as given", "  lr_scheduler_type linear, as given"} <= {*lines}
 
 
+def test_settings_of_a_schedule_keep_the_schedule(tmp_path, small_plan):
+    model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS, lr_scheduler_kwargs={"timescale": 5})
+    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
+    assert args.lr_scheduler_type == "inverse_sqrt"
+    assert "  lr_scheduler_type inverse_sqrt, as given" in lines
+
+
 def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
     options = {**DEFAULTS, "max_steps": 50, "tokenizer_name_or_path": "there"}
     lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **options)), corpus(60))[1]

@@ -259,6 +259,9 @@ class TestCheckArguments:
             ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use bleu, chrf"),
             ({"predict_with_generate": False}, "bleu needs `predict_with_generate`; use loss without it"),
             ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),
+            ({"num_train_epochs": 0.0}, "`num_train_epochs` 0 leaves no training; set more than 0"),
+            ({"num_train_epochs": -1.0}, "`num_train_epochs` -1 leaves no training"),
+            ({"num_train_epochs": float("nan")}, "`num_train_epochs` nan leaves no training"),
             ({"final_num_beams": 0}, "`final_num_beams` 0 leaves no hypothesis"),
             ({"generation_num_beams": 0}, "`generation_num_beams` 0 leaves no hypothesis"),
             ({"generation_max_length": 0}, "`generation_max_length` 0 leaves no token"),
@@ -297,3 +300,10 @@ def test_a_preset_brings_its_smoothing(tmp_path, model, given, expected):
     args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
     setup.use_preset_smoothing(args, ModelArguments(**model))
     assert args.label_smoothing_factor == expected
+
+
+def test_a_smoothing_that_is_assigned_later_stays(tmp_path):
+    args = VanillaTransformerTrainingArguments(str(tmp_path))
+    args.label_smoothing_factor = 0.3
+    setup.use_preset_smoothing(args, ModelArguments(preset="table3-d-smoothing0.2"))
+    assert args.label_smoothing_factor == 0.3
