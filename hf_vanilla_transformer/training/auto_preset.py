@@ -77,7 +77,7 @@ REASONS = {
     "num_train_epochs": "{millions:.2g} million words in all",
     "dropout": "few pairs, read many times",
     "guided_alignment": "an attention head learns sooner which words translate each other",
-    "muon": "learns in less than half of the steps of Adam",
+    "muon": "learns faster than Adam in short runs",
     "learning_rate": "a short run needs more than the paper's",
     "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
     "lr_scheduler_type": "a short run ends better at a rate of zero",
