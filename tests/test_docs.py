@@ -104,7 +104,7 @@ def shortened(words: list[str]) -> list[str]:
     if words[0] == "python":
         words = ["0.001" if before == "--minutes" else word for before, word in pairwise(["", *words])]
         # The variants of a recipe replace the options that cut it short.
-        words = [re.sub(r"\b(max|eval)_steps=\d+", r"\1_steps=2", word) for word in words]
+        words = [re.sub(r"\bmax_steps=\d+", "max_steps=2", word) for word in words]
         script = Path(words[1]).name
         return [*words, *CUT_SHORT.get(script, "").split(), *(splits if script in TRAINING_SCRIPTS else ())]
     if "train" not in words and "distill" not in words:

@@ -158,15 +158,14 @@ def _given(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> dict[str, Any]:
     """Return the settings that were given, equal to their defaults or not, or assigned another value since."""
-    not_given = args.not_given
-    if args.lr_scheduler_kwargs:
-        # They are those of one schedule.
-        not_given.discard("lr_scheduler_type")
     settings = {
         "vocab_size": "that of the tokenizer" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
-        **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - not_given},
+        **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - args.not_given},
     }
+    if args.lr_scheduler_kwargs:
+        # They are those of one schedule.
+        settings["lr_scheduler_type"] = args.lr_scheduler_type
     if args.max_steps > 0:
         settings["num_train_epochs"] = f"{args.max_steps} steps"
     return {name: getattr(value, "value", value) for name, value in settings.items() if value is not None}
