@@ -371,8 +371,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
         if not 0 < self.layerwise_lr_decay <= 1:
             raise ValueError(f"`layerwise_lr_decay` is {self.layerwise_lr_decay:g}; it must be above 0 and at most 1")
-        if not 0 <= self.rdrop_alpha < math.inf:
-            raise ValueError(f"`rdrop_alpha` is {self.rdrop_alpha:g}; it must be at least 0")
+        for name in ("rdrop_alpha", "warmup_steps"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"`{name}` is {value:g}; it must be finite and at least 0")
         self._check_extras()
         # `accelerate launch --mixed_precision` sets the variable.
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")

@@ -102,6 +102,13 @@ class TestTrainingArguments:
         with pytest.raises(ValueError, match="`warmup_steps` 0.1 gives no learning rate"):
             VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
 
+    @pytest.mark.parametrize(
+        ("name", "value"), [("warmup_steps", "nan"), ("warmup_steps", "-5"), ("rdrop_alpha", "inf")]
+    )
+    def test_a_number_out_of_range(self, tmp_path, name, value):
+        with pytest.raises(ValueError, match=f"`{name}` is {value}; it must be finite and at least 0"):
+            VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.1, **{name: float(value)})
+
     @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
     def test_an_optimizer_that_is_not_installed(self, tmp_path):
         with pytest.raises(ValueError, match="`optim` adamw_8bit cannot be used: .*bitsandbytes"):
