@@ -49,6 +49,8 @@ def main(argv: list[str] | None = None) -> None:
         words = sys.argv[1:] if argv is None else argv
         end = words.index("--") if "--" in words else len(words)
         arguments, options = parser.parse_args(words[:end]), words[end + 1 :]
+        if len(set(arguments.seeds)) < len(arguments.seeds):
+            raise ValueError("--seeds has the same seed twice; each run needs one of its own")
         folder, results = Path(arguments.output_dir), {}
         for variant in arguments.variants:
             runs = [train(arguments.recipe, options, variant, seed, folder) for seed in arguments.seeds]
@@ -62,19 +64,31 @@ def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path
     """Train, unless that is done, and return the results.
 
     Raises:
-        ValueError: Training failed; quotes the last line of its log.
+        ValueError: Training failed, which quotes the last line of its log; or the folder has a run of another recipe
+            or other options.
     """
     run = run_folder(folder, variant, seed)
     finished, log = run / "all_results.json", run / "train.log"
+    words = [f"--{word}" for word in variant.split()]
+    check_and_note(run, [Path(recipe).read_text(encoding="utf-8"), *options, *words], finished.is_file())
     if not finished.is_file():
-        run.mkdir(parents=True, exist_ok=True)
-        words = [f"--{word}" for word in variant.split()]
         own = ["--seed", str(seed), "--output_dir", str(run), "--resume_from_checkpoint", "last"]
         print(f"training {run}", file=sys.stderr)
         if status := run_logged(["train", recipe, *options, *words, *own], log):
             last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
             raise ValueError(f"{log}: training ended with status {status}: {' '.join(last)}")
     return json.loads(finished.read_text(encoding="utf-8"))
+
+
+def check_and_note(run: Path, words: list[str], finished: bool) -> None:
+    """Note what a run is made of; raise a ValueError if it was begun with something else."""
+    file, content = run / "run.json", f"{json.dumps(words)}\n"
+    begun = finished or any(run.glob("checkpoint-*"))
+    if begun and file.is_file() and file.read_text(encoding="utf-8") != content:
+        raise ValueError(f"{run} holds a run of another recipe or other options; name another --output_dir")
+    run.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as output:
+        output.write(content.encode())
 
 
 def run_folder(folder: Path, variant: str, seed: int) -> Path:

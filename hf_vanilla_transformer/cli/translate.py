@@ -138,7 +138,7 @@ def run(arguments: Namespace) -> None:
         arguments.device = share.device(arguments.device)
     glossary = read_glossary(arguments.glossary) if arguments.glossary else None
     model, tokenizer = _load(arguments)
-    reranker = _load_reranker(arguments)
+    reranker = _load_reranker(arguments, tokenizer)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     # None, as in runs that were begun before the option existed.
@@ -222,7 +222,7 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
     return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)
 
 
-def _load_reranker(arguments: Namespace) -> Any:
+def _load_reranker(arguments: Namespace, tokenizer: Any) -> Any:
     """Return what sorts the hypotheses, or None."""
     weight = arguments.rerank_weight
     if arguments.rerank_model is None:
@@ -230,6 +230,11 @@ def _load_reranker(arguments: Namespace) -> Any:
             raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
         return None
     with importing():
+        from ..inference.languages import check_direction, language_pairs
         from ..inference.reranking import ChannelReranker
+    model, its_tokenizer = load_by_name(arguments.rerank_model, arguments)
+    if len(pairs := language_pairs(tokenizer)) == 1:
+        ((source, target),) = pairs
+        check_direction(its_tokenizer, target, source, f"--rerank_model {arguments.rerank_model}")
     chosen = {} if weight is None else {"weight": weight}
-    return ChannelReranker(*load_by_name(arguments.rerank_model, arguments), max_tokens=arguments.max_tokens, **chosen)
+    return ChannelReranker(model, its_tokenizer, max_tokens=arguments.max_tokens, **chosen)

@@ -5,6 +5,7 @@ vocabulary, D sum of the members' widths.
 """
 
 import copy
+import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .alignment import token_attention
+from .languages import check_direction, language_pairs
 from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
 from .teacher_forcing import IdPair, decoder_layers, position_limit, start_token_id, tightest_limit
 
@@ -243,16 +245,28 @@ def _rows(layer: Any) -> int | None:
 
 
 def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code: bool) -> None:
-    """Raise a ValueError that names the first model whose vocabulary is not that of the first one."""
-    expected: list[dict[str, int]] | None = None
-    for name in names:
-        found = [side.get_vocab() for side in tokenizer_sides(load_tokenizer(name, trust_remote_code))]
-        expected = expected or found
-        if found != expected:
+    """Raise a ValueError that names the first model whose vocabulary or direction is not that of the first one."""
+    tokenizers = [load_tokenizer(name, trust_remote_code) for name in names]
+    for name, tokenizer in zip(names[1:], tokenizers[1:], strict=True):
+        if _token_rules(tokenizer) != _token_rules(tokenizers[0]):
             raise ValueError(
                 f"the vocabulary of model {name} is not that of model {names[0]}; an ensemble needs models trained "
                 "with one tokenizer (`tokenizer_name_or_path`)"
             )
+        if len(pairs := language_pairs(tokenizers[0])) == 1:
+            check_direction(tokenizer, *pairs[0], f"model {name}")
+
+
+def _token_rules(tokenizer: Any) -> list[Any]:
+    """Return what decides how a text is tokenized, for each side; of slow tokenizers the vocabulary."""
+    rules: list[Any] = []
+    for side in tokenizer_sides(tokenizer):
+        if side.is_fast:
+            parts = json.loads(side.backend_tokenizer.to_str())
+            rules.append([parts[name] for name in ("normalizer", "pre_tokenizer", "model")])
+        else:
+            rules.append(side.get_vocab())
+    return rules
 
 
 __all__ = ["VanillaTransformerEnsemble"]

@@ -45,4 +45,21 @@ def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
     return [pair] if all(isinstance(code, str) and code for code in pair) else []
 
 
-__all__ = ["is_multilingual", "language_pairs", "set_languages"]
+def check_direction(tokenizer: Any, source: str | None, target: str | None, what: str) -> None:
+    """Refuse a model that translates target to source, as far as its tokenizer says.
+
+    Args:
+        tokenizer: The model's.
+        source: Language that it should translate; None: unknown, which passes.
+        target: Language that it should translate to; None: unknown, which passes.
+        what: Name of the model, for the message.
+
+    Raises:
+        ValueError: The tokenizer has the opposite direction, and not this one.
+    """
+    known = language_pairs(tokenizer)
+    if (target, source) in known and (source, target) not in known:
+        raise ValueError(f"{what} translates {target} to {source}; name one of the opposite direction")
+
+
+__all__ = ["check_direction", "is_multilingual", "language_pairs", "set_languages"]

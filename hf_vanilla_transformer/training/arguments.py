@@ -366,12 +366,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`guided_alignment_weight` {self.guided_alignment_weight:g} is no positive number; set one"
             )
-        for name in ("bpe_dropout", "ema_decay"):
+        for name in ("bpe_dropout", "ema_decay", "label_smoothing_factor"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
         if not 0 < self.layerwise_lr_decay <= 1:
             raise ValueError(f"`layerwise_lr_decay` is {self.layerwise_lr_decay:g}; it must be above 0 and at most 1")
-        for name in ("rdrop_alpha", "warmup_steps"):
+        for name in ("average_last_checkpoints", "rdrop_alpha", "warmup_steps"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"`{name}` is {value:g}; it must be finite and at least 0")
         self._check_extras()

@@ -52,6 +52,9 @@ class Plan:
 WORDS_PER_TOKEN = 80
 MIN_VOCAB_SIZE = 4000
 
+# Tokens in batches, padding included, for each word of both sides of Multi30k.
+TOKENS_PER_WORD = 1.4
+
 # A corpus that is read more often is learned by heart; one that is read less often is not learned.
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
@@ -120,11 +123,20 @@ def use_auto_preset(
     chosen.config_overrides = ",".join(f"{name}={value}" for name, value in fields_of_model) or None
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
+    if "warmup_steps" in plan.training.keys() - stays.keys():
+        args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
     facts = {"per_token": words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
         lines.append(f"  {name} {stays.get(name) or f'{value}: {REASONS[name].format(**facts)}'}")
     return chosen, lines
+
+
+def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:
+    """Return the warm-up of the plan, which `args` has, but at most a tenth of the steps, which are estimated."""
+    batches = words * TOKENS_PER_WORD / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
+    steps = batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
+    return max(1, int(min(args.warmup_steps, (args.max_steps if args.max_steps > 0 else steps) / 10)))
 
 
 def count_words(train: datasets.Dataset) -> float:

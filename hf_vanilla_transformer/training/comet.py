@@ -55,14 +55,19 @@ def comet_scores(
         gpus = int(torch.cuda.is_available())
         options = {"-s": source, "-r": reference, "--model": model, "--gpus": gpus, "--to_json": scores}
         words = [program, "--quiet", "--only_system", "-t", *paths.values(), *chain(*options.items())]
-        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        try:
+            done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+                raise ValueError(
+                    f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
+                )
+            found = json.loads(scores.read_text(encoding="utf-8"))
+            return {name: _mean([segment["COMET"] for segment in found[str(path)]]) for name, path in paths.items()}
+        except (OSError, json.JSONDecodeError, KeyError) as error:
             raise ValueError(
-                f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
-            )
-        found = json.loads(scores.read_text(encoding="utf-8"))
-    return {name: _mean([segment["COMET"] for segment in found[str(path)]]) for name, path in paths.items()}
+                f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}"
+            ) from error
 
 
 def _repeated(texts: Iterable[str], counts: Iterable[int]) -> Iterable[str]:

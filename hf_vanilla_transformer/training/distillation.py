@@ -16,6 +16,7 @@ from ..errors import DataError
 from ..export.formats import export_model
 from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
+from ..inference.languages import check_direction
 from ..inference.translation import load, translate
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .experiment import train_translation
@@ -87,6 +88,7 @@ def distill(
     """
     # Before hours of translation.
     _check(data_args)
+    check_direction(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)
     with args.main_process_first(local=False, desc="reading the data"):

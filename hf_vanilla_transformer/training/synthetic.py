@@ -15,7 +15,7 @@ from ..data.arguments import BACK_TRANSLATED, DataArguments
 from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import language_pairs
+from ..inference.languages import check_direction
 from ..inference.line_output import Share, line_output
 from ..inference.translation import CHUNK_SIZE, EXTRA_OUTPUT_TOKENS, load, translate_lines
 from .arguments import VanillaTransformerTrainingArguments
@@ -58,7 +58,8 @@ def translate_to_files(
         **options: Those of `translate_lines`; None means the default.
 
     Raises:
-        DataError: There is no sentence, a file cannot be written, or several processes would write them.
+        DataError: There is no sentence, or no translation of one that is usable; a file cannot be written, or several
+            processes would write them.
         ValueError: As `translate_lines`.
     """
     lines = list(dict.fromkeys(line for each in sentences if (line := each.translate(LINE_ENDS_TO_SPACES)).strip()))
@@ -79,6 +80,8 @@ def translate_to_files(
         empty = sum(not line for line in read_lines(text.translations))
         count = len(lines) * num_hypotheses
         print(f"synthetic    {count} in {text.translations}, {empty} empty or cut off", flush=True)
+        if empty == count:
+            raise DataError(f"{text.translations}: no translation can be used; train its model for longer")
     return text
 
 
@@ -109,7 +112,8 @@ def with_back_translations(
     if (excluded := len(lines) - len(usable)) and args.process_index == 0:
         logger.warning(f"{excluded} of {len(lines)} monolingual sentences are validation or test targets: left out")
     model, tokenizer = load(data_args.reverse_model, device=str(args.device), trust_remote_code=trust_remote_code)
-    _check_direction(tokenizer, data_args)
+    what = f"`reverse_model` {data_args.reverse_model}"
+    check_direction(tokenizer, data_args.target_lang, data_args.source_lang, what)
     folder = Path(data_args.synthetic_dir or args.output_dir)
     files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args)
     return replace(
@@ -120,15 +124,6 @@ def with_back_translations(
         synthetic_target_file=str(files.sentences),
         synthetic_tag=data_args.synthetic_tag or BACK_TRANSLATED,
     )
-
-
-def _check_direction(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
-    known, languages = language_pairs(tokenizer), (data_args.source_lang or "", data_args.target_lang or "")
-    if languages in known and languages[::-1] not in known:
-        raise DataError(
-            f"`reverse_model` {data_args.reverse_model} translates {' to '.join(languages)}; name one of the opposite "
-            "direction"
-        )
 
 
 def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:

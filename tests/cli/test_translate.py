@@ -321,6 +321,16 @@ class TestReranking:
         default = translate(*load(folder), SENTENCES, num_beams=4, reranker=ChannelReranker(*load(other)))
         assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(default), ""]
 
+    def test_a_model_of_the_same_direction(self, tmp_path, folder, fail):
+        forward = tmp_path / "forward"
+        shutil.copytree(folder, forward)
+        file = forward / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"source_lang": "en", "target_lang": "de"}))
+        message = fail(
+            "--model", str(forward), "--input", write(tmp_path / "x", SENTENCES), "--rerank_model", str(forward)
+        )
+        assert f"--rerank_model {forward} translates en to de; name one of the opposite direction" in message
+
     def test_what_cannot_be_used(self, tmp_path, folder, other, fail):
         given = ("--model", folder, "--input", write(tmp_path / "source.txt", SENTENCES))
         assert "--rerank_weight needs --rerank_model" in fail(*given, "--rerank_weight", "2")

@@ -1,5 +1,6 @@
 """Ensembles: equal members decode as one of them, different ones by the mean of their probabilities."""
 
+import json
 import math
 
 import pytest
@@ -340,6 +341,17 @@ class TestLoading:
         expected = translate(VanillaTransformerEnsemble(saved), tokenizer, SENTENCES, num_beams=2)
         assert translate(ensemble, tokenizer, SENTENCES, num_beams=2) == expected
 
+    def test_models_of_opposite_directions(self, tmp_path):
+        for name, languages in (("first", ("en", "de")), ("second", ("en", "de")), ("other", ("de", "en"))):
+            save_translator("shared", tmp_path / name)
+            file = tmp_path / name / "tokenizer_config.json"
+            settings = json.loads(file.read_text()) | dict(zip(("source_lang", "target_lang"), languages, strict=True))
+            file.write_text(json.dumps(settings))
+        names = [str(tmp_path / name) for name in ("first", "second", "other")]
+        VanillaTransformerEnsemble.from_pretrained(names[:2])
+        with pytest.raises(ValueError, match=f"model {names[2]} translates de to en; name one of the opposite"):
+            VanillaTransformerEnsemble.from_pretrained(names)
+
     def test_what_does_not_fit_is_named(self, tmp_path):
         for name in ("first", "second", "other"):
             save_translator("shared", tmp_path / name)
@@ -347,6 +359,11 @@ class TestLoading:
         assert '"house": ' in ids
         (tmp_path / "other" / "tokenizer.json").write_text(ids.replace('"house": ', '"mouse": '))
         names = [str(tmp_path / name) for name in ("first", "second", "other")]
+        with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} is not that of model {names[0]}; "):
+            VanillaTransformerEnsemble.from_pretrained(names)
+        # The same tokens, but of text in lower case.
+        text = json.loads(ids) | {"normalizer": {"type": "Lowercase"}}
+        (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(text))
         with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} is not that of model {names[0]}; "):
             VanillaTransformerEnsemble.from_pretrained(names)
         with pytest.raises(ValueError, match=f"model {tmp_path / 'none'} cannot be loaded: there is no such folder"):

@@ -1,7 +1,7 @@
 import pytest
 from transformers import NllbTokenizer
 
-from hf_vanilla_transformer.inference.languages import is_multilingual, language_pairs, set_languages
+from hf_vanilla_transformer.inference.languages import check_direction, is_multilingual, language_pairs, set_languages
 from translators import SHARED, build, several_languages
 
 
@@ -27,6 +27,10 @@ def test_a_pair_is_saved_as_by_marian():
     tokenizer.init_kwargs |= {"source_lang": "en", "target_lang": "es"}
     try:
         assert language_pairs(tokenizer) == [("en", "es")]
+        with pytest.raises(ValueError, match="model m translates en to es; name one of the opposite direction"):
+            check_direction(tokenizer, "es", "en", "model m")
+        for source, target in (("en", "es"), ("en", "fr"), ("es", None), (None, None)):
+            check_direction(tokenizer, source, target, "model m")
         tokenizer.init_kwargs["target_lang"] = None
         assert language_pairs(tokenizer) == []
     finally:
@@ -34,3 +38,9 @@ def test_a_pair_is_saved_as_by_marian():
     with pytest.raises(ValueError, match="has no languages to choose from; leave `src_lang` and `tgt_lang` out"):
         set_languages(SHARED, "en", None)
     assert set_languages(SHARED, None, None) == {}
+
+
+def test_a_multilingual_model_has_every_direction():
+    _, tokenizer = several_languages()
+    check_direction(tokenizer, "en_XX", "es_XX", "model m")
+    check_direction(tokenizer, "es_XX", "en_XX", "model m")

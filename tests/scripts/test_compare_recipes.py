@@ -62,3 +62,23 @@ def test_a_run_that_fails_is_named(recipe, tmp_path, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert "train.log: training ended with status 2" in error and "dropuot" in error
     assert not (tmp_path / "runs" / "results.json").exists()
+
+
+def test_a_seed_given_twice(recipe, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        compare(recipe, tmp_path / "runs", "--seeds", "1", "1")
+    assert "--seeds has the same seed twice" in capsys.readouterr().err
+
+
+def test_a_folder_with_runs_of_other_options(recipe, tmp_path, capsys):
+    folder = tmp_path / "runs"
+    # A run that failed before it began may be repeated with other options.
+    for variant in ("dropuot=0.1", "max_steps=1"):
+        begun = compare_recipes.run_folder(folder, "", 0)
+        compare_recipes.check_and_note(begun, [recipe, variant], finished=False)
+    (begun / "checkpoint-1").mkdir()
+    compare_recipes.check_and_note(begun, [recipe, "max_steps=1"], finished=False)
+    with pytest.raises(SystemExit):
+        compare(recipe, folder, "--seeds", "0")
+    message = capsys.readouterr().err
+    assert f"{begun} holds a run of another recipe or other options; name another --output_dir" in message

@@ -103,11 +103,15 @@ class TestTrainingArguments:
             VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
 
     @pytest.mark.parametrize(
-        ("name", "value"), [("warmup_steps", "nan"), ("warmup_steps", "-5"), ("rdrop_alpha", "inf")]
+        ("name", "value"), [("warmup_steps", "nan"), ("average_last_checkpoints", "-1"), ("rdrop_alpha", "inf")]
     )
     def test_a_number_out_of_range(self, tmp_path, name, value):
         with pytest.raises(ValueError, match=f"`{name}` is {value}; it must be finite and at least 0"):
             VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.1, **{name: float(value)})
+
+    def test_smoothing_leaves_a_label(self, tmp_path):
+        with pytest.raises(ValueError, match="`label_smoothing_factor` is 1.5; it must be at least 0 and below 1"):
+            VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=1.5)
 
     @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
     def test_an_optimizer_that_is_not_installed(self, tmp_path):

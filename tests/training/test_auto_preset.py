@@ -85,6 +85,25 @@ def test_every_plan_can_be_used(tmp_path):
     assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
 
 
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        # 3 epochs of 9,333 words, that is of 9,333 x 1.4 tokens or 1 pair.
+        ({"max_tokens": 1000}, 3),
+        ({"max_tokens": 1000, "num_train_epochs": 5}, 5),
+        ({"max_tokens": 0}, 1),
+        ({"max_tokens": 1000, "gradient_accumulation_steps": 2}, 1),
+        ({"max_steps": 40}, 4),
+        ({"max_steps": 1000}, 5),
+    ],
+)
+def test_a_short_run_has_a_short_warmup(tmp_path, small_plan, options, steps):
+    model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS | options)
+    lines = use_auto_preset(model_args, data_args, args, corpus(9334))[1]
+    assert args.warmup_steps == steps
+    assert any(line.startswith(f"  warmup_steps {steps}: ") for line in lines)
+
+
 def test_what_is_given_stays(tmp_path, small_plan):
     given = {"config_overrides": "dropout=0.1,norm_position=pre", "vocab_size": 77, "learning_rate": 0.02}
     changed = {"warmup_steps": 7, "guided_alignment": "none"}
@@ -193,7 +212,7 @@ def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
     experiment = setup.set_up(model_args, data_args, args)
     text = start_summary(experiment, data_args)
     assert "preset       tiny, by auto: " in text and "\n  lr_scheduler_type cosine: a short run" in text
-    assert "up to 0.01 after 5 steps, then cosine" in text
+    assert "up to 0.01 after 1 steps, then cosine" in text
     config = experiment.trainer.model.config
     assert (config.d_model, config.dropout) == (16, 0.25)
     assert "alignments" in experiment.ids.train.column_names

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from hf_vanilla_transformer.training.comet import comet_scores
@@ -30,4 +32,21 @@ class TestScores:
 def test_without_the_program(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="`comet` needs the program comet-score .* uv tool install unbabel-comet"):
+        comet_scores(SYSTEMS, ["x", "y"], [["a"], ["b"]], MODEL)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("#!/bin/sh\n", "FileNotFoundError"),
+        ('#!/bin/sh\nfor last; do :; done\necho "{}" > "$last"\n', "KeyError"),
+        ('#!/bin/sh\nfor last; do :; done\necho "{" > "$last"\n', "JSONDecodeError"),
+        ("#!/no/interpreter\n", "FileNotFoundError"),
+    ],
+)
+def test_a_broken_program(monkeypatch, tmp_path, program, reason):
+    (tmp_path / "comet-score").write_text(program)
+    (tmp_path / "comet-score").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(ValueError, match=f"`comet`: comet-score gave no scores .*{reason}.*; install it anew: uv"):
         comet_scores(SYSTEMS, ["x", "y"], [["a"], ["b"]], MODEL)

@@ -34,6 +34,12 @@ def student_of(teacher, finished, folder, **options):
     return distill(*teacher, *arguments(folder, shape, max_steps=2, **options), **chosen)
 
 
+def test_a_teacher_of_the_opposite_direction(teacher, finished, files, tmp_path):
+    with pytest.raises(ValueError, match="the teacher translates en to xx; name one of the opposite direction"):
+        student_of(teacher, finished, tmp_path / "student", **files, source_lang="xx", target_lang="en")
+    assert not (tmp_path / "student").exists()
+
+
 def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "student"
     compared = student_of(teacher, finished, folder, **files)

@@ -51,6 +51,12 @@ def test_translations_of_different_sentences_with_words(teacher, tmp_path, capsy
     assert capsys.readouterr().out == f"synthetic    5 in {text.translations}, 0 empty or cut off\n"
 
 
+def test_a_model_that_never_ends(teacher, tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", -1000)
+    with pytest.raises(DataError, match=r"made-.*: no translation can be used; train its model for longer"):
+        files_of(teacher, ENGLISH, tmp_path)
+
+
 def test_several_translations_of_each(teacher, tmp_path):
     sentences, translations = content(files_of(teacher, ENGLISH, tmp_path, num_beams=3, num_hypotheses=2))
     expected = [row.text for rows in translate(*teacher, ENGLISH, num_beams=3, num_hypotheses=2) for row in rows]
@@ -170,7 +176,7 @@ class TestBackTranslation:
     def test_a_model_of_the_wrong_direction(self, given, finished, tmp_path):
         forward = {**given, "reverse_model": str(finished)}
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="en", target_lang="xx")
-        with pytest.raises(DataError, match="translates en to xx; name one of the opposite direction"):
+        with pytest.raises(ValueError, match="translates en to xx; name one of the opposite direction"):
             with_back_translations(data_args, args)
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="xx", target_lang="en")
         assert with_back_translations(data_args, args).synthetic_tag == "<BT>"
