@@ -58,8 +58,7 @@ def translate_to_files(
         **options: Those of `translate_lines`; None means the default.
 
     Raises:
-        DataError: There is no sentence, or no translation of one that is usable; a file cannot be written, or several
-            processes would write them.
+        DataError: There is no sentence, a file cannot be written, or several processes would write them.
         ValueError: As `translate_lines`.
     """
     lines = list(dict.fromkeys(line for each in sentences if (line := each.translate(LINE_ENDS_TO_SPACES)).strip()))
@@ -81,7 +80,7 @@ def translate_to_files(
         count = len(lines) * num_hypotheses
         print(f"synthetic    {count} in {text.translations}, {empty} empty or cut off", flush=True)
         if empty == count:
-            raise DataError(f"{text.translations}: no translation can be used; train its model for longer")
+            logger.warning(f"{text.translations}: no translation can be used; train its model for longer")
     return text
 
 
