@@ -230,11 +230,10 @@ def _load_reranker(arguments: Namespace, tokenizer: Any) -> Any:
             raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
         return None
     with importing():
-        from ..inference.languages import check_direction, language_pairs
+        from ..inference.languages import check_direction, only_pair
         from ..inference.reranking import ChannelReranker
     model, its_tokenizer = load_by_name(arguments.rerank_model, arguments)
-    if len(pairs := language_pairs(tokenizer)) == 1:
-        ((source, target),) = pairs
-        check_direction(its_tokenizer, target, source, f"--rerank_model {arguments.rerank_model}")
+    source, target = only_pair(tokenizer)
+    check_direction(its_tokenizer, target, source, f"--rerank_model {arguments.rerank_model}")
     chosen = {} if weight is None else {"weight": weight}
     return ChannelReranker(model, its_tokenizer, max_tokens=arguments.max_tokens, **chosen)

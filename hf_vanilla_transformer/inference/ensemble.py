@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .alignment import token_attention
-from .languages import check_direction, language_pairs
+from .languages import check_direction, only_pair
 from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
 from .teacher_forcing import IdPair, decoder_layers, position_limit, start_token_id, tightest_limit
 
@@ -247,14 +247,14 @@ def _rows(layer: Any) -> int | None:
 def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code: bool) -> None:
     """Raise a ValueError that names the first model whose vocabulary or direction is not that of the first one."""
     tokenizers = [load_tokenizer(name, trust_remote_code) for name in names]
-    for name, tokenizer in zip(names[1:], tokenizers[1:], strict=True):
-        if _token_rules(tokenizer) != _token_rules(tokenizers[0]):
+    rules = [_token_rules(tokenizer) for tokenizer in tokenizers]
+    for name, tokenizer, found in zip(names, tokenizers, rules, strict=True):
+        if found != rules[0]:
             raise ValueError(
                 f"the vocabulary of model {name} is not that of model {names[0]}; an ensemble needs models trained "
                 "with one tokenizer (`tokenizer_name_or_path`)"
             )
-        if len(pairs := language_pairs(tokenizers[0])) == 1:
-            check_direction(tokenizer, *pairs[0], f"model {name}")
+        check_direction(tokenizer, *only_pair(tokenizers[0]), f"model {name}")
 
 
 def _token_rules(tokenizer: Any) -> list[Any]:

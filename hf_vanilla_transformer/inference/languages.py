@@ -5,6 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import DataError
+
 
 def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
     """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them.
@@ -45,6 +47,12 @@ def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
     return [pair] if all(isinstance(code, str) and code for code in pair) else []
 
 
+def only_pair(tokenizer: Any) -> tuple[str | None, str | None]:
+    """Return the languages of a tokenizer of one direction; None for both if it has several, or does not say."""
+    pairs = language_pairs(tokenizer)
+    return pairs[0] if len(pairs) == 1 else (None, None)
+
+
 def check_direction(tokenizer: Any, source: str | None, target: str | None, what: str) -> None:
     """Refuse a model that translates target to source, as far as its tokenizer says.
 
@@ -55,11 +63,11 @@ def check_direction(tokenizer: Any, source: str | None, target: str | None, what
         what: Name of the model, for the message.
 
     Raises:
-        ValueError: The tokenizer has the opposite direction, and not this one.
+        DataError: The tokenizer has the opposite direction, and not this one.
     """
     known = language_pairs(tokenizer)
     if (target, source) in known and (source, target) not in known:
-        raise ValueError(f"{what} translates {target} to {source}; name one of the opposite direction")
+        raise DataError(f"{what} translates {target} to {source}; name one of the opposite direction")
 
 
-__all__ = ["check_direction", "is_multilingual", "language_pairs", "set_languages"]
+__all__ = ["check_direction", "is_multilingual", "language_pairs", "only_pair", "set_languages"]

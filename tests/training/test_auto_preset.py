@@ -208,11 +208,12 @@ def test_a_stream_has_no_size(files, tmp_path):
 
 
 def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
-    model_args, data_args, args = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS)
+    # Batches so small that a tenth of the steps is more than the warm-up of the plan.
+    model_args, data_args, args = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS | {"max_tokens": 30})
     experiment = setup.set_up(model_args, data_args, args)
     text = start_summary(experiment, data_args)
     assert "preset       tiny, by auto: " in text and "\n  lr_scheduler_type cosine: a short run" in text
-    assert "up to 0.01 after 1 steps, then cosine" in text
+    assert "up to 0.01 after 5 steps, then cosine" in text
     config = experiment.trainer.model.config
     assert (config.d_model, config.dropout) == (16, 0.25)
     assert "alignments" in experiment.ids.train.column_names
