@@ -116,14 +116,18 @@ def _check(arguments: Namespace) -> None:
         raise ValueError("`sets` brings its own sources; leave `sources` out")
     if arguments.comet and not (arguments.sources or arguments.sets):
         raise ValueError("`comet` needs the source sentences; give `sources`")
+    if arguments.sets and not _set_names(arguments):
+        raise ValueError("`sets` names no test set; give one or more, such as multi30k/2016")
     if repeated := [path for path in arguments.predictions if arguments.predictions.count(path) > 1]:
         raise ValueError(f"`predictions` has {repeated[0]} twice; name each system once")
+    inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
+    if inputs.count("-") > 1:
+        raise ValueError("standard input, -, is given twice but can be read once; name a file instead")
     if arguments.significance is None and (arguments.num_samples, arguments.seed) != (None, None):
         raise ValueError("`num_samples` and `seed` are of a test; give `significance`")
     if arguments.significance and len(arguments.predictions) < 2:
         raise ValueError("`significance` compares systems; give the `predictions` of two or more")
     if arguments.json is not None:
-        inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
         check_output_file(arguments.json, filter(None, inputs), "json")
 
 

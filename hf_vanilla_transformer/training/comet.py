@@ -64,7 +64,7 @@ def comet_scores(
                 )
             found = json.loads(scores.read_text(encoding="utf-8"))
             return {name: _mean([segment["COMET"] for segment in found[str(path)]]) for name, path in paths.items()}
-        except (OSError, json.JSONDecodeError, KeyError) as error:
+        except (OSError, json.JSONDecodeError, KeyError, TypeError, ZeroDivisionError) as error:
             raise ValueError(
                 f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}"
             ) from error

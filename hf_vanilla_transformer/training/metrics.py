@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, get_args
+from urllib.error import URLError
 
 from ..errors import as_value_errors
 
@@ -154,7 +155,13 @@ def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
         raise ValueError(f"`{argument}` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
     # Some need a package, others a download.
     with as_value_errors(f"`{argument}` {tokenize} cannot be used: "):
-        BLEU(tokenize=tokenize)
+        try:
+            BLEU(tokenize=tokenize)
+        except URLError as error:
+            raise ValueError(
+                f"its model cannot be downloaded ({error.reason}); run the command once with a network, or name "
+                "another tokenizer"
+            ) from error
 
 
 def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str) -> dict[str, Metric]:
@@ -176,8 +183,11 @@ def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: boo
 
 @contextmanager
 def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
-    """Seed sacreBLEU, which reads the environment only."""
+    """Seed sacreBLEU, which reads the environment only; raises ValueError for a seed there that is none."""
     old = os.environ.get(SEED_VARIABLE)
+    # "none" is sacreBLEU's word for a seed that changes with each run.
+    if seed is None and old is not None and old.lower() != "none" and not old.isdecimal():
+        raise ValueError(f"the environment variable {SEED_VARIABLE} is {old!r}; make it a whole number, or unset it")
     if seed is not None:
         os.environ[SEED_VARIABLE] = str(seed)
     try:

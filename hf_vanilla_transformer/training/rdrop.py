@@ -65,7 +65,9 @@ class RDropTrainer(Seq2SeqTrainer):
         counted = num_items_in_batch is not None and (self.model_accepts_loss_kwargs or self.compute_loss_func)
         if not (counted and self.args.average_tokens_across_devices):
             return 1
-        return self.args.n_gpu if self.args.n_gpu > 1 else self.accelerator.num_processes
+        # Processes that hold shards of the same layers have the same batches.
+        replicas = self.accelerator.num_processes // self.get_tp_size()
+        return self.args.n_gpu if self.args.n_gpu > 1 else replicas
 
 
 def repeated(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,11 +143,12 @@ class TestSeveralSystems:
             (["--significance", "t-test"], "invalid choice: 't-test'"),
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
+            (["--sources", "-"], "standard input, -, is given twice but can be read once; name a file instead"),
             (["--sets", "wmt14", "--langpair", "en-de"], "give either --references or --sets"),
         ],
     )  # fmt: skip  # a table
     def test_options_that_miss_others(self, references, fail, options, message):
-        assert message in fail("--predictions", references, "--references", references, *options)
+        assert message in fail("--predictions", references, "--references", "-", *options)
 
     def test_other_faults(self, tmp_path, references, systems, fail):
         assert "give either --references or --sets" in fail("--predictions", references)
@@ -185,6 +186,7 @@ class TestPublicSets:
     def test_faults(self, references, public_set, fail):
         options = ("--predictions", references, "--langpair", "en-de")
         assert "--sets wmt104 is no test set of sacreBLEU; did you mean wmt14?" in fail(*options, "--sets", "wmt104")
+        assert "--sets names no test set; give one or more, such as multi30k/2016" in fail(*options, "--sets", ",")
         assert "--sets brings its own sources; leave --sources out" in fail(
             *options, "--sets", "wmt14", "--sources", references
         )

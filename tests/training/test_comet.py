@@ -41,6 +41,7 @@ def test_without_the_program(monkeypatch, tmp_path):
         ("#!/bin/sh\n", "FileNotFoundError"),
         ('#!/bin/sh\nfor last; do :; done\necho "{}" > "$last"\n', "KeyError"),
         ('#!/bin/sh\nfor last; do :; done\necho "{" > "$last"\n', "JSONDecodeError"),
+        ('#!/bin/sh\nfor last; do :; done\necho "[1]" > "$last"\n', "TypeError"),
         ("#!/no/interpreter\n", "FileNotFoundError"),
     ],
 )

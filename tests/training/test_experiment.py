@@ -169,12 +169,22 @@ class TestRuns:
             train(tmp_path / "model", **files, max_tokens=5)
 
     @pytest.mark.slow
-    def test_two_processes(self, tmp_path, files):
+    @pytest.mark.parametrize(
+        ("extras", "tolerance"),
+        [
+            ({}, 1e-5),
+            ({"rdrop_alpha": 2.0, "ema_decay": 0.5}, 1e-5),
+            # Its matrix products, in bfloat16 where that is faster, enlarge the last digits of gradients.
+            ({"muon": True, "learning_rate": 0.01}, 1e-2),
+        ],
+        ids=["plain", "R-Drop and a moving average", "Muon"],
+    )
+    def test_two_processes(self, tmp_path, files, extras, tolerance):
         """Batches by tokens are dealt out so that what is trained, scored and written is that of one process."""
         # One batch an epoch, which two processes share.
         options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_tokens": 100000}
         options |= {"config_overrides": f"{TINY},dropout=0", "num_train_epochs": 4, "logging_steps": 1}
-        options |= {"average_last_checkpoints": 2}
+        options |= {"average_last_checkpoints": 2, **extras}
         one, two = tmp_path / "one", tmp_path / "two"
         results = train(one, **files, **options)
         settings = {"preset": "tiny", "tokenizer_algorithm": "word", "min_frequency": 1, "warmup_steps": 10}

@@ -1,5 +1,6 @@
 import gzip
 import os
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -116,6 +117,15 @@ def test_unknown_tokenizer():
         translation_scores(["a"], ["a"], tokenize="13b")
 
 
+def test_a_tokenizer_that_cannot_be_downloaded(monkeypatch):
+    def offline(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr("hf_vanilla_transformer.training.metrics.BLEU.__init__", offline)
+    with pytest.raises(ValueError, match=r"`tokenize` flores200 .* its model cannot be downloaded \(no network\); run"):
+        check_tokenizer("flores200")
+
+
 def test_a_tokenizer_whose_package_is_missing(monkeypatch):
     tokenizer = pytest.importorskip("sacrebleu.tokenizers.tokenizer_ja_mecab", reason="other versions of sacreBLEU")
     monkeypatch.setattr(tokenizer, "MeCab", None)
@@ -177,6 +187,15 @@ class TestComparing:
         assert compare_translations(systems, self.REFERENCES, num_samples=50)["other"] == found[2]
         compare_translations(systems, self.REFERENCES, num_samples=50, seed=1)
         assert os.environ["SACREBLEU_SEED"] == "2"
+
+    def test_a_seed_of_the_environment_that_is_none(self, monkeypatch):
+        systems = {"one": ["x"], "other": ["y"]}
+        monkeypatch.setenv("SACREBLEU_SEED", "None")
+        compare_translations(systems, ["x"], num_samples=5)
+        monkeypatch.setenv("SACREBLEU_SEED", "abc")
+        compare_translations(systems, ["x"], num_samples=5, seed=1)
+        with pytest.raises(ValueError, match="variable SACREBLEU_SEED is 'abc'; make it a whole number, or unset it"):
+            compare_translations(systems, ["x"], num_samples=5)
 
     @pytest.mark.parametrize(
         ("systems", "options", "message"),

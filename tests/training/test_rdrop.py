@@ -135,6 +135,19 @@ def test_with_dropout_the_loss_is_that_of_two_passes(tmp_path):
         assert trainer.compute_loss(model, dict(batch)).item() == plain.item()
 
 
+@pytest.mark.parametrize(("shards", "scale"), [(1, 4), (2, 2)])
+def test_both_terms_are_scaled_by_the_processes_with_other_batches(tmp_path, monkeypatch, shards, scale):
+    model = trainable_model(dropout=0.3)
+    trainer = trainer_of(tmp_path, model, rdrop_alpha=3.0)
+    batch = batch_of(model)
+    model.train()
+    one, _ = gradients_of(trainer, batch, return_outputs=False)
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 4)
+    monkeypatch.setattr(trainer, "get_tp_size", lambda: shards)
+    several, _ = gradients_of(trainer, batch, return_outputs=False)
+    torch.testing.assert_close(several, scale * one, rtol=1e-6, atol=0)
+
+
 def test_accumulated_batches_count_as_one(tmp_path):
     found = []
     for accumulated in (1, 3):
