@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -160,6 +160,11 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
             raise ValueError(f"`config_overrides`: {name}={literal} has the wrong type; {name} takes {names}")
         overrides[name] = value
     return overrides
+
+
+def join_overrides(overrides: Mapping[str, Any]) -> str | None:
+    """Write overrides as `parse_overrides` reads them; None if there are none."""
+    return ",".join(f"{name}={value}" for name, value in overrides.items()) or None
 
 
 @dataclass
@@ -429,6 +434,7 @@ __all__ = [
     "ModelArguments",
     "VanillaTransformerTrainingArguments",
     "bf16_is_fast",
+    "join_overrides",
     "parse_overrides",
     "peak_learning_rate",
 ]

@@ -8,8 +8,14 @@ from typing import Any
 import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
-from ..presets import AUTO_PRESET
-from .arguments import PRESET_DEFAULTS, ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from ..presets import AUTO_PRESET, preset_config
+from .arguments import (
+    PRESET_DEFAULTS,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    join_overrides,
+    parse_overrides,
+)
 
 # Pairs to estimate the number of words from.
 SAMPLE = 100_000
@@ -70,11 +76,12 @@ _SMALL_CORPUS = {
 # For Multi30k, the first is the recipe `multi30k`; the last two are the paper's models.
 PLANS = (
     Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
-    Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {}, _SMALL_CORPUS | {"max_tokens": 4096}),
-    Plan(200_000_000, 2_000_000_000, "base", 16000, {}, {}),
-    Plan(float("inf"), 2_000_000_000, "big", 37000, {}, {}),
+    Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
+    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, {"warmup_steps": 4000}),
+    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, {"warmup_steps": 4000}),
 )
 
+# Of settings that are not the paper's.
 REASONS = {
     "vocab_size": "{per_token:.1f} words for each token",
     "num_train_epochs": "{millions:.2g} million words in all",
@@ -119,8 +126,7 @@ def use_auto_preset(
     chosen.preset = plan.preset
     if chosen.vocab_size is None:
         chosen.vocab_size = settings["vocab_size"]
-    fields_of_model = (plan.overrides | overrides).items()
-    chosen.config_overrides = ",".join(f"{name}={value}" for name, value in fields_of_model) or None
+    chosen.config_overrides = join_overrides(plan.overrides | overrides)
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
     if "warmup_steps" in plan.training.keys() - stays.keys():
@@ -128,8 +134,14 @@ def use_auto_preset(
     facts = {"per_token": words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
-        lines.append(f"  {name} {stays.get(name) or f'{value}: {REASONS[name].format(**facts)}'}")
+        reason = "the paper's" if value == _paper_value(name, plan.preset) else REASONS[name].format(**facts)
+        lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
     return chosen, lines
+
+
+def _paper_value(name: str, preset: str) -> Any:
+    """Return the paper's value of a setting that a plan may leave as it is, or else None."""
+    return {"dropout": preset_config(preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}.get(name)
 
 
 def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:

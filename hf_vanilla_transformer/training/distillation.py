@@ -1,8 +1,10 @@
 """Distillation: a small student learns the translations of a large teacher (Kim and Rush, 2016)."""
 
 import json
+import math
 import shutil
 import time
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
 from ..inference.languages import check_direction
 from ..inference.translation import load, translate
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments
+from ..presets import get_preset
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
 from .experiment import train_translation
 from .metrics import translation_scores
 from .run_folder import find_checkpoint
@@ -27,6 +30,11 @@ from .synthetic import translate_to_files
 
 # What a run adds to the folder of the student.
 EXPORT_FOLDER, COMPARISON_FILE = "ctranslate2", "distillation.json"
+
+STUDENT_PRESETS = ("student", "student-12-1")
+
+# Shape of a student that would be no narrower than its teacher.
+NARROW = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
 
 # Sentences to translate before time counts.
 WARM_UP_SENTENCES = 8
@@ -72,7 +80,8 @@ def distill(
     Args:
         teacher: Whatever `translate_lines` takes.
         tokenizer: Its tokenizer.
-        model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder.
+        model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder. The
+            presets `student` and `student-12-1` have width 128 instead of 256 for a teacher of 256 or less.
         data_args: Parallel text, in memory. `train_copies=0` trains on the teacher's translations alone.
         args: Training of the student, as for `train_translation`.
         num_hypotheses: Translations of each source, the best ones of a beam search.
@@ -99,7 +108,7 @@ def distill(
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
     data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)
-    train_translation(model_args, data_args, args)
+    train_translation(_narrowed(model_args, teacher), data_args, args)
     if args.process_index > 0:
         return {}
     export = _export(args.output_dir, model_args.trust_remote_code)
@@ -113,6 +122,19 @@ def _check(data_args: DataArguments) -> None:
         raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
     if given := [*data_args.files(SYNTHETIC), *(data_args.monolingual_target or [])]:
         raise DataError(f"{given[0]}: the synthetic pairs are those of the teacher; leave other ones out")
+
+
+def _narrowed(model_args: ModelArguments, teacher: Any) -> ModelArguments:
+    """Return the student, made narrow where its preset is as wide as the teacher and no option says how wide."""
+    overrides = parse_overrides(model_args.config_overrides)
+    if model_args.preset not in STUDENT_PRESETS or "d_model" in overrides:
+        return model_args
+    # An ensemble has no width of its own.
+    if getattr(teacher.config, "hidden_size", math.inf) > get_preset(model_args.preset).config["d_model"]:
+        return model_args
+    narrowed = copy(model_args)
+    narrowed.config_overrides = join_overrides(NARROW | overrides)
+    return narrowed
 
 
 def _export(output_dir: str, trust_remote_code: bool) -> Path:

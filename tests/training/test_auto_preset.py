@@ -45,6 +45,7 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
         assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
         assert len(lines) == 3 + len(expected.overrides) + len(expected.training)
+        assert {line.split()[0] for line in lines[1:]} >= {"vocab_size", "num_train_epochs", "dropout", "warmup_steps"}
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
 
@@ -62,16 +63,27 @@ def test_the_vocabulary_follows_from_the_size(words, tokens):
 
 @pytest.mark.parametrize(
     ("name", "words", "given"),
-    [("multi30k", 640_000, {}), ("tatoeba", 1_257_000, {"num_train_epochs": 3, "dropout": 0.2})],
+    [
+        ("multi30k", 642_000, {}),
+        ("multi30k_lc_norm_tok", 655_000, {"num_train_epochs": 22}),
+        ("tatoeba", 1_257_000, {"num_train_epochs": 3, "dropout": 0.2}),
+    ],
 )
 def test_the_plan_of_small_corpora_is_the_recipes_that_were_measured(name, words, given):
-    """Words and what is given are those of docs/choosing.md."""
+    """Words are those of the training text, and what is given that of docs/choosing.md."""
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
     settings = plan.settings(words) | given
     overrides = {field: settings.pop(field) for field in plan.overrides}
     assert recipe["preset"] == plan.preset and settings.items() <= recipe.items()
     assert parse_overrides(recipe["config_overrides"]) == overrides
+
+
+def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto_preset, "count_words", lambda train: 300_000_000)
+    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **DEFAULTS)), corpus(60))[1]
+    assert {"  dropout 0.3: the paper's", "  warmup_steps 4000: the paper's"} <= {*lines}
+    assert parts[2].warmup_steps == 4000
 
 
 def test_every_plan_can_be_used(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +12,9 @@ from experiments import SHAPE, TINY, arguments, sentences, train
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.training import distill, distillation, synthetic
+from hf_vanilla_transformer.training.arguments import parse_overrides
 from parallel_text import lines, tsv, write
+from trainers import TOKENIZER
 
 pytest.importorskip("ctranslate2", reason="installed by the extra `export`")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -128,6 +131,39 @@ def test_without_ctranslate2(teacher, finished, files, tmp_path, monkeypatch):
     monkeypatch.setattr(distillation, "ctranslate2_missing", lambda: "it is not installed")
     with pytest.raises(ValueError, match="CTranslate2, which the student is exported to, cannot be used: it is not"):
         student_of(teacher, finished, tmp_path / "student", **files)
+
+
+class Trained(Exception):
+    """Ends a distillation where the student would be trained."""
+
+
+@pytest.mark.parametrize(
+    ("teacher_width", "student", "expected"),
+    [
+        (256, {"preset": "student"}, {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}),
+        (
+            128,
+            {"preset": "student-12-1", "config_overrides": "dropout=0.2,decoder_ffn_dim=256"},
+            {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 256, "dropout": 0.2},
+        ),
+        (512, {"preset": "student"}, {}),
+        (256, {"preset": "student", "config_overrides": "d_model=192"}, {"d_model": 192}),
+        (256, {"preset": "small"}, {}),
+        (256, {"preset": "auto"}, {}),
+        (None, {"preset": "student"}, {}),
+    ],
+)
+def test_a_student_is_narrower_than_a_small_teacher(files, tmp_path, monkeypatch, teacher_width, student, expected):
+    monkeypatch.setattr(distillation, "translate_to_files", lambda *args, **kwargs: ("sentences", "translations"))
+    train = Mock(side_effect=Trained)
+    monkeypatch.setattr(distillation, "train_translation", train)
+    model_args, *given = arguments(tmp_path, student, **files)
+    config = SimpleNamespace() if teacher_width is None else SimpleNamespace(hidden_size=teacher_width)
+    with pytest.raises(Trained):
+        distill(SimpleNamespace(config=config), TOKENIZER, model_args, *given)
+    trained = train.call_args.args[0]
+    assert trained.preset == student["preset"] and parse_overrides(trained.config_overrides) == expected
+    assert model_args.config_overrides == student.get("config_overrides")
 
 
 @pytest.mark.slow  # trains two models until they know their task
