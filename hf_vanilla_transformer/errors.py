@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 
 _SECRET_NAME = r"(?:[\w-]*[_-])?(?:token|key|password|secret)"
 SECRET_OPTION = re.compile(rf"--?{_SECRET_NAME}", re.IGNORECASE)
@@ -50,6 +52,13 @@ def as_value_errors(what: str) -> Iterator[None]:
     # A panic of the tokenizers library is no Exception.
     except BaseException as error:
         raise ValueError(f"{what}{one_line(error)}") from error
+
+
+def not_downloaded(error: URLError) -> str:
+    """Return "cannot be downloaded", why, and a remedy; the server's answer where there is one."""
+    answer = f"{error.code} {error.reason} from {urlsplit(error.url).netloc}" if isinstance(error, HTTPError) else ""
+    remedy = "try again later" if answer else "run the command once while online"
+    return f"cannot be downloaded ({answer or error.reason}); {remedy}"
 
 
 @contextmanager
@@ -119,6 +128,7 @@ __all__ = [
     "as_value_errors",
     "did_you_mean",
     "lone_surrogate",
+    "not_downloaded",
     "one_line",
     "redacted",
     "short_errors",

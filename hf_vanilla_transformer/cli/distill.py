@@ -1,8 +1,8 @@
 r"""Distill one or several models: train a small, fast student on their translations, and export that.
 
 The student learns the training pairs and the teacher's translations of their sources. It has the preset `student`,
-narrower for a teacher of width 256 or less, and the teacher's tokenizer unless options say otherwise; all options of
-`train` are options of its training:
+narrower for a small teacher, and the teacher's tokenizer unless options say otherwise; all options of `train` are
+options of its training:
 
     vanilla-transformer distill --model my-model --train_source_file train.en --train_target_file train.de \
         --validation_split_size 1000 --output_dir my-student

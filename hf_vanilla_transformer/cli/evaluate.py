@@ -122,7 +122,7 @@ def _check(arguments: Namespace) -> None:
         raise ValueError(f"`predictions` has {repeated[0]} twice; name each system once")
     inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
     if inputs.count("-") > 1:
-        raise ValueError("standard input, -, is given twice but can be read once; name a file instead")
+        raise ValueError("standard input, -, is given twice but can be read only once; name a file instead")
     if arguments.significance is None and (arguments.num_samples, arguments.seed) != (None, None):
         raise ValueError("`num_samples` and `seed` are of a test; give `significance`")
     if arguments.significance and len(arguments.predictions) < 2:
@@ -168,13 +168,11 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
     target_language = (arguments.langpair or "").rpartition("-")[2]
     tokenize = arguments.tokenize or LANGUAGE_TOKENIZERS.get(target_language, "13a")
     options: Any = {"lowercase": arguments.lowercase, "tokenize": tokenize}
-    learned: dict[str, Scores] = {}
     if arguments.comet:
-        # First: its program is often missing.
-        from ..training.comet import comet_scores
+        # Before minutes of tests: it is often missing.
+        from ..training.comet import comet_program, comet_scores
 
-        found = comet_scores(data.systems, data.sources, data.references, arguments.comet)
-        learned = {path: {"comet": score, "comet_model": arguments.comet} for path, score in found.items()}
+        comet_program()
     scores: dict[str, Scores]
     if arguments.significance:
         test: Any = {"test": arguments.significance, "num_samples": arguments.num_samples, "seed": arguments.seed}
@@ -184,7 +182,10 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
             path: translation_scores(predictions, data.references, **options, metrics=METRIC_NAMES)
             for path, predictions in data.systems.items()
         }
-    return {path: {**each, **learned.get(path, {})} for path, each in scores.items()}
+    if arguments.comet:
+        for path, score in comet_scores(data.systems, data.sources, data.references, arguments.comet).items():
+            scores[path] |= {"comet": score, "comet_model": arguments.comet}
+    return scores
 
 
 def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> Scores:

@@ -129,7 +129,8 @@ def use_auto_preset(
     chosen.config_overrides = join_overrides(plan.overrides | overrides)
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
-    if "warmup_steps" in plan.training.keys() - stays.keys():
+    paper_warmup = settings["warmup_steps"] == _paper_value("warmup_steps", plan.preset)
+    if not paper_warmup and "warmup_steps" not in stays:
         args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
     facts = {"per_token": words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]

@@ -38,12 +38,7 @@ def comet_scores(
     """
     for translations in systems.values():
         check_counts(translations, references)
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise ValueError(
-            f"`comet` needs the program {PROGRAM} of unbabel-comet, in an environment of its own, as it needs "
-            f"transformers 4: {INSTALLATION}"
-        )
+    program = comet_program()
     counts = [len(row) for row in references]
     with TemporaryDirectory() as folder:
         paths = {name: Path(folder, str(number)) for number, name in enumerate(systems)}
@@ -57,17 +52,34 @@ def comet_scores(
         words = [program, "--quiet", "--only_system", "-t", *paths.values(), *chain(*options.items())]
         try:
             done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-                raise ValueError(
-                    f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
-                )
-            found = json.loads(scores.read_text(encoding="utf-8"))
-            return {name: _mean([segment["COMET"] for segment in found[str(path)]]) for name, path in paths.items()}
-        except (OSError, json.JSONDecodeError, KeyError, TypeError, ZeroDivisionError) as error:
+        except OSError as error:
+            raise _no_scores(error) from error
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             raise ValueError(
-                f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}"
-            ) from error
+                f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
+            )
+        try:
+            found = json.loads(scores.read_text(encoding="utf-8"))
+            return {name: _mean(found[str(path)], sum(counts)) for name, path in paths.items()}
+        # Damaged or none at all, or of another form.
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _no_scores(error) from error
+
+
+def _no_scores(error: Exception) -> ValueError:
+    return ValueError(f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}")
+
+
+def comet_program() -> str:
+    """Return the path of the program; raises ValueError if it is not installed."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise ValueError(
+            f"`comet` needs the program {PROGRAM} of unbabel-comet, in an environment of its own, as it needs "
+            f"transformers 4: {INSTALLATION}"
+        )
+    return program
 
 
 def _repeated(texts: Iterable[str], counts: Iterable[int]) -> Iterable[str]:
@@ -79,8 +91,10 @@ def _write(path: Path, texts: Iterable[str]) -> None:
     path.write_text("".join(f"{' '.join(text.split())}\n" for text in texts), encoding="utf-8")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(segments: Sequence[Mapping[str, float]], number: int) -> float:
+    if len(segments) != number:
+        raise ValueError(f"{len(segments)} scores of {number} segments")
+    return sum(segment["COMET"] for segment in segments) / number
 
 
-__all__ = ["comet_scores"]
+__all__ = ["comet_program", "comet_scores"]

@@ -1,7 +1,6 @@
 """Distillation: a small student learns the translations of a large teacher (Kim and Rush, 2016)."""
 
 import json
-import math
 import shutil
 import time
 from copy import copy
@@ -11,6 +10,7 @@ from typing import Any
 
 import datasets
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..data.arguments import SYNTHETIC, DataArguments
@@ -20,12 +20,12 @@ from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
 from ..inference.languages import check_direction
 from ..inference.translation import load, translate
-from ..presets import get_preset
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
 from .experiment import train_translation
 from .metrics import translation_scores
 from .run_folder import find_checkpoint
-from .setup import TextSplits, check_arguments, load_text
+from .setup import TextSplits, check_arguments, configuration, load_text
 from .synthetic import translate_to_files
 
 # What a run adds to the folder of the student.
@@ -33,7 +33,7 @@ EXPORT_FOLDER, COMPARISON_FILE = "ctranslate2", "distillation.json"
 
 STUDENT_PRESETS = ("student", "student-12-1")
 
-# Shape of a student that would be no narrower than its teacher.
+# Shape of a student that would otherwise be larger than its teacher.
 NARROW = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
 
 # Sentences to translate before time counts.
@@ -81,7 +81,8 @@ def distill(
         teacher: Whatever `translate_lines` takes.
         tokenizer: Its tokenizer.
         model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder. The
-            presets `student` and `student-12-1` have width 128 instead of 256 for a teacher of 256 or less.
+            presets `student` and `student-12-1`, of width 256 and feed-forward width 1,024, have 128 and 512 where
+            they would be larger than the teacher, unless `config_overrides` sets `d_model`.
         data_args: Parallel text, in memory. `train_copies=0` trains on the teacher's translations alone.
         args: Training of the student, as for `train_translation`.
         num_hypotheses: Translations of each source, the best ones of a beam search.
@@ -100,6 +101,9 @@ def distill(
     check_direction(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)
+    student = _narrowed(model_args, teacher, tokenizer)
+    if student is not model_args and args.process_index == 0:
+        print(f"student      of width {NARROW['d_model']}, as one of 256 would be larger than its teacher", flush=True)
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(replace(data_args, train_copies=1))
     folder = Path(data_args.synthetic_dir or args.output_dir)
@@ -108,7 +112,7 @@ def distill(
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
     data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)
-    train_translation(_narrowed(model_args, teacher), data_args, args)
+    train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}
     export = _export(args.output_dir, model_args.trust_remote_code)
@@ -124,13 +128,15 @@ def _check(data_args: DataArguments) -> None:
         raise DataError(f"{given[0]}: the synthetic pairs are those of the teacher; leave other ones out")
 
 
-def _narrowed(model_args: ModelArguments, teacher: Any) -> ModelArguments:
-    """Return the student, made narrow where its preset is as wide as the teacher and no option says how wide."""
+def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTokenizerBase) -> ModelArguments:
+    """Return the student, narrower where its preset alone would make it larger than the teacher."""
     overrides = parse_overrides(model_args.config_overrides)
-    if model_args.preset not in STUDENT_PRESETS or "d_model" in overrides:
+    # Of a teacher in another format, such as CTranslate2's, the size is unknown.
+    if model_args.preset not in STUDENT_PRESETS or "d_model" in overrides or not isinstance(teacher, nn.Module):
         return model_args
-    # An ensemble has no width of its own.
-    if getattr(teacher.config, "hidden_size", math.inf) > get_preset(model_args.preset).config["d_model"]:
+    with torch.device("meta"):
+        student = VanillaTransformerForConditionalGeneration(configuration(model_args, tokenizer))
+    if student.num_parameters() <= sum(weight.numel() for weight in teacher.parameters()):
         return model_args
     narrowed = copy(model_args)
     narrowed.config_overrides = join_overrides(NARROW | overrides)

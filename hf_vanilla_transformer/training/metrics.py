@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Literal, get_args
 from urllib.error import URLError
 
-from ..errors import as_value_errors
+from ..errors import as_value_errors, not_downloaded
 
 try:
     from sacrebleu.metrics import BLEU, CHRF, TER
@@ -108,10 +108,7 @@ def compare_translations(
         raise ValueError("`significance` compares systems; give the `predictions` of two or more")
     if test not in get_args(SignificanceTest):
         raise ValueError(f"`significance` {test} is unknown; use {' or '.join(get_args(SignificanceTest))}")
-    for name, value in (("num_samples", num_samples), ("seed", seed)):
-        # sacreBLEU takes 0 for its default, or for no seed at all.
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` {value} is too small; use at least 1")
+    _check_sampling(num_samples, seed)
     for predictions in systems.values():
         rows = _check_translations(predictions, references)
     compared: dict[str, Scores] = {name: {} for name in systems}
@@ -127,6 +124,19 @@ def compare_translations(
     for name, scores in compared.items():
         scores["exact_match"] = _exact_matches(systems[name], rows, lowercase)
     return compared
+
+
+def _check_sampling(num_samples: int | None, seed: int | None) -> None:
+    for name, value in (("num_samples", num_samples), ("seed", seed)):
+        # sacreBLEU takes 0 for its default, or for no seed at all.
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` {value} is too small; use at least 1")
+    given = os.environ.get(SEED_VARIABLE, "none").strip()
+    # sacreBLEU's word for a seed that changes with each run is "none".
+    if seed is None and given.lower() != "none" and not (given.isdecimal() and int(given) >= 1):
+        raise ValueError(
+            f"the environment variable {SEED_VARIABLE} is {given!r}; make it a whole number of at least 1, or unset it"
+        )
 
 
 def _paired_test(
@@ -158,10 +168,7 @@ def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
         try:
             BLEU(tokenize=tokenize)
         except URLError as error:
-            raise ValueError(
-                f"its model cannot be downloaded ({error.reason}); run the command once with a network, or name "
-                "another tokenizer"
-            ) from error
+            raise ValueError(f"its model {not_downloaded(error)}, or name another tokenizer") from error
 
 
 def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str) -> dict[str, Metric]:
@@ -183,11 +190,8 @@ def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: boo
 
 @contextmanager
 def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
-    """Seed sacreBLEU, which reads the environment only; raises ValueError for a seed there that is none."""
+    """Seed sacreBLEU, which reads the environment only."""
     old = os.environ.get(SEED_VARIABLE)
-    # "none" is sacreBLEU's word for a seed that changes with each run.
-    if seed is None and old is not None and old.lower() != "none" and not old.isdecimal():
-        raise ValueError(f"the environment variable {SEED_VARIABLE} is {old!r}; make it a whole number, or unset it")
     if seed is not None:
         os.environ[SEED_VARIABLE] = str(seed)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.error import URLError
 
-from ..errors import did_you_mean, one_line
+from ..errors import did_you_mean, not_downloaded, one_line
 from ..files import read_lines
 
 try:
@@ -65,8 +65,8 @@ def _one_line_errors(name: str) -> Iterator[None]:
         raise
     except URLError as error:
         raise ValueError(
-            f"test set {name} is not in {folder} and cannot be downloaded ({error.reason}); run the command once "
-            "with a network, or name files of your own by `references`"
+            f"test set {name} is not in {folder} and {not_downloaded(error)}, or name files of your own by "
+            "`references`"
         ) from error
     except (Exception, SystemExit) as error:
         reason = "the download is damaged" if isinstance(error, SystemExit) else one_line(error)

@@ -4,6 +4,7 @@ Shapes: B batch, T target length, N labels, d model width, V target vocabulary.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, cast
 
 import torch
@@ -60,14 +61,16 @@ class RDropTrainer(Seq2SeqTrainer):
         whole = is_bare_linear(head) and type(head.weight) is nn.Parameter
         return head if whole and not wrapped else None
 
-    def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> int:
-        """Processes whose labels were counted, and whose gradients will be averaged, as `Trainer` scales its loss."""
-        counted = num_items_in_batch is not None and (self.model_accepts_loss_kwargs or self.compute_loss_func)
-        if not (counted and self.args.average_tokens_across_devices):
-            return 1
-        # Processes that hold shards of the same layers have the same batches.
-        replicas = self.accelerator.num_processes // self.get_tp_size()
-        return self.args.n_gpu if self.args.n_gpu > 1 else replicas
+    def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> float:
+        """What `Trainer` multiplies a loss by: the processes whose labels it counted, as their gradients are averaged.
+
+        It depends on sharding, and on the release of transformers, and so is asked for with a loss of 1.
+        """
+        probe = copy(self)
+        if self.compute_loss_func is not None:
+            probe.compute_loss_func = lambda *args, **kwargs: 1.0
+        model = cast(Any, lambda **inputs: {"loss": 1.0})
+        return cast(float, super(RDropTrainer, probe).compute_loss(model, {}, num_items_in_batch=num_items_in_batch))
 
 
 def repeated(inputs: Mapping[str, Any]) -> dict[str, Any]:

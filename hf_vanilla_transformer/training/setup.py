@@ -30,6 +30,7 @@ from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.translation import position_limit, tightest_limit
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
@@ -336,12 +337,7 @@ def load_or_build_model(
         if may_have_new_tokens:
             add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
     else:
-        source_size, target_size = vocabulary_sizes(tokenizer)
-        sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
-        # One matrix can serve both sides only if ids mean the same on both.
-        shared = {"share_encoder_decoder_embeddings": not hasattr(tokenizer, "target_vocab_size")}
-        overrides = parse_overrides(model_args.config_overrides)
-        config = preset_config(model_args.preset, **{**sizes, **shared, **overrides})
+        config = configuration(model_args, tokenizer)
         check_tokenizer_fits(config, tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer_fits(model.config, tokenizer)
@@ -353,6 +349,15 @@ def load_or_build_model(
                 f"`attn_implementation` {model_args.attn_implementation} cannot be used: {error}"
             ) from error
     return model
+
+
+def configuration(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerConfig:
+    """Return the configuration of a model that is trained from scratch with a tokenizer."""
+    source_size, target_size = vocabulary_sizes(tokenizer)
+    sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
+    # One matrix can serve both sides only if ids mean the same on both.
+    shared = {"share_encoder_decoder_embeddings": not hasattr(tokenizer, "target_vocab_size")}
+    return preset_config(model_args.preset, **{**sizes, **shared, **parse_overrides(model_args.config_overrides)})
 
 
 def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:

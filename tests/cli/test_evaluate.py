@@ -143,7 +143,7 @@ class TestSeveralSystems:
             (["--significance", "t-test"], "invalid choice: 't-test'"),
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
-            (["--sources", "-"], "standard input, -, is given twice but can be read once; name a file instead"),
+            (["--sources", "-"], "standard input, -, is given twice but can be read only once; name a file instead"),
             (["--sets", "wmt14", "--langpair", "en-de"], "give either --references or --sets"),
         ],
     )  # fmt: skip  # a table

@@ -42,6 +42,7 @@ def test_without_the_program(monkeypatch, tmp_path):
         ('#!/bin/sh\nfor last; do :; done\necho "{}" > "$last"\n', "KeyError"),
         ('#!/bin/sh\nfor last; do :; done\necho "{" > "$last"\n', "JSONDecodeError"),
         ('#!/bin/sh\nfor last; do :; done\necho "[1]" > "$last"\n', "TypeError"),
+        ('#!/bin/sh\nfor last; do :; done\nprintf \'{"%s": [], "%s": []}\' $4 $5 > $last\n', "0 scores of 2 segments"),
         ("#!/no/interpreter\n", "FileNotFoundError"),
     ],
 )

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from experiments import SHAPE, TINY, arguments, sentences, train
+from hf_vanilla_transformer import VanillaTransformerEnsemble
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.training import distill, distillation, synthetic
 from hf_vanilla_transformer.training.arguments import parse_overrides
+from hf_vanilla_transformer.training.setup import load_or_build_model
 from parallel_text import lines, tsv, write
 from trainers import TOKENIZER
 
@@ -137,33 +139,58 @@ class Trained(Exception):
     """Ends a distillation where the student would be trained."""
 
 
-@pytest.mark.parametrize(
-    ("teacher_width", "student", "expected"),
-    [
-        (256, {"preset": "student"}, {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}),
-        (
-            128,
-            {"preset": "student-12-1", "config_overrides": "dropout=0.2,decoder_ffn_dim=256"},
-            {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 256, "dropout": 0.2},
-        ),
-        (512, {"preset": "student"}, {}),
-        (256, {"preset": "student", "config_overrides": "d_model=192"}, {"d_model": 192}),
-        (256, {"preset": "small"}, {}),
-        (256, {"preset": "auto"}, {}),
-        (None, {"preset": "student"}, {}),
-    ],
-)
-def test_a_student_is_narrower_than_a_small_teacher(files, tmp_path, monkeypatch, teacher_width, student, expected):
+def student_for(teacher, student, files, folder, monkeypatch):
+    """Return the arguments of the student that would be trained."""
     monkeypatch.setattr(distillation, "translate_to_files", lambda *args, **kwargs: ("sentences", "translations"))
     train = Mock(side_effect=Trained)
     monkeypatch.setattr(distillation, "train_translation", train)
-    model_args, *given = arguments(tmp_path, student, **files)
-    config = SimpleNamespace() if teacher_width is None else SimpleNamespace(hidden_size=teacher_width)
+    model_args, *given = arguments(folder, student, **files)
     with pytest.raises(Trained):
-        distill(SimpleNamespace(config=config), TOKENIZER, model_args, *given)
-    trained = train.call_args.args[0]
-    assert trained.preset == student["preset"] and parse_overrides(trained.config_overrides) == expected
+        distill(teacher, TOKENIZER, model_args, *given)
     assert model_args.config_overrides == student.get("config_overrides")
+    return train.call_args.args[0]
+
+
+def untrained(model_args):
+    with torch.device("meta"):
+        return load_or_build_model(model_args, TOKENIZER)
+
+
+DEEP = {"preset": "deep-encoder"}
+
+
+@pytest.mark.parametrize("preset", ["student", "student-12-1"])
+@pytest.mark.parametrize("options", ["", "dropout=0.2,decoder_ffn_dim=256"])
+def test_a_student_is_smaller_than_a_small_teacher(files, tmp_path, monkeypatch, capsys, preset, options):
+    teacher = untrained(arguments(tmp_path, DEEP)[0])
+    given = {"preset": preset, "config_overrides": options or None}
+    student = student_for(teacher, given, files, tmp_path, monkeypatch)
+    assert untrained(student).num_parameters() < teacher.num_parameters()
+    assert parse_overrides(student.config_overrides).items() >= {"d_model": 128, **parse_overrides(options)}.items()
+    assert "student      of width 128, as one of 256 would be larger than its teacher\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student"),
+    [
+        ({"preset": "base"}, {"preset": "student"}),
+        (DEEP, {"preset": "student", "config_overrides": "d_model=192"}),
+        (DEEP, {"preset": "small"}),
+        (DEEP, {"preset": "auto"}),
+    ],
+)
+def test_a_student_that_is_left_as_it_is(files, tmp_path, monkeypatch, capsys, teacher, student):
+    given = student_for(untrained(arguments(tmp_path, teacher)[0]), student, files, tmp_path, monkeypatch)
+    assert (given.preset, given.config_overrides) == (student["preset"], student.get("config_overrides"))
+    assert "of width" not in capsys.readouterr().out
+
+
+def test_several_small_teachers_have_a_wide_student(files, tmp_path, monkeypatch):
+    ensemble = VanillaTransformerEnsemble([load_or_build_model(arguments(tmp_path, DEEP)[0], TOKENIZER)] * 2)
+    assert student_for(ensemble, {"preset": "student"}, files, tmp_path, monkeypatch).config_overrides
+    others = [load_or_build_model(arguments(tmp_path, DEEP)[0], TOKENIZER) for _ in range(2)]
+    ensemble = VanillaTransformerEnsemble(others)
+    assert student_for(ensemble, {"preset": "student"}, files, tmp_path, monkeypatch).config_overrides is None
 
 
 @pytest.mark.slow  # trains two models until they know their task

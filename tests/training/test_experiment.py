@@ -175,9 +175,10 @@ class TestRuns:
             ({}, 1e-5),
             ({"rdrop_alpha": 2.0, "ema_decay": 0.5}, 1e-5),
             # Its matrix products, in bfloat16 where that is faster, enlarge the last digits of gradients.
-            ({"muon": True, "learning_rate": 0.01}, 1e-2),
+            ({"muon": True, "learning_rate": 0.01}, 1e-3),
         ],
-        ids=["plain", "R-Drop and a moving average", "Muon"],
+        # Without dropout both passes of R-Drop are equal: the weight of their divergence is tested in test_rdrop.
+        ids=["plain", "two passes and a moving average", "Muon"],
     )
     def test_two_processes(self, tmp_path, files, extras, tolerance):
         """Batches by tokens are dealt out so that what is trained, scored and written is that of one process."""
@@ -197,10 +198,10 @@ class TestRuns:
         for key in ("loss", "eval_chrf", "eval_bleu"):
             found, expected = history(two, key), history(one, key)
             assert [step for step, _ in found] == [step for step, _ in expected] and len(found) == 4
-            assert [value for _, value in found] == pytest.approx([value for _, value in expected], abs=1e-5)
+            assert [value for _, value in found] == pytest.approx([value for _, value in expected], abs=tolerance)
         assert history(one)[0][1] - history(one)[-1][1] > 0.01
         for name, value in weights(one).items():
-            torch.testing.assert_close(weights(two)[name], value, rtol=1e-5, atol=1e-5, msg=name)
+            torch.testing.assert_close(weights(two)[name], value, rtol=tolerance, atol=tolerance, msg=name)
         assert (two / "test_translations.txt").read_text() == (one / "test_translations.txt").read_text()
         found = json.loads((two / "all_results.json").read_text())
         assert found["steps"] == results["steps"] and found["test_chrf"] == results["test_chrf"]

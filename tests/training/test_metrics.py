@@ -1,6 +1,7 @@
 import gzip
 import os
-from urllib.error import URLError
+from unittest.mock import Mock
+from urllib.error import HTTPError, URLError
 
 import numpy as np
 import pytest
@@ -117,12 +118,16 @@ def test_unknown_tokenizer():
         translation_scores(["a"], ["a"], tokenize="13b")
 
 
-def test_a_tokenizer_that_cannot_be_downloaded(monkeypatch):
-    def offline(*args, **kwargs):
-        raise URLError("no network")
-
-    monkeypatch.setattr("hf_vanilla_transformer.training.metrics.BLEU.__init__", offline)
-    with pytest.raises(ValueError, match=r"`tokenize` flores200 .* cannot be downloaded \(no network\); run"):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (URLError("no network"), r"\(no network\); run the command once while online, or name another tokenizer"),
+        (HTTPError("https://x.example/a", 403, "Forbidden", {}, None), r"\(403 Forbidden from x.example\); try again"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_downloaded(monkeypatch, error, message):
+    monkeypatch.setattr("hf_vanilla_transformer.training.metrics.BLEU.__init__", Mock(side_effect=error))
+    with pytest.raises(ValueError, match=f"`tokenize` flores200 cannot be used: its model cannot be .*{message}"):
         check_tokenizer("flores200")
 
 
@@ -188,14 +193,15 @@ class TestComparing:
         compare_translations(systems, self.REFERENCES, num_samples=50, seed=1)
         assert os.environ["SACREBLEU_SEED"] == "2"
 
-    def test_a_seed_of_the_environment_that_is_none(self, monkeypatch):
+    def test_a_seed_of_the_environment_that_is_no_seed(self, monkeypatch):
         systems = {"one": ["x"], "other": ["y"]}
         monkeypatch.setenv("SACREBLEU_SEED", "None")
         compare_translations(systems, ["x"], num_samples=5)
-        monkeypatch.setenv("SACREBLEU_SEED", "abc")
-        compare_translations(systems, ["x"], num_samples=5, seed=1)
-        with pytest.raises(ValueError, match="variable SACREBLEU_SEED is 'abc'; make it a whole number, or unset it"):
-            compare_translations(systems, ["x"], num_samples=5)
+        for value in ("abc", "0", ""):
+            monkeypatch.setenv("SACREBLEU_SEED", value)
+            compare_translations(systems, ["x"], num_samples=5, seed=1)
+            with pytest.raises(ValueError, match=f"variable SACREBLEU_SEED is '{value}'; make it a whole number of"):
+                compare_translations(systems, ["x"], num_samples=5)
 
     @pytest.mark.parametrize(
         ("systems", "options", "message"),
