@@ -88,7 +88,7 @@ def add_arguments(parser: OneLineParser) -> None:
     search.add_argument(
         "--rerank_model",
         metavar="MODEL",
-        help="Model of the reverse direction that chooses among the beams' translations; many beams help.",
+        help="Model of the reverse direction that chooses among the beams' translations, and prefers longer ones.",
     )
     search.add_argument(
         "--rerank_weight",
