@@ -102,8 +102,6 @@ def distill(
     check_arguments(data_args, args, None)
     find_checkpoint(args)
     student = _narrowed(model_args, teacher, tokenizer)
-    if student is not model_args and args.process_index == 0:
-        print(f"student      of width {NARROW['d_model']}, as one of 256 would be larger than its teacher", flush=True)
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(replace(data_args, train_copies=1))
     folder = Path(data_args.synthetic_dir or args.output_dir)
@@ -112,6 +110,8 @@ def distill(
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
     data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)
+    if student is not model_args and args.process_index == 0:
+        print(f"student      of width {NARROW['d_model']}, as one of 256 would be larger than its teacher", flush=True)
     train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}

@@ -69,7 +69,7 @@ def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
     count = max(1, min(STEP_WEIGHTS, STEP_BYTES // (layer.weight.numel() * layer.weight.element_size())))
     layers = [layer, *(deepcopy(layer) for _ in range(count - 1))]
     works = {OURS: _with_rules(layers, x, linear.PRODUCTS)}
-    for routine in Routine:
+    for routine in _routines(x.dtype):
         works[routine.name.lower()] = _with_rules(layers, x, {x.dtype: (Product(ANY, 0, routine),)})
     return _case(f"product, {rows} x {inputs} x {outputs}, {dtype}", works, dtype)
 
@@ -81,8 +81,9 @@ def training_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
     works: dict[str, Callable[[], Any]] = {
         OURS: lambda: linear.apply_linear(layer, x),
         "default": lambda: F.linear(x, layer.weight, layer.bias),
-        "onednn": lambda: linear._OneDNNLinear.apply(x, layer.weight, layer.bias),
     }
+    if Routine.ONEDNN in _routines(x.dtype):
+        works["onednn"] = lambda: linear._OneDNNLinear.apply(x, layer.weight, layer.bias)
     works = {name: _with_gradients(work, (x, layer.weight)) for name, work in works.items()}
     return _case(f"product and gradients, {rows} x {inputs} x {outputs}, {dtype}", works, dtype)
 
@@ -106,6 +107,13 @@ def attention_case(rows: int, queries: int, keys: int, heads: int, width: int, d
     }
     title = "attention and gradients" if trains else "attention"
     return _case(f"{title}, {rows} x {heads} heads, {queries} queries, {keys} keys, {dtype}", works, dtype)
+
+
+def _routines(dtype: torch.dtype) -> list[Routine]:
+    """Return the routines that this processor has: without AVX-512, oneDNN multiplies no bfloat16."""
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return [Routine.DEFAULT]
+    return list(Routine)
 
 
 def _layer_and_input(rows: int, inputs: int, outputs: int, dtype: str) -> tuple[nn.Linear, Tensor]:

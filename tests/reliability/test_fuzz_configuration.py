@@ -21,7 +21,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.presets import get_preset
 from hf_vanilla_transformer.training.arguments import parse_overrides
 from reliability import cases
-from tiny import TINY
+from tiny import TINY, close
 
 # Of these the file says which class to use, or they are of transformers.
 OWN = sorted(
@@ -77,7 +77,10 @@ def test_any_value_of_any_field(tmp_path, tried):
         with torch.inference_mode():
             logits, again = (each(ids, decoder_input_ids=ids).logits for each in (model, loaded))
         assert logits.shape == (1, 1, config.decoder_vocab_size) and logits.isfinite().all()
-        assert torch.equal(logits, again)
+        # The same weights in other memory: on some processors MKL then rounds products differently.
+        weights = loaded.state_dict()
+        assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+        close(again, logits, 1e-5)
 
     check()
     assert built > cases(0, 50)
