@@ -18,6 +18,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     preset_config,
 )
+from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, processor
 from hf_vanilla_transformer.presets import get_preset
 from hf_vanilla_transformer.training.arguments import parse_overrides
 from reliability import cases
@@ -77,10 +78,11 @@ def test_any_value_of_any_field(tmp_path, tried):
         with torch.inference_mode():
             logits, again = (each(ids, decoder_input_ids=ids).logits for each in (model, loaded))
         assert logits.shape == (1, 1, config.decoder_vocab_size) and logits.isfinite().all()
-        # The same weights in other memory: on some processors MKL then rounds products differently.
         weights = loaded.state_dict()
         assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
         close(again, logits, 1e-5)
+        # Elsewhere, what MKL rounds depends on where in memory a weight lies.
+        assert torch.equal(logits, again) or processor() not in ROUTINES
 
     check()
     assert built > cases(0, 50)

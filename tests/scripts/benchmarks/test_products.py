@@ -39,6 +39,14 @@ def test_every_routine_is_measured_and_gives_the_same(dtype, capsys):
         assert all(cost > 0 for each in result.costs.values() for cost in each)
 
 
+def test_bfloat16_where_onednn_has_no_such_products(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    monkeypatch.setattr(products, "_case", lambda name, works, dtype: set(works))
+    assert products.decoding_product(1, 4, 6, "bfloat16") == {"ours", "default"}
+    assert products.training_product(1, 4, 6, "bfloat16") == {"ours", "default"}
+    assert products.training_product(1, 4, 6, "float32") == {"ours", "default", "onednn"}
+
+
 def test_the_layers_of_a_step_take_turns(monkeypatch):
     used = []
     monkeypatch.setattr(products, "_case", lambda name, works, dtype: works)
