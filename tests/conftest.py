@@ -59,6 +59,7 @@ ABOUT_THE_CPU = {
     "model/test_chunked_loss.py": "sizes of a CPU's chunks; tests/gpu/test_loss_cuda.py has a GPU's",
     "model/test_cpu_ops.py": "routines of the CPU",
     "model/test_cpu_routines.py": "routines of the CPU",
+    "model/test_cuda_graphs.py": "stand-ins for a GPU's graphs; tests/gpu/test_decoding_cuda.py has these",
     "model/test_from_pretrained.py": "weights that are moved between memory and disk",
     "model/test_graphs.py": "graphs that run on a CPU; tests/gpu compiles for a GPU",
     "model/test_hub_code.py": "files, no numbers",

@@ -106,13 +106,16 @@ def _loss_by_chunks(
             logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
             # An accelerator converts within the softmax.
             log_probs = logits.log_softmax(-1, dtype=dtype)
-            losses = eps * logits.gather(1, target).to(dtype) - log_probs.gather(1, target)
+            of_target = log_probs.gather(1, target)
+            losses = eps * logits.gather(1, target).to(dtype) - of_target
             loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
             if differentiate:
-                d_chunk = log_probs.exp_().scatter_add_(1, target, torch.full_like(target, eps - 1, dtype=dtype))
+                # Rounded as it is written: a pass over memory less.
+                d_chunk = torch.exp(log_probs, out=d_logits[i : i + len(target)])
+                d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
                 if bias is not None:
-                    d_bias += (d_chunk if counts is None else d_chunk.masked_fill(~counts[chunk], 0)).sum(0)
-                d_logits[i : i + len(d_chunk)] = d_chunk
+                    counted = d_chunk if counts is None else d_chunk.masked_fill(~counts[chunk], 0)
+                    d_bias += counted.sum(0, dtype=dtype)
         if differentiate:
             d_block.copy_(linear_forward(d_logits[: len(block)], weight.T))
             d_weight += linear_forward(block.T, d_logits[: len(block)].T)

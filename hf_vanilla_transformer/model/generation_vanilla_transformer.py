@@ -13,6 +13,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from .beam_search_vanilla_transformer import Beams, beam_search, select_rows
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .cuda_graphs_vanilla_transformer import suits_static_cache
 from .linear_vanilla_transformer import decoding_products
 
 # Inputs of a source, the same at every step and for all its beams.
@@ -48,6 +49,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         base: Any = super()
         with decoding_products():
             return base.generate(*args, **kwargs)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, batch_size: int, length: int
+    ) -> Any:
+        """Prepare the cache: on a GPU a static one, where steps can then be replayed as CUDA graphs."""
+        if suits_static_cache(self, generation_config, mode, model_kwargs, length):
+            generation_config.cache_implementation = "static"
+        if generation_config.compile_config is None:
+            # Otherwise the cache is as long as any before, which spares only `torch.compile` another shape.
+            self._previous_max_cache_length = -1
+        base: Any = super()
+        return base._prepare_cache_for_generation(generation_config, model_kwargs, mode, batch_size, length)
 
     def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
         """Repeat the target's inputs for each beam, but not the source's."""

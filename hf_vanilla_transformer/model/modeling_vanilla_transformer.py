@@ -50,6 +50,7 @@ from .checks_vanilla_transformer import (
 )
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout
+from .cuda_graphs_vanilla_transformer import RecordedSteps, can_capture
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .linear_vanilla_transformer import apply_linear, begin_forward_pass
 from .loss_vanilla_transformer import (
@@ -577,6 +578,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         side = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
+
+    def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
+        """Return the forward pass of steps over a static cache: CUDA graphs, or what `compile_config` asks for."""
+        if compile_config is None and can_capture(self):
+            return RecordedSteps(self)
+        return super().get_compiled_call(compile_config)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor, cu_seq_lens: Tensor | None = None) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); called by data collators.

@@ -1,10 +1,13 @@
 """Decoding on a GPU: the tokens of a CPU, greedy and with beams, compiled steps over a static cache, NaN, scores."""
 
+from functools import wraps
+
 import pytest
 import torch
 from transformers import CompileConfig
 
 from devices import on
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import RefuseNaN, load, translate
@@ -48,6 +51,27 @@ def test_tokens_in_half_precision_are_mostly_those_of_float32(device, dtype):
     found = model.to(device, dtype).generate(**on(device, source), **options).cpu()
     # A token that rounding changed changes those after it.
     assert found.eq(expected).float().mean() > 0.6
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_steps_are_replayed(cuda, monkeypatch, num_beams):
+    """Python runs the prefill, a step that loads kernels, and the step that is recorded."""
+    forward, calls = VanillaTransformerForConditionalGeneration.forward, []
+
+    @wraps(forward)
+    def counting(*args, **kwargs):
+        calls.append(1)
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "forward", counting)
+    model, options = varied_model(), {**ENDS, "num_beams": num_beams, "eos_token_id": None}
+    for rows in (7, 3):
+        source = padded_source(rows)
+        expected = model.cpu().generate(**source, **options)
+        model.to(cuda)
+        calls.clear()
+        assert torch.equal(model.generate(**on(cuda, source), **options).cpu(), expected)
+        assert len(calls) == 3
 
 
 def counting_config(device, graphs):

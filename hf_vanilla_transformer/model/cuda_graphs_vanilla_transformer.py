@@ -1,0 +1,112 @@
+"""Decoding steps as CUDA graphs: recorded once for a call of `generate()`, then replayed without Python.
+
+A step of a few hundred rows takes a GPU less time than launching its kernels one by one takes the host.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.generation import GenerationMode
+
+from .linear_vanilla_transformer import is_hooked
+
+DEVICE_TYPE = "cuda"
+
+# Keys in a static cache: each step attends to all of them, filled or not.
+MAX_STATIC_LENGTH = 512
+
+# Arguments of a step that stay the same objects from step to step.
+CONSTANT_INPUTS = ("encoder_outputs", "past_key_values")
+# Settings of `generate()` with which transformers keeps what a step returns, or decodes by another loop than ours.
+KEPT_OUTPUTS = ("return_dict_in_generate", "output_attentions", "output_hidden_states", "low_memory", "is_assistant")
+SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH)
+
+
+def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: dict[str, Any], length: int) -> bool:
+    """Whether steps of `generate()` should run over a static cache of `length` keys, as CUDA graphs need.
+
+    Args:
+        model: The model.
+        options: The generation configuration of the call.
+        mode: Its search.
+        inputs: The call's arguments of `forward`.
+        length: Tokens of the longest hypothesis.
+    """
+    return (
+        can_capture(model)
+        and mode in SEARCHES
+        and length <= MAX_STATIC_LENGTH
+        and options.cache_implementation is None
+        and options.use_cache is not False
+        and not options.disable_compile
+        and not any(getattr(options, name, None) for name in KEPT_OUTPUTS)
+        and all(inputs.get(name) is None for name in ("past_key_values", "decoder_attention_mask"))
+    )
+
+
+def can_capture(model: Any) -> bool:
+    """Whether a step of `model` only launches kernels, on one GPU: no hook to call, no number to read on the host."""
+    config = model.config
+    return (
+        model.device.type == DEVICE_TYPE
+        and config._attn_implementation in ("sdpa", "eager")
+        # Learned positions check the length; an ensemble has none of its own.
+        and getattr(config, "position_embedding_type", None) == "sinusoidal"
+        # Neither sharded nor quantized.
+        and all(type(each) is nn.Parameter and each.device == model.device for each in model.parameters())
+        and not any(map(is_hooked, model.modules()))
+    )
+
+
+def record(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Record the kernels that `step` launches; return a function that launches them, and the outputs it fills."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        # Other threads, such as a server's, may go on using the GPU.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            outputs = step()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph.replay, outputs
+
+
+class RecordedSteps:
+    """A forward pass for decoding steps of equal shapes over one static cache.
+
+    The first step runs as it is, and loads what its kernels need; the second is recorded. Each step overwrites the
+    outputs of the one before.
+    """
+
+    def __init__(self, forward: Callable[..., Any]):
+        self.forward, self.is_warm = forward, False
+        self.replay: Callable[[], None] | None = None
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: Any = None
+
+    def __call__(self, **inputs: Any) -> Any:
+        """Return `forward(**inputs)`."""
+        # The mask of a padded prefix is checked on the host.
+        if not self.is_warm or inputs.get("decoder_attention_mask") is not None:
+            self.is_warm = True
+            return self.forward(**inputs)
+        if self.replay is None:
+            self._record(inputs)
+        else:
+            for name, own in self.inputs.items():
+                own.copy_(inputs[name])
+        assert self.replay is not None
+        self.replay()
+        return self.outputs
+
+    def _record(self, inputs: dict[str, Any]) -> None:
+        changing = {k: x.clone() for k, x in inputs.items() if isinstance(x, Tensor) and k not in CONSTANT_INPUTS}
+        self.replay, self.outputs = record(lambda: self.forward(**{**inputs, **changing}))
+        self.inputs = changing
+
+
+__all__ = ["RecordedSteps", "can_capture", "suits_static_cache"]
