@@ -12,10 +12,13 @@ from torch import Tensor
 from .checks_vanilla_transformer import IGNORE_INDEX
 from .cpu_ops_vanilla_transformer import accumulation_dtype, is_plain_cpu
 from .linear_vanilla_transformer import linear_forward
+from .softmax_kernel_vanilla_transformer import DTYPES, can_launch, replace_by_gradients
 
 # Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
 # products.
 CHUNK_ELEMENTS, ACCELERATOR_CHUNK_ELEMENTS = 2**22, 2**26
+# Logits that a kernel replaces by their gradients, in one block.
+FUSED_ELEMENTS = 2**28
 # Products of fewer rows are slow.
 MIN_CHUNK_ROWS = 128
 # Gradients of several chunks form a block that is multiplied at once: adding up the gradient of a large output
@@ -93,33 +96,73 @@ def _loss_by_chunks(
     (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
     loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
     d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
-    elements = CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
-    rows = max(MIN_CHUNK_ROWS, elements // vocab_size)
-    block_rows = CHUNKS_PER_BLOCK * rows
+    is_fused = states.device.type == "cuda" and weight.dtype in DTYPES and can_launch()
+    block_rows = (FUSED_ELEMENTS if is_fused else CHUNKS_PER_BLOCK * _chunk_elements(states)) // vocab_size
+    block_rows = max(MIN_CHUNK_ROWS, block_rows)
     if weight.dtype == torch.float16:
         block_rows = min(block_rows, MAX_FLOAT16_ROWS)
-    d_logits = weight.new_empty(min(block_rows, len(states)) if differentiate else 0, vocab_size)
     for start in range(0, len(states), block_rows):
-        block, d_block = (x[start : start + block_rows] for x in (states, d_states))
-        for i in range(0, len(block), rows):
-            chunk = slice(start + i, start + min(i + rows, len(block)))
-            logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
-            # An accelerator converts within the softmax.
-            log_probs = logits.log_softmax(-1, dtype=dtype)
-            of_target = log_probs.gather(1, target)
-            losses = eps * logits.gather(1, target).to(dtype) - of_target
-            loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
-            if differentiate:
-                # Rounded as it is written: a pass over memory less.
-                d_chunk = torch.exp(log_probs, out=d_logits[i : i + len(target)])
-                d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
-                if bias is not None:
-                    counted = d_chunk if counts is None else d_chunk.masked_fill(~counts[chunk], 0)
-                    d_bias += counted.sum(0, dtype=dtype)
+        rows = slice(start, start + block_rows)
+        block, counted = states[rows], None if counts is None else counts[rows]
+        gradients = _fused_gradients if is_fused else _gradients_by_chunks
+        losses, d_logits = gradients(block, weight, bias, labels[rows], counted, eps, differentiate)
+        loss += losses
         if differentiate:
-            d_block.copy_(linear_forward(d_logits[: len(block)], weight.T))
-            d_weight += linear_forward(block.T, d_logits[: len(block)].T)
+            d_states[rows] = linear_forward(d_logits, weight.T)
+            d_weight += linear_forward(block.T, d_logits.T)
+            if bias is not None:
+                d_bias += d_logits.sum(0, dtype=dtype)
     return loss, d_states, d_weight, d_bias
+
+
+def _chunk_elements(states: Tensor) -> int:
+    return CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
+
+
+def _gradients_by_chunks(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    counts: Tensor | None,
+    eps: float,
+    differentiate: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the summed loss of a block and the gradients of its logits (N, V), from chunks of logits."""
+    vocab_size, dtype = len(weight), accumulation_dtype(weight.dtype)
+    rows = max(MIN_CHUNK_ROWS, _chunk_elements(states) // vocab_size)
+    loss = weight.new_zeros((), dtype=dtype)
+    d_logits = weight.new_empty(len(states) if differentiate else 0, vocab_size)
+    for start in range(0, len(states), rows):
+        chunk = slice(start, start + rows)
+        logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
+        # An accelerator converts within the softmax.
+        log_probs = logits.log_softmax(-1, dtype=dtype)
+        of_target = log_probs.gather(1, target)
+        losses = eps * logits.gather(1, target).to(dtype) - of_target
+        loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
+        if differentiate:
+            # Rounded as it is written: a pass over memory less.
+            d_chunk = torch.exp(log_probs, out=d_logits[chunk])
+            d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
+    if differentiate and bias is not None and counts is not None:
+        d_logits.masked_fill_(~counts, 0)
+    return loss, d_logits
+
+
+def _fused_gradients(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    counts: Tensor | None,
+    eps: float,
+    differentiate: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return what `_gradients_by_chunks` does, on a GPU, from one read of the logits and one that replaces them."""
+    logits = linear_forward(states, weight, bias)
+    labels = labels if counts is None else labels.masked_fill(~counts[:, 0], IGNORE_INDEX)
+    return replace_by_gradients(logits, labels, eps, differentiate).sum(), logits
 
 
 @chunked_cross_entropy.register_fake

@@ -46,7 +46,8 @@ def plain(states, head, labels, smoothing):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("chunk_rows", [4, 1000])
 def test_equals_the_plain_loss(accelerator, monkeypatch, dtype, smoothing, bias, chunk_rows):
-    monkeypatch.setattr(chunked_loss, "ACCELERATOR_CHUNK_ELEMENTS", chunk_rows * VOCABULARY)
+    for name in ("ACCELERATOR_CHUNK_ELEMENTS", "FUSED_ELEMENTS"):
+        monkeypatch.setattr(chunked_loss, name, chunk_rows * VOCABULARY)
     monkeypatch.setattr(chunked_loss, "MIN_CHUNK_ROWS", 1)
     states, head, labels = problem(accelerator, dtype, bias=bias)
     expected_loss, expected = plain(states, head, labels, smoothing)
