@@ -289,13 +289,14 @@ class RefuseNaN(LogitsProcessor):
     only_reads = True
 
     def __init__(self, at_once: bool) -> None:
-        self.at_once = at_once
+        self.at_once, self.may_be_recorded = at_once, not at_once
         self._found: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         # Several, as some tokens may be barred.
         found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
-        self._found = found if self._found is None else self._found | found
+        # In place, as a recorded step expects it.
+        self._found = found if self._found is None else self._found.logical_or_(found)
         if self.at_once:
             self.check()
         return scores

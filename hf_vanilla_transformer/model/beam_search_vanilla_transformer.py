@@ -97,9 +97,7 @@ class Beams:
         """
         scores, beams, tokens = self.candidates(logits, logits_processor, input_ids)
         sequences = gather_candidates(self.running, beams)
-        sequences[..., self.length] = tokens
-        self.length += 1
-        ends = self.stopping_criteria(sequences[..., : self.length].flatten(0, 1), None).view(beams.shape)
+        ends = self._append(sequences, tokens)
         self._collect_finished(sequences, scores, ends)
         # The first ones that go on.
         order = torch.arange(self.num_candidates, device=beams.device)
@@ -140,6 +138,12 @@ class Beams:
         for name, found in self.found.items():
             found[self.sentences] = getattr(self, name)
 
+    def _append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
+        """Write the next token (B, c) of each candidate (B, c, T) in place; return which of them end (B, c)."""
+        sequences[..., self.length] = tokens
+        self.length += 1
+        return self.stopping_criteria(sequences[..., : self.length].flatten(0, 1), None).view(tokens.shape)
+
     def _closed(self) -> Tensor:
         """Return whether each sentence (B, 1) takes no more finished hypotheses."""
         closed = ~self.can_improve
@@ -163,10 +167,10 @@ class Beams:
         """Keep the best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
         ends = ends.clone()
         ends[:, self.num_beams :] = False
-        scores = scores / (self.length - self.prefix_length) ** self.options.length_penalty
+        scores = scores / (self.length - self.prefix_length) ** float(self.options.length_penalty)
         scores = scores + self._closed() * MASKED_SCORE + ~ends * MASKED_SCORE
         self.finished_scores, best = torch.cat((self.finished_scores, scores), 1).topk(self.finished_scores.shape[1])
-        lengths = torch.full_like(ends, self.length, dtype=torch.long)
+        lengths = torch.zeros_like(ends, dtype=torch.long) + self.length
         self.finished, self.is_finished, self.finished_lengths = (
             gather_candidates(torch.cat(pair, 1), best)
             for pair in (
@@ -185,12 +189,16 @@ class Beams:
         options, length = self.options, self.length
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = options.max_length
-        best_possible = best_running / (length - self.prefix_length) ** options.length_penalty
-        worst = self.finished_scores.amin(1, keepdim=True).where(self.is_finished, MASKED_SCORE)
+        best_possible = best_running / (length - self.prefix_length) ** float(options.length_penalty)
+        worst = self.finished_scores.amin(1, keepdim=True).masked_fill(~self.is_finished, MASKED_SCORE)
         self.can_improve &= (best_possible > worst).any(1, keepdim=True)
         is_done = ~self.can_improve.any() | ends.all()
         if options.early_stopping is True:
             is_done |= self.is_finished.all()
+        self._end(is_done)
+
+    def _end(self, is_done: Tensor) -> None:
+        """Note whether the search is done."""
         # All that is read in a step, at once: each read waits for an accelerator.
         if self.drops_final:
             self.is_done, self.num_final = torch.stack((is_done.long(), self._final().sum())).tolist()

@@ -51,7 +51,8 @@ def can_capture(model: Any) -> bool:
     config = model.config
     return (
         model.device.type == DEVICE_TYPE
-        and config._attn_implementation in ("sdpa", "eager")
+        # The mask of eager attention is made from numbers of the host.
+        and config._attn_implementation == "sdpa"
         # Learned positions check the length; an ensemble has none of its own.
         and getattr(config, "position_embedding_type", None) == "sinusoidal"
         # Neither sharded nor quantized.
@@ -90,8 +91,9 @@ class RecordedSteps:
 
     def __call__(self, **inputs: Any) -> Any:
         """Return `forward(**inputs)`."""
-        # The mask of a padded prefix is checked on the host.
-        if not self.is_warm or inputs.get("decoder_attention_mask") is not None:
+        mask = inputs.get("decoder_attention_mask")
+        # The padding mask of a prefix is checked on the host.
+        if not self.is_warm or (mask is not None and mask.dim() == 2):
             self.is_warm = True
             return self.forward(**inputs)
         if self.replay is None:

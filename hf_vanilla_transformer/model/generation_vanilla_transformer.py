@@ -15,6 +15,7 @@ from .beam_search_vanilla_transformer import Beams, beam_search, select_rows
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cuda_graphs_vanilla_transformer import suits_static_cache
 from .linear_vanilla_transformer import decoding_products
+from .static_search_vanilla_transformer import StaticBeams, StaticGreedy, may_be_recorded, static_search
 
 # Inputs of a source, the same at every step and for all its beams.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
@@ -127,8 +128,37 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return base._beam_search(
                 input_ids, logits_processor, stopping_criteria, options, synced_gpus, **model_kwargs
             )
+        if may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs):
+            static = StaticBeams(input_ids, stopping_criteria, options)
+            return static_search(self, static, input_ids, logits_processor, options, model_kwargs)
         beams = Beams(input_ids, stopping_criteria, options)
         return beam_search(self, beams, input_ids, logits_processor, options, model_kwargs)
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Return the sequences (B, T) of transformers' greedy search or sampling; records greedy steps on a GPU."""
+        options: Any = generation_config
+        if not (
+            synced_gpus
+            or streamer
+            or options.do_sample
+            or options.return_dict_in_generate
+            or not may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs)
+        ):
+            state = StaticGreedy(input_ids, stopping_criteria, options)
+            return static_search(self, state, input_ids, logits_processor, options, model_kwargs)
+        base: Any = super()
+        return base._sample(
+            input_ids, logits_processor, stopping_criteria, options, synced_gpus, streamer, **model_kwargs
+        )
 
 
 __all__ = ["VanillaTransformerGenerationMixin"]

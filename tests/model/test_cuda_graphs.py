@@ -1,7 +1,6 @@
 """Which calls of `generate()` replay recorded steps, and that these take what changes from step to step.
 
-A CPU records nothing: here a recorded step is called again with the tensors of its recording.
-tests/gpu/test_decoding_cuda.py records on a GPU.
+On a CPU a tape stands in for the graph; tests/gpu/test_decoding_cuda.py records on a GPU.
 """
 
 import pytest
@@ -9,37 +8,22 @@ import torch
 from torch import nn
 from transformers import CompileConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import Seq2SeqLMOutput
 
+from hf_vanilla_transformer.inference.translation import RefuseNaN
 from hf_vanilla_transformer.model import cuda_graphs_vanilla_transformer as cuda_graphs
+from hf_vanilla_transformer.model import static_search_vanilla_transformer as static_search
+from tape import Recorder
 from tiny import padded_source, tiny_model
 
 STEPS = 12
 OPTIONS = {"max_new_tokens": STEPS, "do_sample": False}
 
 
-class Recorder:
-    """Stands in for a GPU's graphs."""
-
-    def __init__(self):
-        self.recorded = self.replayed = 0
-
-    def __call__(self, step):
-        self.recorded += 1
-        outputs = Seq2SeqLMOutput()
-
-        def replay():
-            self.replayed += 1
-            for name, value in step().items():
-                outputs[name] = value
-
-        return replay, outputs
-
-
 @pytest.fixture
 def recorder(monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(cuda_graphs, "record", recorder)
+    for module in (cuda_graphs, static_search):
+        monkeypatch.setattr(module, "record", recorder)
     return recorder
 
 
@@ -65,21 +49,28 @@ def on_gpu(monkeypatch):
     return pretend
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_beams": 1},
-        {"num_beams": 4},
-        {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True},
-        {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
-        {"num_beams": 4, "cache_implementation": "static"},
-    ],
-    ids=["greedy", "beams", "several", "samples", "static"],
-)
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, options, implementation):
-    model, source = tiny_model(), padded_source(5)
-    model.set_attn_implementation(implementation)
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 4},
+    "several": {"num_beams": 3, "num_return_sequences": 2, "early_stopping": True, "length_penalty": 0.6},
+    "never": {"num_beams": 3, "early_stopping": "never", "length_penalty": 2},
+    "endless": {"num_beams": 2, "eos_token_id": None},
+    "static": {"num_beams": 4, "cache_implementation": "static"},
+    "prefix": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 7], [1, 8], [1, 9], [1, 7], [1, 5]])},
+}
+# With processors that a graph cannot hold; their forward pass is replayed.
+STEPWISE = {
+    "samples": {"do_sample": True, "num_return_sequences": 3},
+    "processors": {"num_beams": 3, "no_repeat_ngram_size": 2},
+    "greedy, processors": {"min_new_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("options", {**SEARCHES, **STEPWISE}.values(), ids=[*SEARCHES, *STEPWISE])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, options, seed):
+    model = varied_model(seed)
+    source = padded_source(5)
     options = {**OPTIONS, "eos_token_id": [2, 5, 6], **options}
     torch.manual_seed(3)
     expected = model.generate(**source, **{**options, "cache_implementation": "dynamic"})
@@ -91,10 +82,43 @@ def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, options, implem
     assert recorder.replayed > calls
 
 
-def test_the_first_steps_are_not_replayed(recorder, on_gpu):
+def varied_model(seed):
+    """Sentences end at different lengths, and beams change places."""
+    model = tiny_model(tie_word_embeddings=False)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        model.lm_head.weight.normal_()
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"do_sample": True}])
+def test_the_first_steps_are_not_replayed(recorder, on_gpu, options):
     """The prefill has other shapes, and the step after it loads kernels."""
-    on_gpu(tiny_model()).generate(**padded_source(), **OPTIONS, eos_token_id=None)
+    on_gpu(tiny_model()).generate(**padded_source(), **{**OPTIONS, "eos_token_id": None, **options})
     assert (recorder.recorded, recorder.replayed) == (1, STEPS - 2)
+
+
+def test_the_host_learns_of_the_end_a_step_late(recorder, on_gpu):
+    model, source = on_gpu(varied_model(0)), padded_source(1)
+    row = model.generate(**source, **OPTIONS, eos_token_id=None)[0].tolist()
+    end = next(i for i in range(5, len(row)) if row[i] not in row[:i])
+    recorder.replayed = 0
+    assert model.generate(**source, **OPTIONS, eos_token_id=row[end])[0].tolist() == row[: end + 1]
+    # All tokens but that of the prefill and that of the first step, and one too many.
+    assert recorder.replayed == end - 2 + 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_scores_of_nan_are_noticed_after_a_recorded_search(recorder, on_gpu, num_beams):
+    model, refuse = on_gpu(tiny_model()), RefuseNaN(at_once=False)
+    options = {**OPTIONS, "num_beams": num_beams, "eos_token_id": None, "logits_processor": [refuse]}
+    model.generate(**padded_source(), **options)
+    refuse.check()
+    assert recorder.recorded == 1
+    recorder.before_replay = lambda: model.lm_head.weight.data.fill_(torch.nan) if recorder.replayed > STEPS else None
+    model.generate(**padded_source(), **options)
+    with pytest.raises(ValueError, match="a score is NaN"):
+        refuse.check()
 
 
 def test_a_cache_is_no_longer_than_its_call_needs(on_gpu, recorder):
@@ -116,6 +140,11 @@ def hooked(model):
     return {}
 
 
+def eager(model):
+    model.set_attn_implementation("eager")
+    return {}
+
+
 def empty_cache(model):
     config = model.config
     return {"past_key_values": EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))}
@@ -125,7 +154,8 @@ LEFT_ALONE = {
     "hooks": ({}, hooked),
     "a patched forward": ({}, lambda model: setattr(model.lm_head, "forward", model.lm_head.forward) or {}),
     "learned positions": ({"position_embedding_type": "learned"}, lambda model: {}),
-    "another dtype of tensor": (
+    "eager attention": ({}, eager),
+    "tensors of another class": (
         {},
         lambda model: setattr(model.lm_head, "weight", Subclass(model.lm_head.weight.detach())) or {},
     ),

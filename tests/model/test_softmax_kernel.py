@@ -41,6 +41,9 @@ print("passed")
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, which comes with PyTorch's wheels for CUDA")
 def test_losses_and_gradients_are_those_of_torch():
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={**surroundings(), "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM],
+        env={**surroundings(), "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "passed\n", done.stderr
