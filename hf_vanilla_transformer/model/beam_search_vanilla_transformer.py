@@ -166,7 +166,7 @@ class Beams:
     def _collect_finished(self, sequences: Tensor, scores: Tensor, ends: Tensor) -> None:
         """Keep the best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
         ends = ends.clone()
-        ends[:, self.num_beams :] = False
+        ends[:, self.num_beams :].fill_(False)
         scores = scores / (self.length - self.prefix_length) ** float(self.options.length_penalty)
         scores = scores + self._closed() * MASKED_SCORE + ~ends * MASKED_SCORE
         self.finished_scores, best = torch.cat((self.finished_scores, scores), 1).topk(self.finished_scores.shape[1])
