@@ -43,7 +43,8 @@ class Progress:
         self.length = torch.full((), input_ids.shape[1], device=device)
         self.max_length, self.eos = options.max_length, options._eos_token_tensor
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
-        self._told = torch.zeros((), dtype=torch.bool, pin_memory=device.type == "cuda")
+        # On the host whatever the default device is.
+        self._told = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
     def append(self, sequences: Tensor, tokens: Tensor) -> Tensor:

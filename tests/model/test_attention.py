@@ -1,5 +1,8 @@
 """Attention against loops over the formula, and its implementations and masks against each other."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_vanilla_transformer.model import attention_vanilla_transformer
 from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention
+from processes import surroundings
 from tiny import (
     VOCABULARY,
     batch_with_padding,
@@ -278,3 +282,18 @@ class TestMasks:
         embeds = model.get_input_embeddings()(source).detach().requires_grad_()
         model.model.encoder(inputs_embeds=embeds).last_hidden_state[0, 0].square().sum().backward()
         assert (embeds.grad[0].abs().sum(-1) > 1e-6).all()
+
+
+def test_cudnn_is_left_out_unless_asked_for():
+    """It needs a plan for every new shape, and attends to something where there are no visible keys."""
+    program = """
+import torch
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerModel
+
+assert not torch.backends.cuda.cudnn_sdp_enabled()
+torch.backends.cuda.enable_cudnn_sdp(True)
+VanillaTransformerModel(VanillaTransformerConfig(vocab_size=8, d_model=8, encoder_layers=1, decoder_layers=1))
+assert torch.backends.cuda.cudnn_sdp_enabled()
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=surroundings(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
