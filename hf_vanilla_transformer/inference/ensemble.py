@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
@@ -78,6 +78,8 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             # One cache holds the layers of all.
             "num_hidden_layers": sum(self._depths),
             "max_position_embeddings": tightest_limit(*map(position_limit, configs)),
+            # Of the target: by it transformers tells the beams from their tokens.
+            "vocab_size": _rows(models[0].get_output_embeddings()),
             "members": [each.to_diff_dict() for each in configs],
         }
         super().__init__(PreTrainedConfig(**fields))
@@ -189,8 +191,8 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
     def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
         """Repeat the inputs for each beam: the source's only if a member is of another family."""
         shares = all(isinstance(member, VanillaTransformerGenerationMixin) for member in self.members)
-        base: Any = VanillaTransformerGenerationMixin if shares else GenerationMixin
-        return base._expand_inputs_for_generation(self, *args, is_encoder_decoder=is_encoder_decoder, **kwargs)
+        base: Any = super() if shares else super(VanillaTransformerGenerationMixin, self)
+        return base._expand_inputs_for_generation(*args, is_encoder_decoder=is_encoder_decoder, **kwargs)
 
 
 def _select_layers(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:

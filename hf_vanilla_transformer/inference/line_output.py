@@ -60,7 +60,7 @@ class Share:
             return name
         import torch
 
-        accelerator = torch.accelerator.current_accelerator()
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
         kind = name or (accelerator.type if accelerator else None)
         return f"{kind}:{os.environ.get('LOCAL_RANK', self.rank)}" if kind else None
 

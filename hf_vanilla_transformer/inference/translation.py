@@ -94,7 +94,7 @@ def load(
     load_parts: Any = load_model if isinstance(name, str | PathLike) else VanillaTransformerEnsemble.from_pretrained
     model = load_parts(name, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name if isinstance(name, str | PathLike) else name[0], trust_remote_code)
-    target = device or torch.accelerator.current_accelerator() or "cpu"
+    target = device or torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:
         # PreTrainedModel hides the type of `to`.
         return cast(Any, model).to(target), tokenizer

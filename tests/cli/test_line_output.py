@@ -265,11 +265,11 @@ class TestShares:
     def test_each_has_a_device(self, monkeypatch):
         share = self.share(monkeypatch, 5, 8, 1)
         monkeypatch.setenv("LOCAL_RANK", "1")
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
         devices = [share.device(name) for name in (None, "cuda", "cuda:0", "cpu")]
         assert devices == ["cuda:1", "cuda:1", "cuda:0", "cpu"]
         assert self.share(monkeypatch, 0, 1, 1).device(None) is None
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
         assert share.device(None) is None
 
 

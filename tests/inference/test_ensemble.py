@@ -71,7 +71,7 @@ class Plain(GenerationMixin, PreTrainedModel):
     main_input_name = "input_ids"
 
     def __init__(self, models):
-        super().__init__(PreTrainedConfig(is_encoder_decoder=True))
+        super().__init__(PreTrainedConfig(is_encoder_decoder=True, vocab_size=len(SHARED)))
         self.models = torch.nn.ModuleList(models).double()
         self.generation_config = models[0].generation_config
 
