@@ -65,6 +65,7 @@ ABOUT_THE_CPU = {
     "model/test_hub_code.py": "files, no numbers",
     "model/test_linear.py": "routines of the CPU",
     "model/test_packing.py": "stand-ins for a GPU's kernels; tests/gpu/test_packing_cuda.py runs these",
+    "model/test_recomputation.py": "activations that a CPU computes again",
     "model/test_remote_code.py": "other processes, which use the CPU",
     "inference/test_ctranslate2.py": "CTranslate2 on a CPU",
     "inference/test_fingerprint.py": "files, no numbers",

@@ -152,15 +152,16 @@ def _word_scores(
     pairs = [(source_ids, target_ids) for (_, source_ids), (_, target_ids) in zip(*sides, strict=True)]
     for indices in batches_of_pairs(pairs, max_tokens):
         for k, weights in zip(indices, attend([pairs[k] for k in indices]), strict=True):
-            source_words, target_words = (_indicators(side[k][0]) for side in sides)
+            source_words, target_words = (_indicators(side[k][0], weights.device) for side in sides)
             rows = target_words[:, : weights.shape[-2]]
             results[filled[k]] = rows @ weights @ source_words.T
     yield from results
 
 
-def _indicators(words: Sequence[Sequence[int]]) -> torch.Tensor:
+def _indicators(words: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
     """Return 1 where a word has a token, (words, tokens)."""
-    matrix = torch.zeros(1 + max((number for numbers in words for number in numbers), default=-1), len(words))
+    count = 1 + max((number for numbers in words for number in numbers), default=-1)
+    matrix = torch.zeros(count, len(words), device=device)
     for token, numbers in enumerate(words):
         matrix[list(numbers), token] = 1
     return matrix

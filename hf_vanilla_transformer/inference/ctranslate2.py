@@ -200,8 +200,9 @@ class CTranslate2Model(nn.Module):
         results = self._translate(sources, **self._translator_options(options))
         start = [options["decoder_start_token_id"]]
         hypotheses = [tokens for result in results for tokens in result.hypotheses]
+        ids = [start + [self._target_ids[token] for token in tokens] for tokens in hypotheses]
         sequences = pad_sequence(
-            [torch.tensor(start + [self._target_ids[token] for token in tokens]) for tokens in hypotheses],
+            [torch.tensor(row, device=self.device) for row in ids],
             batch_first=True,
             padding_value=options.get("pad_token_id", 0),
         )
@@ -210,7 +211,7 @@ class CTranslate2Model(nn.Module):
         scores = [score for result in results for score in result.scores]
         return GenerateBeamEncoderDecoderOutput(
             sequences=sequences,  # type: ignore[arg-type]  # declared for ids of one type of tensor
-            sequences_scores=torch.tensor(scores) if scores else None,
+            sequences_scores=torch.tensor(scores, device=self.device) if scores else None,
         )
 
     def alignment_weights(self, pairs: Sequence[IdPair]) -> list[Tensor]:
@@ -231,7 +232,7 @@ class CTranslate2Model(nn.Module):
             max_input_length=0,
             return_attention=True,
         )
-        weights = (torch.tensor(result.attention[0]) for result in results)
+        weights = (torch.tensor(result.attention[0], device=self.device) for result in results)
         return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
 
     def _translate(self, sources: list[list[str]], **options: Any) -> list[Any]:

@@ -194,15 +194,15 @@ class TranslationPipeline(Base):
         # `max_tokens` does not matter: the whole batch is decoded at once.
         translator = BatchTranslator(self.model, self.tokenizer, n, 1, return_scores, options)
         not_blank = [i for i, row in enumerate(ids) if row]
-        outputs = torch.full((len(ids), n, 1), self.tokenizer.pad_token_id or 0)
-        scores = torch.zeros(len(ids), n)
+        outputs = torch.full((len(ids), n, 1), self.tokenizer.pad_token_id or 0, device="cpu")
+        scores = torch.zeros(len(ids), n, device="cpu")
         if not_blank:
             sequences, sequence_scores = translator.generate_batch([ids[i] for i in not_blank])
             sequences = sequences.view(len(not_blank), n, -1).cpu()
             outputs = outputs.repeat(1, 1, sequences.shape[-1])
             outputs[not_blank] = sequences
             if return_scores:
-                scores[not_blank] = torch.tensor(sequence_scores).view(len(not_blank), -1)
+                scores[not_blank] = torch.tensor(sequence_scores, device="cpu").view(len(not_blank), -1)
         return {"output_ids": outputs, **({"scores": scores} if return_scores else {})}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import transformers
 from packaging.version import Version
 from torch import Tensor, nn
 
+from devices import same_numbers
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 # Before 5.23, FSMT's cache contradicts its logits, and Marian's beam search fails with vocabularies of two sizes.
@@ -42,6 +43,7 @@ def tiny_config(**changes: Any) -> VanillaTransformerConfig:
     return VanillaTransformerConfig(**{**TINY, **changes})
 
 
+@same_numbers
 def tiny_model(**changes: Any) -> VanillaTransformerForConditionalGeneration:
     torch.manual_seed(0)
     return VanillaTransformerForConditionalGeneration(tiny_config(**changes)).eval()
@@ -53,10 +55,12 @@ def one_layer_model(**changes: Any) -> VanillaTransformerForConditionalGeneratio
 
 def randomize(module: nn.Module) -> None:
     """Draw all parameters, so that biases and norms, which start at 0 and 1, have an effect."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.empty_like(parameter, device="cpu").normal_(std=0.3))
 
 
+@same_numbers
 def perturbed_model(scale: float = 0.2, **changes: Any) -> VanillaTransformerForConditionalGeneration:
     """Return a tiny model without weights of 0 or 1, so that none can be left out unnoticed."""
     model = tiny_model(**changes)
@@ -66,16 +70,19 @@ def perturbed_model(scale: float = 0.2, **changes: Any) -> VanillaTransformerFor
     return model
 
 
+@same_numbers
 def tokens(rows: int, length: int) -> Tensor:
     return torch.randint(4, VOCABULARY, (rows, length))
 
 
+@same_numbers
 def padded_source(rows: int = 3) -> dict[str, Tensor]:
     """Sources of two to six tokens, padded on the right."""
     mask = (torch.arange(6)[None] < torch.arange(rows)[:, None] * 2 % 5 + 2).long()
     return {"input_ids": tokens(rows, 6).masked_fill(mask == 0, 0), "attention_mask": mask}
 
 
+@same_numbers
 def batch_with_padding() -> dict[str, Tensor]:
     """Two sources and targets; the second source is padded on the right, the second target on the left."""
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -87,6 +94,7 @@ def batch_with_padding() -> dict[str, Tensor]:
     }
 
 
+@same_numbers
 def labelled_batch(rows: int = 4, length: int = 7) -> dict[str, Tensor]:
     """Sources, and labels of unequal lengths, padded on the right."""
     labels = tokens(rows, length)

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from devices import same_numbers
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -59,6 +60,7 @@ OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@same_numbers
 def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
     """Return a translator and its tokenizer.
 
@@ -88,6 +90,7 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
     ).eval(), tokenizer
 
 
+@same_numbers
 def several_languages():
     """Return an mBART and its tokenizer, whose first target token names the language."""
     words = sorted({f"▁{word}" for text in ENGLISH + SPANISH for word in text.split()})
@@ -109,6 +112,7 @@ def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]
     return model, tokenizer
 
 
+@same_numbers
 def trained(tokenizer, sources, targets, steps=700, rows=96):
     """Return a small model that has seen so many batches of pairs of similar length."""
     config = VanillaTransformerConfig(

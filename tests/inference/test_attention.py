@@ -22,7 +22,7 @@ def test_weights_do_not_depend_on_the_batch(translator):
             len(target),
             len(source),
         )
-        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        close(weights.sum(-1), torch.ones(weights.shape[:-1], device="cpu"))
         (alone,) = cross_attentions(model, [(source, target)])
         close(weights, alone)
 
@@ -37,7 +37,7 @@ def test_rows_are_those_of_the_steps_that_predict_the_tokens(translator):
     target = output.sequences[0, 1:].tolist()
     (weights,) = cross_attentions(model, [(source, target)])
     for step, layers in enumerate(output.cross_attentions):
-        close(weights[:, :, step], torch.stack(layers)[:, 0, :, 0])
+        close(weights[:, :, step], torch.stack(layers)[:, 0, :, 0].cpu())
 
 
 def test_the_implementation_of_attention_is_restored_after_an_error():

@@ -7,6 +7,7 @@ import pytest
 import sacrebleu
 import torch
 
+from devices import same_numbers
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -46,6 +47,7 @@ def assert_terms(sentences, results, glossary=GLOSSARY):
                 assert occurrences(term, hypothesis.text) >= terms.count(term) + inside, (sentence, hypothesis)
 
 
+@same_numbers
 def random_model(tokenizer, **changes):
     """A model that has learned nothing, with sharp scores."""
     torch.manual_seed(1)
@@ -226,7 +228,8 @@ class TestSearch:
             (alone,) = translate(model, tokenizer, [sentence], **options)
             assert [each.text for each in alone] == [each.text for each in expected]
             assert [each.score for each in alone] == pytest.approx([each.score for each in expected], rel=1e-4)
-        assert any(dropped) == (max_final == 0)
+        # Where an accelerator decodes, none are.
+        assert any(dropped) == (max_final == 0 and model.device.type == "cpu")
 
 
 def every_translation(model, tokenizer, sentence, steps):

@@ -8,6 +8,7 @@ import torch
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, pipeline
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from devices import ACROSS_BATCHES, same_numbers
 from hf_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransformerEnsemble, score
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.glossary import Glossary
@@ -30,6 +31,7 @@ END = 2
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@same_numbers
 def members(kinds):
     """Return models whose probabilities differ, and whose translations end at various lengths."""
     models = [build(kind, **changes)[0] for kind, changes in kinds.values()]
@@ -126,7 +128,7 @@ class TestEqualMembers:
         found = translate(ensemble, tokenizer, SENTENCES, with_scores=True, **options)
         for own, others in zip(found, expected, strict=True):
             assert [each.text for each in own] == [each.text for each in others]
-            assert [each.score for each in own] == pytest.approx([each.score for each in others], abs=1e-5)
+            assert [each.score for each in own] == pytest.approx([each.score for each in others], abs=ACROSS_BATCHES)
         # Our beam search, which reports no scores.
         without = [[each.text for each in own] for own in translate(ensemble, tokenizer, SENTENCES, **options)]
         assert without == [[each.text for each in own] for own in expected]

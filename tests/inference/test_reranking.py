@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from devices import same_numbers
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import Hypothesis, translate
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
+@same_numbers
 def reverse():
     """A model that the source depends on more than is usual for one that has learned nothing."""
     model, tokenizer = build("shared", d_model=24)

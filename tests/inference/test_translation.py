@@ -300,7 +300,7 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
         output_attentions=True,
     )
     steps = [step[-1][0].mean(0) for step in output.cross_attentions]
-    torch.testing.assert_close(weights, torch.cat(steps), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(weights, torch.cat(steps).cpu(), rtol=1e-4, atol=1e-6)
     assert target_tokens == [tokenizer.decode([token]) for token in output.sequences[0, 1:].tolist()]
     with pytest.raises(ValueError, match="the sentence is blank"):
         cross_attention(model, tokenizer, " ")

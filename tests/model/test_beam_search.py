@@ -10,6 +10,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from devices import DROPS_SENTENCES, TEST_DEVICE, on, same_numbers
 from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
 from tiny import close, one_layer_model, padded_source
 
@@ -28,6 +29,7 @@ def varied_model(**changes):
     return model
 
 
+@same_numbers
 def tiny_marian():
     """Return a model of transformers whose hypotheses end like those of `varied_model`."""
     shape = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
@@ -114,7 +116,9 @@ class TestEqualsTransformers:
         ids=lambda options: next(iter(options)),
     )
     def test_other_settings(self, own, options):
-        found, expected = both_ways(varied_model(), padded_source(7), **{"eos_token_id": ENDS, **options})
+        found, expected = both_ways(
+            varied_model(), padded_source(7), **{"eos_token_id": ENDS, **on(TEST_DEVICE, options)}
+        )
         assert torch.equal(found, expected)
         assert len(own) == 1
 
@@ -156,6 +160,7 @@ class TestEqualsTransformers:
         assert own == []
 
 
+@DROPS_SENTENCES
 class TestDroppedSentences:
     OPTIONS = {"num_beams": 4, "max_new_tokens": 12, "eos_token_id": ENDS}
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from devices import CHECKS_VALUES
 from tiny import batch_with_padding, tiny_model, tokens
 
 
@@ -30,12 +31,21 @@ def test_missing_and_doubled_inputs_raise(inputs, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"input_ids": torch.full((2, 6), 40)}, r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer"),
-        (
+        pytest.param(
+            {"input_ids": torch.full((2, 6), 40)},
+            r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer",
+            marks=CHECKS_VALUES,
+        ),
+        pytest.param(
             {"decoder_input_ids": torch.tensor([[1, 2, -100, 4, 5]] * 2)},
             "`decoder_input_ids` has -100 at",
+            marks=CHECKS_VALUES,
         ),
-        ({"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)}, r"`labels` has 99 at \[0, 4\]"),
+        pytest.param(
+            {"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)},
+            r"`labels` has 99 at \[0, 4\]",
+            marks=CHECKS_VALUES,
+        ),
         ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
         ({"attention_mask": torch.ones(1, 6)}, r"`attention_mask` has shape \(1, 6\).*\(2, 6\)"),
         (

@@ -13,6 +13,7 @@ from transformers import (
     pipeline,
 )
 
+from devices import CHECKS_VALUES, TEST_DEVICE, same_numbers
 from hf_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
@@ -28,6 +29,7 @@ LABELS = {
 }
 
 
+@same_numbers
 def tiny_classifier(**changes):
     torch.manual_seed(0)
     return VanillaTransformerForSequenceClassification(tiny_config(num_labels=3, **changes)).eval()
@@ -88,7 +90,7 @@ class TestLogits:
 class TestLoss:
     @pytest.mark.parametrize("problem", LABELS)
     def test_is_the_textbook_one(self, problem):
-        model, ids, labels = tiny_classifier(), tokens(4, 5), LABELS[problem]
+        model, ids, labels = tiny_classifier(), tokens(4, 5), LABELS[problem].to(TEST_DEVICE)
         model.config.problem_type = problem
         outputs = model(input_ids=ids, labels=labels)
         expected = {
@@ -109,6 +111,7 @@ class TestLoss:
     )
     def test_problem_type_is_inferred(self, num_labels, labels, problem):
         model = VanillaTransformerForSequenceClassification(tiny_config(num_labels=num_labels)).eval()
+        labels = labels.to(TEST_DEVICE)
         outputs = model(input_ids=tokens(4, 5), labels=labels)
         assert model.config.problem_type == problem
         if problem == "regression":
@@ -116,7 +119,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("problem", LABELS)
     def test_any_split_of_a_batch_gives_the_same_gradient(self, problem):
-        model, ids, labels = tiny_classifier(), tokens(4, 5), LABELS[problem]
+        model, ids, labels = tiny_classifier(), tokens(4, 5), LABELS[problem].to(TEST_DEVICE)
         model.config.problem_type = problem
         model(input_ids=ids, labels=labels).loss.backward()
         whole = gradients(model)
@@ -134,7 +137,12 @@ class TestLoss:
             ),
             ("multi_label_classification", torch.ones(4), r"\(4,\).*`num_labels`=3 needs numbers of shape \(4, 3\)"),
             ("regression", torch.ones(4), r"\(4,\).*`num_labels`=3 needs numbers of shape \(4, 3\)"),
-            ("single_label_classification", torch.tensor([0, 1, 2, 3]), r"`labels` has 3 at \[3\].*from 0 to 2"),
+            pytest.param(
+                "single_label_classification",
+                torch.tensor([0, 1, 2, 3]),
+                r"`labels` has 3 at \[3\].*from 0 to 2",
+                marks=CHECKS_VALUES,
+            ),
             ("single_label_classification", torch.ones(4), "float32.*`problem_type`"),
         ],
     )
@@ -142,7 +150,7 @@ class TestLoss:
         model = tiny_classifier()
         model.config.problem_type = problem
         with pytest.raises(ValueError, match=message):
-            model(input_ids=tokens(4, 5), labels=labels)
+            model(input_ids=tokens(4, 5), labels=labels.to(TEST_DEVICE))
 
 
 class TestLoading:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from devices import CHECKS_VALUES
 from hf_vanilla_transformer.model import loss_vanilla_transformer
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import mean_over_labels, shift_tokens_right, summed_loss
@@ -122,6 +123,7 @@ def test_left_padding_without_labels(monkeypatch, looks):
     torch.testing.assert_close(found[seen], model(input_ids=source, labels=labels).logits[seen])
 
 
+@CHECKS_VALUES
 def test_left_padding_with_a_cache_raises():
     """Later tokens would attend to the padding, and to other tokens than those they follow."""
     model, (_, labels, source) = one_layer_model(), padded_on_both_sides()
@@ -154,6 +156,7 @@ def test_other_label_dtypes_raise(dtype):
 @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
 @pytest.mark.parametrize("beside", ["labels alone", "decoder input of a collator"])
 @EVERY_LOSS
+@CHECKS_VALUES
 def test_labels_outside_the_vocabulary_raise(skip_logits, beside, wrong):
     model, batch = one_layer_model(), labelled_batch()
     batch["labels"][1, 2] = wrong

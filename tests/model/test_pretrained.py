@@ -10,6 +10,7 @@ from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
+from devices import TEST_DEVICE
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerDecoder,
@@ -76,7 +77,7 @@ class TestLoading:
         with torch.device("meta"):
             model = VanillaTransformerForConditionalGeneration(tiny_config())
         assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
-        model.to_empty(device="cpu").init_weights()
+        model.to_empty(device=TEST_DEVICE).init_weights()
         close(model.model.decoder.embed_positions.weight, sinusoids(torch.arange(32), 16, "interleaved"), 0)
         assert model.lm_head.weight is model.model.shared.weight
         assert model(**batch_with_padding()).logits.isfinite().all()
