@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from devices import same_numbers
 from hf_vanilla_transformer.model.attention_vanilla_transformer import AlignmentHead
 from tiny import close, close_gradients, gradients, labelled_batch, perturbed_model, tiny_model
 
 HEAD = (1, 1)
 
 
+@same_numbers
 def aligned_batch(rows=4, length=7):
     """A batch of padded pairs; some labels have no links."""
     batch = labelled_batch(rows, length)

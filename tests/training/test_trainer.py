@@ -17,6 +17,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
 )
 
+from devices import TEST_DEVICE
 from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
@@ -38,6 +39,9 @@ from trainers import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+# How far the losses of equal pairs in batches of other sizes may differ: a GPU takes another kernel for each size.
+SAME_LOSS = 1e-6 if TEST_DEVICE == "cpu" else 1e-5
 
 
 def assert_changed(model, start):
@@ -330,7 +334,9 @@ class TestEvaluation:
             predicted.append(trainer.predict(data).metrics["test_loss"])
             assert metrics.get("eval_rows", 20) == 20
         # One batch is the mean over its labels by itself.
-        assert found == pytest.approx([found[3]] * 5, abs=1e-6) and predicted == pytest.approx(found, abs=1e-6)
+        assert found == pytest.approx([found[3]] * 5, abs=SAME_LOSS) and predicted == pytest.approx(
+            found, abs=SAME_LOSS
+        )
         mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
         assert abs(mean_of_means - found[3]) > 1e-3, "pairs of equal losses would show nothing"
 
@@ -361,7 +367,7 @@ class TestEvaluation:
             trainer_of(tmp_path, trainable_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
             for size in (1, 4)
         ]
-        assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+        assert losses[0] == pytest.approx(losses[1], abs=SAME_LOSS)
 
     @pytest.mark.parametrize("scorer", [None, lambda prediction: {"rouge": 1.0}], ids=["none", "another metric"])
     def test_the_loss_decides_where_nothing_computes_the_default(self, tmp_path, caplog, scorer):
