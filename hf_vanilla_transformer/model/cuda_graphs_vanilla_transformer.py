@@ -4,6 +4,7 @@ A step of a few hundred rows takes a GPU less time than launching its kernels on
 """
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import torch
@@ -61,18 +62,27 @@ def can_capture(model: Any) -> bool:
     )
 
 
+# By device, the last graph and the stream it was recorded on: the next one takes over their memory.
+_LAST: dict[int, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
+# CUDA records one graph at a time.
+_RECORDING = Lock()
+
+
 def record(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     """Record the kernels that `step` launches; return a function that launches them, and the outputs it fills."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        # Other threads, such as a server's, may go on using the GPU.
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            outputs = step()
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
+    graph, device = torch.cuda.CUDAGraph(), torch.cuda.current_device()
+    with _RECORDING:
+        last, stream = _LAST.get(device) or (None, torch.cuda.Stream())
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Other threads, such as a server's, may go on using the GPU.
+            graph.capture_begin(pool=last and last.pool(), capture_error_mode="thread_local")
+            try:
+                outputs = step()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        _LAST[device] = graph, stream
     return graph.replay, outputs
 
 
