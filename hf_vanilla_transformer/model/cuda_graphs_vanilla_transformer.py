@@ -76,7 +76,7 @@ def record(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Other threads, such as a server's, may go on using the GPU.
-            graph.capture_begin(pool=last and last.pool(), capture_error_mode="thread_local")
+            graph.capture_begin(pool=last.pool() if last else None, capture_error_mode="thread_local")
             try:
                 outputs = step()
             finally:
