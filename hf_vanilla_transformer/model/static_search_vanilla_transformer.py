@@ -38,10 +38,12 @@ def may_be_recorded(model: Any, logits_processor: Any, stopping_criteria: Any, o
 class Progress:
     """How long hypotheses are and whether the search is done, on the device; told to the host a step late."""
 
-    def __init__(self, input_ids: Tensor, options: Any):
+    def __init__(self, input_ids: Tensor, stopping_criteria: Any):
         device = input_ids.device
         self.length = torch.full((), input_ids.shape[1], device=device)
-        self.max_length, self.eos = options.max_length, options._eos_token_tensor
+        self.max_length = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
+        ends = [each.eos_token_id for each in stopping_criteria if isinstance(each, EosTokenCriteria)]
+        self.eos = torch.cat(ends).to(device) if ends else None
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
         # On the host whatever the default device is.
         self._told = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
@@ -77,7 +79,7 @@ class StaticBeams(Beams):
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
         super().__init__(input_ids, stopping_criteria, options)
-        self.progress = Progress(input_ids, options)
+        self.progress = Progress(input_ids, stopping_criteria)
         self.length: Any = self.progress.length
         self._places = {name: getattr(self, name).clone() for name in REPLACED}
 
@@ -106,7 +108,7 @@ class StaticGreedy:
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
-        self.progress = Progress(input_ids, options)
+        self.progress = Progress(input_ids, stopping_criteria)
         self.pad = options._pad_token_tensor
         self.sequences = input_ids.new_zeros(len(input_ids), options.max_length)
         self.sequences[:, : input_ids.shape[1]] = input_ids
@@ -155,7 +157,7 @@ def static_search(
     # Free the large scores before the next ones arrive.
     del outputs
     run, is_warm = step, False
-    for _ in range(options.max_length - input_ids.shape[1] - 1):
+    for _ in range(state.progress.max_length - input_ids.shape[1] - 1):
         state.progress.tell()
         run()
         if state.progress.was_done():

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from devices import on
 from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
@@ -88,6 +90,8 @@ def test_the_loss_without_logits_never_waits(device, monkeypatch):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_an_encoder_and_a_decoder_never_wait(device, attention):
+    if (device, attention) == ("cuda", "eager") and Version(transformers.__version__) < Version("5.23"):
+        pytest.skip("transformers before 5.23 makes the mask of eager attention from a number of the host")
     model, source = tiny_model().to(device), on(device, padded_source())
     model.set_attn_implementation(attention)
     target = torch.ones(3, 2, dtype=torch.long, device=device)

@@ -6,7 +6,7 @@ On a CPU a tape stands in for the graph; tests/gpu/test_decoding_cuda.py records
 import pytest
 import torch
 from torch import nn
-from transformers import CompileConfig
+from transformers import CompileConfig, EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer.inference.translation import RefuseNaN
@@ -58,6 +58,12 @@ SEARCHES = {
     "static": {"num_beams": 4, "cache_implementation": "static"},
     "prefix": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 7], [1, 8], [1, 9], [1, 7], [1, 5]])},
 }
+# Criteria of the caller, beside those of the configuration.
+CRITERIA = {
+    "a length": {"stopping_criteria": [MaxLengthCriteria(7)]},
+    "a length, beams": {"stopping_criteria": [MaxLengthCriteria(7)], "num_beams": 3},
+    "ends": {"stopping_criteria": [EosTokenCriteria(torch.tensor([9, 13])), EosTokenCriteria(torch.tensor([16, 21]))]},
+}
 # With processors that a graph cannot hold; their forward pass is replayed.
 STEPWISE = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
@@ -66,7 +72,10 @@ STEPWISE = {
 }
 
 
-@pytest.mark.parametrize("options", {**SEARCHES, **STEPWISE}.values(), ids=[*SEARCHES, *STEPWISE])
+EVERY_SEARCH = {**SEARCHES, **CRITERIA, **STEPWISE}
+
+
+@pytest.mark.parametrize("options", EVERY_SEARCH.values(), ids=EVERY_SEARCH)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, options, seed):
     model = varied_model(seed)
