@@ -18,6 +18,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedConfig
 
 import hf_vanilla_transformer
+from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from tiny import tiny_model
 
 PACKAGE = "hf_vanilla_transformer"
@@ -45,9 +46,9 @@ CALLABLES = {
         "config inputs_embeds attention_mask encoder_hidden_states and_mask_function allow_is_bidirectional_skip"
     ),
     "transformers.masking_utils.create_causal_mask": (
-        "config inputs_embeds attention_mask past_key_values and_mask_function allow_is_causal_skip"
+        f"config inputs_embeds attention_mask {CACHE} and_mask_function allow_is_causal_skip"
     ),
-    "transformers.masking_utils.create_masks_for_generate": "config inputs_embeds attention_mask past_key_values",
+    "transformers.masking_utils.create_masks_for_generate": f"config inputs_embeds attention_mask {CACHE}",
     "transformers.modeling_flash_attention_utils._flash_attention_forward": (
         "cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k"
     ),

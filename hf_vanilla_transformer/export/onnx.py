@@ -100,7 +100,7 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
             # The cache holds their keys and values; only batch and source length are read.
             encoder_hidden_states=cross_keys[0, :, 0],
             encoder_attention_mask=attention_mask,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         layers: Sequence[Any] = cache.self_attention_cache.layers

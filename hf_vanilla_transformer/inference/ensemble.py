@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .alignment import token_attention
 from .languages import check_direction, only_pair
@@ -131,6 +132,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cache: Cache | None = None,
     ) -> Seq2SeqLMOutput:
         """Return the logarithms of the mean probabilities (N, T, V) of the next target token, float32, as logits.
 
@@ -141,10 +143,11 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             decoder_attention_mask: 1 at target tokens, 0 at padding, (N, P + T).
             encoder_outputs: What `get_encoder()` returned, to skip running it.
             past_key_values: What an earlier call returned: the keys and values of all members.
-            use_cache: Whether to return `past_key_values`.
+            use_cache: Whether to return `past_key_values` (`cache` from transformers 5.24 on).
             output_attentions: Not supported, as `output_hidden_states`: these belong to the members.
             output_hidden_states: See `output_attentions`.
             return_dict: Ignored; the result always has names.
+            cache: The same as `past_key_values`, by its name from transformers 5.24 on.
 
         Raises:
             ValueError: Attentions or hidden states are asked for, or the inputs are inconsistent.
@@ -152,20 +155,21 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         _refuse_inner_outputs(output_attentions, output_hidden_states)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        cache = either(past_key_values, cache)
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         log_probs = self._log_probs(
             encoder_outputs[0],
-            past_key_values,
+            cache,
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             use_cache=use_cache,
         )
+        outputs: dict[str, Any] = {CACHE: cache}
         # By logarithms: small probabilities would be rounded to 0.
         logits: Any = reduce(torch.logaddexp, log_probs) - math.log(len(self.members))
-        cache: Any = past_key_values
-        return Seq2SeqLMOutput(logits=logits, past_key_values=cache, encoder_last_hidden_state=encoder_outputs[0])
+        return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=encoder_outputs[0], **outputs)
 
     def alignment_weights(self, pairs: Sequence[IdPair]) -> Sequence[Tensor]:
         """Return what the target tokens of each pair attend to in its source by the first member, (T, S)."""
@@ -177,13 +181,13 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         own = zip(self.members, states.split(self._widths, -1), self._member_caches(cache), strict=True)
         for member, member_states, member_cache in own:
             encoded = BaseModelOutput(cast(Any, member_states.to(member.dtype)))
-            outputs = member(encoder_outputs=encoded, past_key_values=member_cache, return_dict=True, **inputs)
+            outputs = member(encoder_outputs=encoded, return_dict=True, **{CACHE: member_cache}, **inputs)
             yield outputs.logits.log_softmax(-1, dtype=torch.float32)
 
     def _member_caches(self, cache: Any) -> Iterator[EncoderDecoderCache | None]:
         """Yield the cache of each member, whose layers are also those of `cache`."""
         if cache is not None and len(cache) != sum(self._depths):
-            raise ValueError("`past_key_values` is no cache of this ensemble; pass what its `forward` has returned")
+            raise ValueError(f"`{CACHE}` is no cache of this ensemble; pass what its `forward` has returned")
         edges = [sum(self._depths[:i]) for i in range(len(self._depths) + 1)]
         for first, end in pairwise(edges):
             yield None if cache is None else _select_layers(cache, slice(first, end))

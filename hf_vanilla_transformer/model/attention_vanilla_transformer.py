@@ -165,6 +165,7 @@ class VanillaTransformerAttention(nn.Module):
         packing: Packing | None = None,
         key_packing: Packing | None = None,
         alignment_head: AlignmentHead | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given.
@@ -179,7 +180,9 @@ class VanillaTransformerAttention(nn.Module):
             hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
         hidden_states = to_autocast_dtype(hidden_states)
         query = split_heads(apply_linear(self.q_proj, hidden_states), self.head_dim)
-        key, value = self._keys_values(hidden_states, encoder_hidden_states, past_key_values)
+        # Given by the name that the installed transformers has.
+        cache = cache if past_key_values is None else past_key_values
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, cache)
         if alignment_head and encoder_hidden_states is not None and alignment_head.layer == self.layer_idx:
             alignment_head.attend(query, key, self.scaling)
         implementation = implementation or self.config._attn_implementation

@@ -21,6 +21,8 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
+from .compat_vanilla_transformer import CACHE
+
 # Score of a masked beam; finite, so sums never become NaN.
 MASKED_SCORE = -1e9
 
@@ -240,7 +242,7 @@ def beam_search(
 
 def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
     """Whether `select_rows` can drop rows of all inputs of a step."""
-    cache = model_kwargs.get("past_key_values")
+    cache = model_kwargs.get(CACHE)
     parts = [getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
     return all(name in ROW_INPUTS for name, value in model_kwargs.items() if isinstance(value, Tensor)) and (
         cache is None or all(part and all(type(layer) is DynamicLayer for layer in part.layers) for part in parts)
@@ -249,10 +251,10 @@ def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
 
 def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total: int) -> None:
     """Make the inputs of the next step those of `rows` out of `total` hypotheses."""
-    if (cache := model_kwargs.get("past_key_values")) is not None:
+    if (cache := model_kwargs.get(CACHE)) is not None:
         # Only some models have a way of their own.
         if reorder := getattr(model, "_reorder_cache", None):
-            model_kwargs["past_key_values"] = reorder(cache, rows)
+            model_kwargs[CACHE] = reorder(cache, rows)
         else:
             cache.reorder_cache(rows)
     if len(rows) == total:

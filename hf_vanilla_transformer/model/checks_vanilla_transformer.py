@@ -3,18 +3,61 @@
 Values are not checked under compilation, export or transforms, nor on accelerators, where the check would synchronize.
 """
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .compat_vanilla_transformer import CACHE_NAMES, REMEDY, VERSIONS
 from .cpu_ops_vanilla_transformer import is_plain_cpu
 
 # Label that the loss ignores; decoder input made of such labels keeps it where padding precedes the start token.
 IGNORE_INDEX = -100
 
 USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resize the model's vocabulary"
+# Arguments that reach the layers of a stack, and that they or transformers know.
+LAYER_ARGUMENTS = frozenset(
+    (
+        # This model's: the cache, and what `forward` adds.
+        *CACHE_NAMES,
+        *("packing", "encoder_packing", "alignment_head"),
+        # What the decorators of transformers read or add.
+        *("output_attentions", "output_hidden_states", "use_cache", "debug_io", "debug_io_dir", "prune_layers"),
+        # `FlashAttentionKwargs`, and others that every attention function gets.
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
+        # Those of the entry class, which `generate()` passes to the encoder as well.
+        *("labels", "logits_to_keep", "num_items_in_batch", "smoothing", "skip_logits"),
+        *("alignments", "alignment_weight"),
+        # What tokenizers of two segments return.
+        "token_type_ids",
+    )
+)
+
 PASS_LABELS = f"{IGNORE_INDEX} marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
+
+
+def check_arguments(arguments: dict[str, Any], implementation: str | None) -> None:
+    """Check that what is left of the arguments of `forward` is known; None asks for nothing.
+
+    Args:
+        arguments: Those that reach the layers of a stack.
+        implementation: Name of the attention function, whose own arguments pass.
+
+    Raises:
+        TypeError: One is not, so that it would have no effect.
+    """
+    for name in arguments:
+        if name in LAYER_ARGUMENTS or arguments[name] is None or torch.compiler.is_compiling():
+            continue
+        attend: Any = ALL_ATTENTION_FUNCTIONS.get(implementation)
+        if attend is None or name not in inspect.signature(attend).parameters:
+            raise TypeError(
+                f"`forward` got an argument `{name}`, which neither this model nor its attention function "
+                f"({implementation}) takes; correct its name or leave it out. If a library passed it, its version may "
+                f"not fit: installed are {VERSIONS}; {REMEDY}."
+            )
 
 
 def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional, TypeVar, get
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .compat_vanilla_transformer import CACHE_NAMES
 from .hub_code_vanilla_transformer import MODEL_TYPE, HubCodeMixin
 
 NORM_POSITIONS = ("post", "pre", "none")
@@ -131,7 +132,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     """
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*CACHE_NAMES]
     # Tensor parallelism shards heads and inner feed-forward units; see `from_pretrained(..., tp_plan="auto")`.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         f"{side}.layers.*.{part}": style

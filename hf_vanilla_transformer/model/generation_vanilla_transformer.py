@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
-from transformers.cache_utils import Cache, StaticCache
+from transformers.cache_utils import StaticCache
 from transformers.masking_utils import create_masks_for_generate
 
 from .beam_search_vanilla_transformer import Beams, beam_search, select_rows
+from .compat_vanilla_transformer import CACHE, check_step, pop_cache
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cuda_graphs_vanilla_transformer import suits_static_cache
 from .linear_vanilla_transformer import decoding_products
@@ -32,22 +33,26 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Given a filled cache, all target tokens (B, T) and no mask, only the tokens that the cache lacks are decoded;
         the base class would decode all of them again.
         """
-        cache, mask = kwargs.get("past_key_values"), kwargs.get("decoder_attention_mask")
-        if next_sequence_length is None and cache is not None and mask is None:
+        cache = pop_cache(kwargs)
+        check_step(input_ids, next_sequence_length, cache)
+        if next_sequence_length is None and cache is not None and kwargs.get("decoder_attention_mask") is None:
             seen = cache.get_seq_length()
             next_sequence_length = input_ids.shape[1] - seen if 0 < seen < input_ids.shape[1] else None
         base: Any = super()
-        return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+        return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **{CACHE: cache}, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`.
 
         Raises:
+            RuntimeError: The installed transformers passes no cache that this model knows.
             ValueError: The sources are packed, or an argument is wrong.
         """
         if kwargs.get("cu_seq_lens") is not None:
             raise ValueError("`cu_seq_lens` is set, but `generate()` takes no packed sequences; pad them instead.")
         base: Any = super()
+        if (cache := pop_cache(kwargs)) is not None:
+            kwargs[CACHE] = cache
         with decoding_products():
             return base.generate(*args, **kwargs)
 
@@ -95,7 +100,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         config: VanillaTransformerConfig,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None,
-        past_key_values: Cache,
         **kwargs: Any,
     ) -> Any:
         """Return the decoder mask of a step over a static cache; called by `generate()`.
@@ -103,9 +107,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         The padding mask (B, P + T) of a prefix is widened to the cache and keeps one shape for all steps. The decoder
         counts positions by it, which a score mask (B, 1, T, P + T) would not allow.
         """
+        cache = pop_cache(kwargs)
         if attention_mask is None:
-            return create_masks_for_generate(config, inputs_embeds, None, past_key_values, **kwargs)
-        return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[-1]))
+            return create_masks_for_generate(config, inputs_embeds, None, cache, **kwargs)
+        return F.pad(attention_mask, (0, cache.get_max_length() - attention_mask.shape[-1]))
 
     def _beam_search(
         self,

@@ -38,6 +38,7 @@ from .attention_vanilla_transformer import (
     may_leave_out,
 )
 from .checks_vanilla_transformer import (
+    check_arguments,
     check_batch_sizes,
     check_id_range,
     check_mask,
@@ -48,6 +49,7 @@ from .checks_vanilla_transformer import (
     refuse_with_packing,
     to_integer_ids,
 )
+from .compat_vanilla_transformer import CACHE, either
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .cpu_ops_vanilla_transformer import apply_dropout
 from .cuda_graphs_vanilla_transformer import RecordedSteps, can_capture
@@ -222,6 +224,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
         implementation = self.config._attn_implementation
+        check_arguments(kwargs, implementation)
         # Gradient checkpointing keeps less than recomputation.
         with recomputation(hidden_states) if self.training and not self.gradient_checkpointing else KEEP_ALL:
             for layer in self.layers:
@@ -337,6 +340,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         max_length: int | None = None,
         encoder_cu_seq_lens: Tensor | None = None,
         encoder_max_length: int | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode `input_ids` (B, T) or `inputs_embeds` (B, T, d) over `encoder_hidden_states` (B, S, d) to (B, T, d).
@@ -350,19 +354,20 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
+        cache = either(past_key_values, cache)
         if cu_seq_lens is None and max_length is None and encoder_cu_seq_lens is None:
             return self._decode(
                 input_ids,
                 attention_mask,
                 encoder_hidden_states,
                 encoder_attention_mask,
-                past_key_values,
+                cache,
                 inputs_embeds,
                 use_cache=use_cache,
                 **kwargs,
             )
         masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        self._refuse_with_packing({**masks, "past_key_values": past_key_values, "use_cache": use_cache}, kwargs)
+        self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
         x: Any = inputs_embeds if input_ids is None else input_ids
         target = Packing.of(x, cu_seq_lens, max_length, self.input_prefix)
         source = Packing.of(encoder_hidden_states, encoder_cu_seq_lens, encoder_max_length)
@@ -397,30 +402,30 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Any = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         packing: Packing | None = None,
         encoder_packing: Packing | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past_key_values, packing)
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, cache, packing)
         if packing is None or encoder_packing is None:
-            own_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+            own_cache = getattr(cache, "self_attention_cache", cache)
             mask = create_causal_mask(
                 self.config,
                 hidden_states,
                 lowest_to_inf(attention_mask),
-                past_key_values=own_cache,
+                **{CACHE: own_cache},
                 allow_is_causal_skip=may_leave_out(attention_mask),
             )
             encoder_hidden_states, encoder_mask = self._prepare_source(
-                hidden_states, encoder_hidden_states, encoder_attention_mask, past_key_values
+                hidden_states, encoder_hidden_states, encoder_attention_mask, cache
             )
         else:
-            mask = packed_mask(create_causal_mask, self.config, hidden_states, packing, packing, past_key_values=None)
+            mask = packed_mask(create_causal_mask, self.config, hidden_states, packing, packing, **{CACHE: None})
             encoder_mask = packed_mask(
                 create_bidirectional_mask,
                 self.config,
@@ -431,10 +436,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             )
             kwargs.update(packing=packing, encoder_packing=encoder_packing)
         hidden_states = self._apply_layers(
-            hidden_states, mask, encoder_hidden_states, encoder_mask, past_key_values=past_key_values, **kwargs
+            hidden_states, mask, encoder_hidden_states, encoder_mask, **{CACHE: cache}, **kwargs
         )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), past_key_values=past_key_values
+            last_hidden_state=self.layer_norm(hidden_states), **{CACHE: cache}
         )
 
     def _prepare_source(
@@ -515,6 +520,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         max_length: int | None = None,
         decoder_cu_seq_lens: Tensor | None = None,
         decoder_max_length: int | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
@@ -541,6 +547,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             cu_seq_lens=decoder_cu_seq_lens,
@@ -552,7 +559,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **{CACHE: getattr(decoded, CACHE)},
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
@@ -617,6 +624,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         alignments: Tensor | None = None,
         alignment_head: Sequence[int] | None = None,
         alignment_weight: float = 0.0,
+        cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the next target token, and the loss if `labels` (B, T) are given.
@@ -628,11 +636,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                 may start with -100 for padding.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
             encoder_outputs: Outputs of the encoder, to skip running it.
-            past_key_values: Keys and values of earlier target tokens.
+            past_key_values: Keys and values of earlier target tokens, as an earlier output has them.
             inputs_embeds: Unscaled source embeddings (B, S, d) instead of `input_ids`.
             decoder_inputs_embeds: Unscaled target embeddings (B, T, d) instead of `decoder_input_ids`.
             labels: Target tokens to predict (B, T); the loss ignores -100.
-            use_cache: Whether to return `past_key_values`; never with `labels`.
+            use_cache: Whether to return `past_key_values` (`cache` from transformers 5.24 on); never with `labels`.
             logits_to_keep: Number of last positions, or their indices, to compute logits for; 0, or `labels`: all.
             num_items_in_batch: Labels in all accumulated batches, to divide the summed loss by; by default those here.
             smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). Its name avoids "label": `Trainer` takes
@@ -648,6 +656,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                 pairs.
             alignment_head: Indices of the decoder layer and the head that learn them.
             alignment_weight: Weight of that part of the loss.
+            cache: The same as `past_key_values`, by its name from transformers 5.24 on.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
@@ -663,7 +672,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                     check_packing(labels, decoder_cu_seq_lens, decoder_max_length, "decoder_")
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_cu_seq_lens)
         # A cache would keep moved tokens where they were moved to.
-        fills_cache = labels is None and (use_cache or past_key_values is not None)
+        is_given = past_key_values is not None or cache is not None
+        fills_cache = labels is None and (use_cache or is_given)
         if decoder_input_ids is not None and not fills_cache and not is_packed:
             decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
         options: dict[str, Any] = dict(kwargs)
@@ -677,6 +687,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             decoder_attention_mask,
             encoder_outputs,
             past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from .compat_vanilla_transformer import CACHE_NAMES
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .hub_code_vanilla_transformer import HubCodeMixin
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
@@ -23,7 +24,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = True
     _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = [*CACHE_NAMES]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
