@@ -36,7 +36,7 @@ SBOM := build/sbom.cdx.json
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo benchmark gpu-check gpu-benchmark gpu-train gpu-generate gpu-memory gpu-multi30k test test-all \
-	test-reliability test-matrix mutation coverage docs lint format sbom audit clean
+	test-reliability test-matrix test-newest mutation coverage docs lint format sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ test-matrix: $(STAMP) ## The fast tests at the oldest and newest transformers an
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[matrix]"
 	rm -rf build/matrix
 	$(BIN)/nox
+
+test-newest: $(STAMP) ## The fast tests with the newest release of everything, without pins and bounds (ARGS="TESTS")
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[matrix]"
+	$(TEST_ENV) $(BIN)/nox --session newest $(if $(ARGS),-- $(ARGS))
 
 mutation: $(STAMP) ## How many of 200 small changes to the library the fast tests notice (ARGS="--help")
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mutation]"

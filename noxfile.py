@@ -1,10 +1,15 @@
-"""The fast tests at the bounds of the supported versions, each in an environment of its own: `make test-matrix`."""
+"""The fast tests at the bounds of the supported versions, each in an environment of its own: `make test-matrix`.
+
+`make test-newest` runs them with the newest releases of everything, beyond the bounds.
+"""
 
 import json
 import os
 import re
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,15 +18,15 @@ import nox
 RESULTS = Path("build", "matrix")
 DOCUMENT = Path("docs", "reliability.md")
 BEGIN, END = "<!-- table of make test-matrix -->\n", "<!-- end of the matrix -->\n"
-# The newest releases are those of constraints.txt.
 PINS = Path("constraints.txt").read_text(encoding="utf-8")
-NEWEST = re.search(r"^transformers==(\S+)", PINS, re.MULTILINE).group(1)
-LOWEST, LOWEST_TORCH = "5.17.0", "2.11.0"
-# Libraries of which an older transformers needs other releases.
+PINNED = re.search(r"^transformers==(\S+)", PINS, re.MULTILINE).group(1)
+# The bounds of pyproject.toml.
+LOWEST, NEWEST, LOWEST_TORCH = "5.17.0", "5.24.0", "2.11.0"
+# Libraries of which another transformers may need other releases.
 HUB = ("transformers", "huggingface_hub", "hf-xet")
 # TORCH=torch==2.13.0 takes the build with CUDA, several GB for each environment.
 TORCH = os.environ.get("TORCH") or re.search(r"^torch==\S+", PINS, re.MULTILINE).group() + "+cpu"
-CELLS = [("3.11", LOWEST), ("3.11", NEWEST), ("3.12", NEWEST), ("3.13", NEWEST)]
+CELLS = [("3.11", LOWEST), ("3.11", PINNED), ("3.11", NEWEST), ("3.12", NEWEST), ("3.13", NEWEST)]
 CODE = ("hf_vanilla_transformer", "scripts", "tests")
 
 nox.options.envdir = "build/nox"
@@ -52,7 +57,7 @@ def tests(session: nox.Session, transformers: str) -> None:
         record(python, transformers, note=note)
         session.skip(note)
     pins = Path(session.create_tmp(), "constraints.txt")
-    unpinned = () if transformers == NEWEST else HUB
+    unpinned = () if transformers == PINNED else HUB
     pins.write_text("".join(line for line in PINS.splitlines(keepends=True) if line.split("==")[0] not in unpinned))
     session.install("--constraint", str(pins), "--editable", ".[dev]", f"transformers=={transformers}", TORCH)
     report = RESULTS / f"{python}-{transformers}.xml"
@@ -64,6 +69,37 @@ def tests(session: nox.Session, transformers: str) -> None:
             suite = ElementTree.parse(report).find("testsuite").attrib
             counts = {name: int(suite[name]) for name in ("tests", "skipped", "failures", "errors")}
             record(python, transformers, torch=TORCH.partition("==")[2], **counts)
+
+
+def without_versions(requirements: list[str], extras: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the names of requirements with their extras; those of this project's extras in their place."""
+    for requirement in requirements:
+        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement)
+        if found.group(1) == "hf-vanilla-transformer":
+            for extra in found.group(2).split(","):
+                yield from without_versions(extras[extra], extras)
+        else:
+            yield found.group()
+
+
+@nox.session(default=False)
+def newest(session: nox.Session) -> None:
+    """Run the fast tests, or those given, with the newest release of everything; list what is newer than the pins."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    names = {*without_versions([*project["dependencies"], *extras["dev"]], extras)}
+    torch = os.environ.get("TORCH", "torch")
+    session.install("--upgrade", "--upgrade-strategy", "eager", torch, *sorted(names - {"torch"}))
+    session.install("--no-deps", "--editable", ".")
+    try:
+        tests = session.posargs or ("-m", "not slow")
+        session.run("python", "-m", "pytest", "-q", "-n", os.environ.get("JOBS", "auto"), *tests)
+    finally:
+        installed = session.run("python", "-m", "pip", "list", "--format=freeze", silent=True)
+        pins = dict(line.split("==") for line in PINS.splitlines() if "==" in line)
+        for name, _, release in (line.partition("==") for line in installed.splitlines()):
+            if release.partition("+")[0] != (pinned := pins.get(name, release)):
+                session.log(f"not as in constraints.txt: {name} {pinned} -> {release}")
 
 
 @nox.session(venv_backend="none")

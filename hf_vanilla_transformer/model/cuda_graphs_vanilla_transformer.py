@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import GenerationMode
 
+from .compat_vanilla_transformer import CACHE
 from .linear_vanilla_transformer import is_hooked
 
 DEVICE_TYPE = "cuda"
@@ -19,7 +20,7 @@ DEVICE_TYPE = "cuda"
 MAX_STATIC_LENGTH = 512
 
 # Arguments of a step that stay the same objects from step to step.
-CONSTANT_INPUTS = ("encoder_outputs", "past_key_values")
+CONSTANT_INPUTS = ("encoder_outputs", CACHE)
 # Settings of `generate()` with which transformers keeps what a step returns, or decodes by another loop than ours.
 KEPT_OUTPUTS = ("return_dict_in_generate", "output_attentions", "output_hidden_states", "low_memory", "is_assistant")
 SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH)
@@ -43,7 +44,7 @@ def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: d
         and options.use_cache is not False
         and not options.disable_compile
         and not any(getattr(options, name, None) for name in KEPT_OUTPUTS)
-        and all(inputs.get(name) is None for name in ("past_key_values", "decoder_attention_mask"))
+        and all(inputs.get(name) is None for name in (CACHE, "decoder_attention_mask"))
     )
 
 

@@ -15,6 +15,7 @@ from transformers import EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import StaticCache
 
 from .beam_search_vanilla_transformer import Beams
+from .compat_vanilla_transformer import CACHE
 from .cuda_graphs_vanilla_transformer import can_capture, record
 
 # What a step of `StaticBeams` replaces.
@@ -23,7 +24,7 @@ REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_fini
 
 def may_be_recorded(model: Any, logits_processor: Any, stopping_criteria: Any, options: Any, inputs: Any) -> bool:
     """Whether all that a step of `generate()` does could be recorded."""
-    cache = getattr(inputs.get("past_key_values"), "self_attention_cache", None)
+    cache = getattr(inputs.get(CACHE), "self_attention_cache", None)
     return (
         type(cache) is StaticCache
         and options.compile_config is None
@@ -147,7 +148,7 @@ def static_search(
     def choose(logits: Tensor) -> None:
         rows = state.extend(logits[:, -1], logits_processor, inputs["decoder_input_ids"])
         if rows is not None:
-            model._reorder_cache(inputs["past_key_values"], rows)
+            model._reorder_cache(inputs[CACHE], rows)
 
     def step() -> None:
         inputs["decoder_input_ids"] = state.last_tokens()
