@@ -48,17 +48,23 @@ def use(name, save_to=None, **options):
         kind.from_pretrained(name, **options)
         for kind in (AutoModel, AutoModelForTextEncoding, AutoModelForSequenceClassification)
     )
+    uncached = model.generate(**source, **settings["generate"], use_cache=False)
     with torch.no_grad():
         logits = model(**source, decoder_input_ids=ids).logits
         states = whole(**source, decoder_input_ids=ids).encoder_last_hidden_state
         same = torch.equal(states, encoder(**source).last_hidden_state)
         classes = classifier(**source).logits
+    try:
+        unknown = str(model(**source, decoder_input_ids=ids, chache=ids))
+    except TypeError as error:
+        unknown = str(error).partition(", ")[0]
     if save_to:
         model.save_pretrained(save_to)
         tokenizer.save_pretrained(save_to)
     return {
         "ids": ids.tolist(), "texts": tokenizer.batch_decode(ids, skip_special_tokens=True),
-        "target": target.tolist(), "logits": logits.flatten().tolist(), "same": same, "classes": list(classes.shape),
+        "cached": torch.equal(ids, uncached), "unknown": unknown, "classes": list(classes.shape),
+        "target": target.tolist(), "logits": logits.flatten().tolist(), "same": same,
         "config": type(config).__name__, "module": type(model).__module__.partition(".")[0],
     }
 
@@ -155,6 +161,8 @@ def expected(kind: str) -> dict[str, Any]:
     return {
         "ids": ids.tolist(),
         "texts": tokenizer.batch_decode(ids, skip_special_tokens=True),
+        "cached": True,
+        "unknown": "`forward` got an argument `chache`",
         "target": tokenizer(text_target=ENGLISH, padding=True, return_tensors="pt")["input_ids"].tolist(),
         "logits": pytest.approx(logits.tolist(), abs=1e-6),
         "same": True,
