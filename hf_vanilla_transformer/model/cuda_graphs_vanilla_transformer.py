@@ -69,11 +69,12 @@ _LAST: dict[int, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
 _RECORDING = Lock()
 
 
-def record(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Record the kernels that `step` launches; return a function that launches them, and the outputs it fills."""
-    graph, device = torch.cuda.CUDAGraph(), torch.cuda.current_device()
-    with _RECORDING:
-        last, stream = _LAST.get(device) or (None, torch.cuda.Stream())
+def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
+    """Record the kernels that `step` launches on `device`; return what launches them, and the outputs it fills."""
+    # The device need not be the current one.
+    with _RECORDING, torch.cuda.device(device):
+        graph, index = torch.cuda.CUDAGraph(), torch.cuda.current_device()
+        last, stream = _LAST.get(index) or (None, torch.cuda.Stream())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Other threads, such as a server's, may go on using the GPU.
@@ -83,7 +84,7 @@ def record(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        _LAST[device] = graph, stream
+        _LAST[index] = graph, stream
     return graph.replay, outputs
 
 
@@ -94,8 +95,8 @@ class RecordedSteps:
     outputs of the one before.
     """
 
-    def __init__(self, forward: Callable[..., Any]):
-        self.forward, self.is_warm = forward, False
+    def __init__(self, model: nn.Module, device: torch.device):
+        self.forward, self.device, self.is_warm = model, device, False
         self.replay: Callable[[], None] | None = None
         self.inputs: dict[str, Tensor] = {}
         self.outputs: Any = None
@@ -118,7 +119,7 @@ class RecordedSteps:
 
     def _record(self, inputs: dict[str, Any]) -> None:
         changing = {k: x.clone() for k, x in inputs.items() if isinstance(x, Tensor) and k not in CONSTANT_INPUTS}
-        self.replay, self.outputs = record(lambda: self.forward(**{**inputs, **changing}))
+        self.replay, self.outputs = record(lambda: self.forward(**{**inputs, **changing}), self.device)
         self.inputs = changing
 
 

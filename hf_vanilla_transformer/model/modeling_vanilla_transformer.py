@@ -589,7 +589,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
         """Return the forward pass of steps over a static cache: CUDA graphs, or what `compile_config` asks for."""
         if compile_config is None and can_capture(self):
-            return RecordedSteps(self)
+            return RecordedSteps(self, self.device)
         return super().get_compiled_call(compile_config)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor, cu_seq_lens: Tensor | None = None) -> Tensor:

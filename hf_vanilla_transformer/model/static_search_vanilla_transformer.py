@@ -65,7 +65,7 @@ class Progress:
         """Send word to the host."""
         self._told.copy_(self.is_done, non_blocking=True)
         if self._event:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(self.is_done.device))
 
     def was_done(self) -> bool:
         """Whether the search was done when `tell` was called last; waits for that word."""
@@ -165,7 +165,7 @@ def static_search(
             break
         if not is_warm:
             # The first step has loaded its kernels.
-            run, is_warm = record(step)[0], True
+            run, is_warm = record(step, input_ids.device)[0], True
     return state.result(options.num_return_sequences)
 
 

@@ -60,7 +60,7 @@ class Recorder:
         # Called before each replay.
         self.before_replay: Callable[[], None] = lambda: None
 
-    def __call__(self, step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def __call__(self, step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
         self.recorded += 1
         with torch.no_grad(), _Tape() as tape:
             outputs = step()
