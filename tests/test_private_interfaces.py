@@ -61,7 +61,13 @@ CALLABLES = {
         "input_ids logits_processor stopping_criteria generation_config synced_gpus"
     ),
     "transformers.GenerationMixin._expand_inputs_for_generation": "expand_size is_encoder_decoder input_ids",
+    "transformers.GenerationMixin._prepare_cache_for_generation": (
+        "generation_config model_kwargs generation_mode batch_size max_cache_length"
+    ),
     "transformers.GenerationMixin._prefill": "input_ids generation_config model_kwargs is_first_iteration",
+    "transformers.GenerationMixin._sample": (
+        "input_ids logits_processor stopping_criteria generation_config synced_gpus streamer"
+    ),
     "transformers.GenerationMixin._update_model_kwargs_for_generation": "outputs model_kwargs is_encoder_decoder",
     "transformers.GenerationMixin._valid_auto_compile_criteria": "model_kwargs generation_config",
     "transformers.PreTrainedModel.get_compiled_call": "compile_config",
@@ -128,6 +134,7 @@ VALUES = (
     "transformers.PreTrainedModel._tied_weights_keys",
     "transformers.PreTrainedModel._tp_plan",
     "transformers.activations.ACT2FN",
+    "transformers.generation.GenerationMode",
     "transformers.generation.utils.GenerateBeamEncoderDecoderOutput",
     "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface",
     "transformers.models.nllb.tokenization_nllb.FAIRSEQ_LANGUAGE_CODES",
