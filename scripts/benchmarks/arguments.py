@@ -48,9 +48,11 @@ class BenchmarkArguments:
     rounds: int = field(default=7, metadata={"help": "Timed rounds per comparison, after one warm-up round."})
     threads: int | None = field(default=None, metadata={"help": "CPU threads; torch's choice by default."})
     batch_size: list[int] = field(
-        default_factory=lambda: [1, 32, 128], metadata={"help": "generate: sentences per batch."}
+        default_factory=lambda: [1, 32, 128], metadata={"help": "generate, profile: sentences per batch."}
     )
-    num_beams: list[int] = field(default_factory=lambda: [1, 4], metadata={"help": "generate: 1 is greedy search."})
+    num_beams: list[int] = field(
+        default_factory=lambda: [1, 4], metadata={"help": "generate, profile: 1 is greedy search."}
+    )
     length: int = field(
         default=32,
         metadata={
@@ -60,7 +62,7 @@ class BenchmarkArguments:
     )
     tokens: int = field(
         default=2048,
-        metadata={"help": "train, loss: target tokens per identical batch; 0 skips these batches in train."},
+        metadata={"help": "train, loss, profile: target tokens per identical batch; 0 skips these batches in train."},
     )
     memory_tokens: int = field(default=8192, metadata={"help": "memory: target tokens of the training step."})
     max_tokens: int = field(
@@ -86,10 +88,12 @@ class BenchmarkArguments:
         default=False,
         metadata={
             "help": "Also measure with torch.compile: training steps of ours and Marian on identical batches, and our "
-            "decoding over a static cache, whose steps are compiled on a GPU."
+            "decoding over a static cache, whose steps are compiled on a GPU only."
         },
     )
-    packing: bool = field(default=False, metadata={"help": "train: pack our batches of real text, without padding."})
+    packing: bool = field(
+        default=False, metadata={"help": "train: also measure our batches of real text packed, without padding."}
+    )
     stream_pairs: int = field(default=10_000_000, metadata={"help": "scaling: pairs in the stream."})
     model: list[str] = field(
         default_factory=list,

@@ -45,24 +45,37 @@ from .measure import OURS, Case, Sample
 from .roofline import training_flops
 from .text import TokenizedText, matching_batch_size, read_text
 
+# Steps of a timed call. On a GPU the host prepares a step while the one before runs, which a single one does not show.
+STEPS_PER_CALL = {"cpu": 1, "cuda": 10}
+
+PACKED = f"{OURS}, packed"
+
 
 def train_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Compare training steps on identical batches and on real text."""
-    if args.tokens:
-        for dtype, preset, vocab_size in product(args.dtype, args.preset, args.vocab_size):
-            yield step_case(preset, vocab_size, dtype, args)
+    shapes = list(product(args.dtype, args.preset, args.vocab_size)) if args.tokens else []
+    for dtype, preset, vocab_size in shapes:
+        yield step_case(preset, vocab_size, dtype, args)
     if args.steps:
         text = read_text(args, data_args)
         with tempfile.TemporaryDirectory() as folder:
             for dtype, preset in product(args.dtype, args.preset):
                 yield text_case(text, preset, dtype, args, Path(folder))
+    # Last, since compiling takes minutes.
+    for dtype, preset, vocab_size in shapes if args.torch_compile else []:
+        yield step_case(preset, vocab_size, dtype, args, is_compiled=True)
 
 
 # Identical batches
 
 
-def step_case(preset: str, vocab_size: int, dtype: str, args: BenchmarkArguments) -> Case:
-    """Compare one training step on one batch without padding: forward, loss, backward, Adam."""
+def step_case(
+    preset: str, vocab_size: int, dtype: str, args: BenchmarkArguments, *, is_compiled: bool = False
+) -> Case:
+    """Compare training steps on one batch without padding: forward, loss, backward, Adam.
+
+    With `is_compiled`, ours and Marian are compared as `torch.compile` makes them.
+    """
     torch.manual_seed(args.seed)
     rows = max(1, args.tokens // args.length)
     ours = our_model(preset, vocab_size=vocab_size).to(args.device)
@@ -75,42 +88,40 @@ def step_case(preset: str, vocab_size: int, dtype: str, args: BenchmarkArguments
                 name: loss_and_gradients(model, batch, **training_options(name)) for name, model in models.items()
             }
         check_agreement(results[OURS], results["marian"], "marian", dtype)
-    if "bart" in args.baselines:
+    if "bart" in args.baselines and not is_compiled:
         models["bart"] = bart_like(ours).to(args.device)
-    implementations = {
-        name: training_step(model, batch, dtype, **training_options(name)) for name, model in models.items()
-    }
-    if args.torch_compile:
-        for name in (name for name in (OURS, "marian") if name in models):
-            compiled: Any = torch.compile(models[name], dynamic=False)
-            implementations[f"{name}, compiled"] = training_step(compiled, batch, dtype, **training_options(name))
+    if is_compiled:
+        models = {name: cast(Any, torch.compile(model, dynamic=False)) for name, model in models.items()}
+    steps = STEPS_PER_CALL[args.device]
+    step = "compiled step" if is_compiled else "step"
     return Case(
         "train",
-        f"step, {preset}, vocabulary {vocab_size:,}, {rows} x {args.length}, {dtype}",
-        implementations,
-        2 * rows * args.length,
+        f"{step}, {preset}, vocabulary {vocab_size:,}, {rows} x {args.length}, {dtype}",
+        {name: training_steps(model, batch, dtype, steps, **training_options(name)) for name, model in models.items()},
+        steps * 2 * rows * args.length,
         "tokens",
         dtype,
-        flops=training_flops(ours.config, rows, args.length, args.length),
+        flops=steps * training_flops(ours.config, rows, args.length, args.length),
         notes="bart has its own weights" if "bart" in models else "",
     )
 
 
-def training_step(
-    model: PreTrainedModel, batch: Mapping[str, Tensor], dtype: str, **options: Any
+def training_steps(
+    model: PreTrainedModel, batch: Mapping[str, Tensor], dtype: str, steps: int, **options: Any
 ) -> Callable[[], Any]:
-    """Return a function that takes one Adam step on the batch."""
+    """Return a function that takes so many Adam steps on the batch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)
     model.train()
 
-    def step() -> None:
-        with autocast(model.device.type, dtype):
-            loss = model(**batch, **options).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def take_steps() -> None:
+        for _ in range(steps):
+            with autocast(model.device.type, dtype):
+                loss = model(**batch, **options).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
-    return step
+    return take_steps
 
 
 # Real text
@@ -119,14 +130,15 @@ def training_step(
 def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArguments, folder: Path) -> Case:
     """Compare steps on real text, reading and padding included; tokens are counted without padding.
 
-    Our Trainer has token-budget batches, Hugging Face's its default batches, and the tutorials' loop padding to a
-    fixed length.
+    Our Trainer has token-budget batches, packed ones too with `args.packing`; Hugging Face's has its default batches,
+    and the tutorials' loop pads to a fixed length.
     """
     torch.manual_seed(args.seed)
     ours = our_model(preset, vocab_size=len(text.tokenizer)).to(args.device)
     implementations: dict[str, Callable[[], Any]] = {OURS: TrainerSteps(OURS, ours, text, dtype, args, folder)}
-    packed = ", packed" if args.packing else ""
-    notes = [f"{text.description}, {args.max_tokens} tokens per batch{packed}"]
+    if args.packing:
+        implementations[PACKED] = TrainerSteps(PACKED, ours, text, dtype, args, folder)
+    notes = [f"{text.description}, {args.max_tokens} tokens per batch"]
     if "marian" in args.baselines:
         marian = marian_like(ours).to(args.device)
         check_on_text(ours, marian, text, args)
@@ -212,10 +224,10 @@ class TrainerSteps:
         }
         self.trainer: type[Seq2SeqTrainer] = Seq2SeqTrainer
         self.training_arguments: type[Seq2SeqTrainingArguments] = Seq2SeqTrainingArguments
-        if name == OURS:
+        if name in (OURS, PACKED):
             self.trainer = VanillaTransformerTrainer
             self.training_arguments = VanillaTransformerTrainingArguments
-            self.settings |= {"max_tokens": args.max_tokens, "packing": args.packing}
+            self.settings |= {"max_tokens": args.max_tokens, "packing": name == PACKED}
         else:
             self.settings["per_device_train_batch_size"] = matching_batch_size(text, args)
 
@@ -292,4 +304,4 @@ def text_sample(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
     return Sample(seconds, float(lengths.sum()), float(training_flops(config, 1, source, target).sum()))
 
 
-__all__ = ["train_benchmark"]
+__all__ = ["train_benchmark", "training_steps"]
