@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +25,15 @@ def synchronize(device: str) -> None:
 def autocast(device: str, dtype: str) -> AbstractContextManager:
     """Autocast a float32 model to `dtype`; does nothing for float32."""
     return nullcontext() if dtype == "float32" else torch.autocast(device, DTYPES[dtype])
+
+
+def gpu_peak(work: Callable[[], Any], device: str) -> tuple[Any, int]:
+    """Return the result of `work`, and the peak of a GPU's memory meanwhile above that before; 0 on a CPU."""
+    if device != "cuda":
+        return work(), 0
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    return work(), torch.cuda.max_memory_allocated() - before
 
 
 def resident_bytes(process: int | str = "self") -> int:
@@ -93,4 +103,4 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-__all__ = ["DTYPES", "autocast", "machine_info", "resident_bytes", "run_python", "synchronize"]
+__all__ = ["DTYPES", "autocast", "gpu_peak", "machine_info", "resident_bytes", "run_python", "synchronize"]

@@ -6,14 +6,14 @@ and its median over the rounds.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm.auto import tqdm
 
-from .machine import synchronize
+from .machine import gpu_peak, synchronize
 from .roofline import Roofline
 
 OURS = "ours"
@@ -38,12 +38,14 @@ class Sample:
         units: Units of work done.
         flops: Minimum FLOPs of that work; 0 if irrelevant.
         latencies: Seconds that each answer took, if there were several.
+        memory: Peak of a GPU's memory above that before the call, in bytes; 0 on a CPU.
     """
 
     cost: float
     units: float = 1.0
     flops: float = 0.0
     latencies: Sequence[float] = ()
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Measurement:
         quartiles: Lower and upper quartiles of the same.
         utilization: Median fraction 0..1 of the roofline that an implementation reaches, where the roofline applies.
         latencies: Percentiles 50, 95 and 99 of the seconds of the answers in all rounds, where there are any.
+        memory: Peak bytes of a GPU above those before a call, by implementation.
     """
 
     benchmark: str
@@ -112,6 +115,7 @@ class Measurement:
     axis: tuple[str, float] | None = None
     notes: str = ""
     latencies: dict[str, dict[int, float]] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
 
 
 class _Peaks(NamedTuple):
@@ -151,10 +155,11 @@ def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
     if case.settle and device == "cpu":
         time.sleep(SETTLE_SECONDS)
     start = time.perf_counter()
-    result = work()
+    result, memory = gpu_peak(work, device)
     synchronize(device)
     seconds = time.perf_counter() - start
-    return result if isinstance(result, Sample) else Sample(seconds, case.units, case.flops)
+    sample = result if isinstance(result, Sample) else Sample(seconds, case.units, case.flops)
+    return replace(sample, memory=memory)
 
 
 def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline | None) -> _Peaks:
@@ -166,7 +171,7 @@ def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline
 
 
 def _summarize(case: Case, timed: Sequence[_Round]) -> Measurement:
-    costs, rates, utilization = {}, {}, {}
+    costs, rates, utilization, memory = {}, {}, {}, {}
     for name in case.implementations:
         samples = [each.samples[name] for each in timed]
         costs[name] = [sample.cost for sample in samples]
@@ -176,6 +181,8 @@ def _summarize(case: Case, timed: Sequence[_Round]) -> Measurement:
         )
         if reached and name not in case.other_dtype:
             utilization[name] = reached
+        if peak := max(sample.memory for sample in samples):
+            memory[name] = peak
     ratios = {
         name: [ours / other for ours, other in zip(rates[OURS], each, strict=True)]
         for name, each in rates.items()
@@ -195,6 +202,7 @@ def _summarize(case: Case, timed: Sequence[_Round]) -> Measurement:
         case.axis,
         case.notes,
         _latencies(timed),
+        memory,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .machine import resident_bytes, run_python, synchronize
+from .machine import gpu_peak, resident_bytes, run_python, synchronize
 from .measure import Sample
 
 # Return freed memory to the system at once, so that resident memory is memory in use: glibc otherwise keeps blocks of
@@ -42,10 +42,7 @@ def peak_above_idle(work: Callable[[], Any], device: str) -> int:
     gc.collect()
     synchronize(device)
     if device == "cuda":
-        idle = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        work()
-        return torch.cuda.max_memory_allocated() - idle
+        return gpu_peak(work, device)[1]
     idle = resident_bytes()
     reset_peak()
     work()

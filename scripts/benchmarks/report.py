@@ -59,9 +59,10 @@ def measurement_lines(measurement: Measurement) -> list[str]:
 
 
 def format_notes(measurement: Measurement) -> str:
-    """Format the latencies of our implementation, if any, and the notes."""
+    """Format the latencies of our implementation, peaks of a GPU's memory, if any, and the notes."""
     latencies = [f"p{percent} {1000 * each:,.0f} ms" for percent, each in measurement.latencies.get(OURS, {}).items()]
-    return ", ".join([*latencies, *filter(None, [measurement.notes])])
+    memory = [f"peak memory of {name} {with_prefix(each, 'B')}" for name, each in measurement.memory.items()]
+    return ", ".join([*latencies, *memory, *filter(None, [measurement.notes])])
 
 
 def roofline_lines(roofline: Roofline) -> list[str]:

@@ -60,6 +60,16 @@ def test_less_memory_is_better():
     assert found.ratios == {"marian": 5.0} and found.costs["ours"] == [1e6]
 
 
+def test_peak_of_a_gpus_memory_above_that_before(monkeypatch):
+    monkeypatch.setattr(measuring, "synchronize", lambda device: None)
+    peaks = iter([50, 70, 40])
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda: 10)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: next(peaks))
+    found = measure(Case("train", "case", {"ours": lambda: Sample(2.0, 6.0)}), 2, Roofline("cuda"))
+    assert found.memory == {"ours": 60} and found.rates == {"ours": 3.0}
+
+
 @pytest.mark.parametrize(("flops", "read", "utilization"), [(400.0, 0.0, 0.5), (0.0, 60.0, 0.75), (400.0, 60.0, 0.75)])
 def test_utilization_is_of_the_binding_peak(monkeypatch, flops, read, utilization):
     roofline = Roofline("cpu", {"float32": 100.0}, 10.0)

@@ -45,6 +45,11 @@ def test_lines_have_ratio_and_utilization():
     assert "1.75x marian (6 k tokens/s), quartiles 1.50 to 2.00" in marian and note.endswith("a note")
 
 
+def test_memory_of_a_gpu_is_a_note():
+    lines = measurement_lines(replace(SPEED, memory={"ours": 7.3e9, "marian": 12.1e9}))
+    assert lines[-1].strip() == "peak memory of ours 7.3 GB, peak memory of marian 12.1 GB, a note"
+
+
 def test_scaling_has_the_exponents_of_each():
     (fit,) = fit_scaling([SPEED, MEMORY, *GROWTH])
     assert (fit.axis, fit.sizes) == ("n", [2, 4, 8])
