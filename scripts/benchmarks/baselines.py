@@ -223,7 +223,7 @@ def ctranslate2_like(
 
     Args:
         model: Our model.
-        folder: An empty folder for the exported model.
+        folder: An empty folder for the exported model, or one that has it already.
         device: "cpu" or "cuda".
         quantization: Of the weights, and of the products where the device supports it.
 
@@ -231,7 +231,8 @@ def ctranslate2_like(
         A function of source ids (B, S), number of beams and number of new tokens; it returns a function that decodes
         to ids (B, 1 + T) as `generate()` would.
     """
-    write_ctranslate2(model, folder, quantization=quantization)
+    if not any(folder.iterdir()):
+        write_ctranslate2(model, folder, quantization=quantization)
     config = model.config
     source_tokens, target_tokens = vocabularies(config, None)
     target_ids = {token: index for index, token in enumerate(target_tokens)}

@@ -1,5 +1,6 @@
 """Decoding with `generate()`, greedy and with beams, against Marian and CTranslate2."""
 
+import ctypes
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import CompileConfig
 
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.inference.ctranslate2 import ctranslate2_missing
@@ -21,16 +23,17 @@ from .measure import OURS, Case
 from .roofline import decoding_flops_and_bytes
 
 # Data types of CTranslate2's weights by device; int8 decodes a few other tokens.
-CTRANSLATE2 = {"cpu": ("float32", "int8"), "cuda": ("float16", "int8_float16")}
-# Of ours with steps that are compiled on a GPU.
-STATIC = "ours, static cache"
+CTRANSLATE2 = {"cpu": ("float32", "int8"), "cuda": ("float16",)}
+# What CTranslate2 loads on a GPU, and the same of a newer CUDA.
+CUBLAS, NEWER_CUBLAS = "libcublas.so.12", "libcublas.so.13"
 
 
 def generate_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Compare decoding as many new tokens as the source has."""
-    for dtype, preset, num_beams, rows in product(args.dtype, args.preset, args.num_beams, args.batch_size):
+    for dtype, preset in product(args.dtype, args.preset):
         with tempfile.TemporaryDirectory() as folder:
-            yield decoding_case(preset, rows, num_beams, dtype, args, Path(folder))
+            for num_beams, rows in product(args.num_beams, args.batch_size):
+                yield decoding_case(preset, rows, num_beams, dtype, args, Path(folder))
 
 
 def decoding_case(
@@ -44,7 +47,7 @@ def decoding_case(
         num_beams: 1 for greedy search.
         dtype: The data type.
         args: The benchmark's arguments.
-        folder: An empty folder for exported models.
+        folder: An empty folder for exported models, or one that has those of the same preset and fields.
         **fields: Configuration fields that replace the preset's.
     """
     torch.manual_seed(args.seed)
@@ -52,12 +55,10 @@ def decoding_case(
     ids = random_batch(ours.config, rows, args.length, args.length, args.device)["input_ids"]
     marian = marian_like(ours).eval()
     exported = _exported(ours, ids, num_beams, args, folder)
-    implementations = {OURS: generation(ours.to(args.device, DTYPES[dtype]), ids, num_beams)}
+    ours.to(args.device, DTYPES[dtype])
+    implementations = {name: generation(ours, ids, num_beams, **way) for name, way in own_ways(args).items()}
     if "marian" in args.baselines:
         implementations["marian"] = generation(marian.to(args.device, DTYPES[dtype]), ids, num_beams)
-    if args.torch_compile:
-        options = {"cache_implementation": "static"}
-        implementations[STATIC] = generation(ours, ids, num_beams, **options)
     implementations |= exported
     tokens = {name: decode() for name, decode in implementations.items()}
     dtypes = {name: name.removeprefix("ctranslate2 ") if name in exported else dtype for name in tokens}
@@ -87,21 +88,49 @@ def decoding_case(
     )
 
 
+def own_ways(args: BenchmarkArguments) -> dict[str, dict[str, Any]]:
+    """Return the options of `generate()` for each of our ways to decode; the first is the default."""
+    ways: dict[str, dict[str, Any]] = {OURS: {}}
+    if args.device == "cuda":
+        ways[f"{OURS}, without graphs"] = {"cache_implementation": "dynamic"}
+    if args.torch_compile:
+        # transformers compiles only on a GPU, and there we only where it is told how.
+        how = {"compile_config": CompileConfig()} if args.device == "cuda" else {}
+        ways[f"{OURS}, static cache"] = {"cache_implementation": "static", **how}
+    return ways
+
+
 def _exported(
     model: Any, ids: Tensor, num_beams: int, args: BenchmarkArguments, folder: Path
 ) -> dict[str, Callable[[], Tensor]]:
-    """Export the model to CTranslate2 in each data type, and return functions that decode `ids`."""
+    """Export the model to CTranslate2 in each data type, if it is not yet; return functions that decode `ids`."""
     if "ctranslate2" not in args.baselines:
         return {}
-    if reason := ctranslate2_missing():
+    if reason := ctranslate2_missing() or (cublas_missing() if args.device == "cuda" else None):
         print(f"ctranslate2: not measured, {reason}", file=sys.stderr, flush=True)
         return {}
     implementations = {}
     for dtype in CTRANSLATE2[args.device]:
-        (folder / dtype).mkdir()
+        (folder / dtype).mkdir(exist_ok=True)
         decoder = ctranslate2_like(model, folder / dtype, args.device, dtype)
         implementations[f"ctranslate2 {dtype}"] = decoder(ids, num_beams, args.length)
     return implementations
+
+
+def cublas_missing() -> str | None:
+    """Return why CTranslate2 cannot multiply on a GPU, or None."""
+    if _can_load(CUBLAS):
+        return None
+    advice = f"; {NEWER_CUBLAS} is there: LD_LIBRARY_PATH may name a folder with a link to it of the missing name"
+    return f"{CUBLAS} is not found{advice if _can_load(NEWER_CUBLAS) else ''}"
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def generation(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Callable[[], Tensor]:

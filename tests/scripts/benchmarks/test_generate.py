@@ -6,7 +6,7 @@ import torch
 from benchmarking import results, small_arguments
 from benchmarks.agreement import check_tokens
 from benchmarks.baselines import ctranslate2_like, our_model
-from benchmarks.generate import decoding_case, generate_benchmark, generation
+from benchmarks.generate import cublas_missing, decoding_case, generate_benchmark, generation, own_ways
 from benchmarks.run import run_benchmarks
 from hf_vanilla_transformer.data.arguments import DataArguments
 
@@ -40,8 +40,34 @@ def test_steps_over_a_static_cache_are_measured_too(tmp_path, num_beams):
     case = decoding_case(
         "tiny", 2, num_beams, "float32", small_arguments(torch_compile=True, baselines=["marian"]), tmp_path
     )
-    assert list(case.implementations) == ["ours", "marian", "ours, static cache"]
-    assert case.notes.endswith("100.0% of ours, static cache's tokens are equal")
+    assert list(case.implementations) == ["ours", "ours, static cache", "marian"]
+    assert case.notes.startswith("100.0% of ours, static cache's tokens are equal")
+
+
+def test_ways_to_decode_on_a_gpu():
+    args = small_arguments(torch_compile=True)
+    args.device = "cuda"
+    ways = own_ways(args)
+    assert list(ways) == ["ours", "ours, without graphs", "ours, static cache"] and not ways["ours"]
+    assert ways["ours, static cache"]["compile_config"] is not None
+
+
+@pytest.mark.parametrize(
+    ("libraries", "reason"),
+    [
+        (["libcublas.so.12"], None),
+        ([], "libcublas.so.12 is not found"),
+        (["libcublas.so.13"], "libcublas.so.12 is not found; libcublas.so.13 is there: LD_LIBRARY_PATH may name"),
+    ],
+)
+def test_the_library_of_products_on_a_gpu_may_be_missing(monkeypatch, libraries, reason):
+    def load(name):
+        if name not in libraries:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    found = cublas_missing()
+    assert found == reason or found.startswith(reason)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
