@@ -7,11 +7,11 @@
     python scripts/benchmark.py all --device cuda --dtype bfloat16 --preset base
 
 Benchmarks: train (steps on identical batches, and on real text in each implementation's own batches), data
-(tokenizing, batching), generate (greedy and beam search), memory (peak of a training step), loss (beside the fused
-losses of other libraries), products (each CPU routine for products and attention), scaling (cost over size, a long
-stream), startup (import, first translation). Implementations are timed in alternating rounds, and only if they compute
-the same; what counts is the median of the ratios, since other programs slow all of them down alike. The text is the
-built-in corpus by default.
+(tokenizing, batching), generate (greedy and beam search), memory (peak of a training step), profile (what takes
+longest in our training steps and decoding), loss (beside the fused losses of other libraries), products (each CPU
+routine for products and attention), scaling (cost over size, a long stream), startup (import, first translation).
+Implementations are timed in alternating rounds, and only if they compute the same; what counts is the median of the
+ratios, since other programs slow all of them down alike. The text is the built-in corpus by default.
 
 The output folder holds results.json, table.md and a plot for each benchmark, after Ctrl-C too.
 """

@@ -17,6 +17,7 @@ from .machine import machine_info
 from .measure import Case, measure
 from .memory import memory_benchmark
 from .products import products_benchmark
+from .profile import profile_benchmark
 from .report import Report, measurement_lines, roofline_lines
 from .roofline import measure_roofline
 from .scaling import scaling_benchmark
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "data": data_benchmark,
     "generate": generate_benchmark,
     "memory": memory_benchmark,
+    "profile": profile_benchmark,
     "loss": loss_benchmark,
     "products": products_benchmark,
     "scaling": scaling_benchmark,

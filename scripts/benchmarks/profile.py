@@ -1,0 +1,112 @@
+"""Profiles of training steps and decoding: the operations that take the host and the GPU longest."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from hf_vanilla_transformer.data.arguments import DataArguments
+
+from .arguments import BenchmarkArguments
+from .baselines import our_model, random_batch, training_options
+from .generate import generation
+from .machine import DTYPES, synchronize
+from .measure import OURS, Case
+from .train import training_steps
+
+CALLS = 10
+# Rows of a table, and characters of a name.
+ROWS, WIDTH = 30, 90
+
+
+def profile_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
+    """Print a profile of ten training steps and of ten decoding calls, and time these calls without the profiler.
+
+    The last of `args.batch_size` and `args.num_beams` are decoded.
+    """
+    for dtype, preset in product(args.dtype, args.preset):
+        for build in (training, decoding):
+            name, unit, call = build(preset, dtype, args)
+            averages = profile(call, args.device)
+            print("\n".join([f"profile   {name}, {dtype}", *tables(averages, args.device)]), flush=True)
+            yield Case(
+                "profile",
+                f"{name}, {dtype}",
+                {OURS: partial(repeat, call)},
+                CALLS,
+                unit,
+                dtype,
+                notes=summary(averages),
+            )
+
+
+def training(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, str, Callable[[], Any]]:
+    """Return name and unit of training steps on a random batch, and a function that takes one."""
+    torch.manual_seed(args.seed)
+    model = our_model(preset, vocab_size=args.vocab_size[-1]).to(args.device)
+    rows = max(1, args.tokens // args.length)
+    batch = random_batch(model.config, rows, args.length, args.length, args.device)
+    step = training_steps(model, batch, dtype, 1, **training_options(OURS))
+    return f"step, {preset}, vocabulary {args.vocab_size[-1]:,}, {rows} x {args.length}", "steps", step
+
+
+def decoding(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, str, Callable[[], Any]]:
+    """Return name and unit of decoding random sources, and a function that does it once."""
+    torch.manual_seed(args.seed)
+    model = our_model(preset, vocab_size=args.vocab_size[-1]).eval().to(args.device, DTYPES[dtype])
+    rows, beams = args.batch_size[-1], args.num_beams[-1]
+    ids = random_batch(model.config, rows, args.length, args.length, args.device)["input_ids"]
+    return f"beams {beams}, {preset}, {rows} x {args.length}", "batches", generation(model, ids, beams)
+
+
+def repeat(call: Callable[[], Any]) -> None:
+    for _ in range(CALLS):
+        call()
+
+
+def profile(call: Callable[[], Any], device: str) -> list[Any]:
+    """Return the averages by operation of some calls, after one that is not counted."""
+    call()
+    synchronize(device)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
+        repeat(call)
+        synchronize(device)
+    # Annotations cover operations that are counted anyway.
+    return [each for each in profiler.key_averages() if not each.is_user_annotation]
+
+
+def tables(averages: list[Any], device: str) -> list[str]:
+    """Format the operations that take longest, on the host and, if there is one, on the GPU."""
+    lines = _table("host", "self_cpu_time_total", [each for each in averages if each.device_type == DeviceType.CPU])
+    return lines if device == "cpu" else [*_table("GPU", "self_device_time_total", _kernels(averages)), *lines]
+
+
+def summary(averages: list[Any]) -> str:
+    """Say how busy the GPU is in a call."""
+    kernels = _kernels(averages)
+    busy = sum(each.self_device_time_total for each in kernels) / CALLS / 1000
+    launches = sum(each.count for each in kernels) / CALLS
+    return f"the GPU is busy for {busy:.1f} ms a call, with {launches:,.0f} kernels and copies" if kernels else ""
+
+
+def _kernels(averages: list[Any]) -> list[Any]:
+    return [each for each in averages if each.device_type == DeviceType.CUDA]
+
+
+def _table(side: str, time: str, averages: list[Any]) -> list[str]:
+    rows = sorted(averages, key=lambda each: -getattr(each, time))[:ROWS]
+    return [
+        f"{'ms a call':>12} {'times':>9}  on the {side}",
+        *(
+            f"{getattr(each, time) / CALLS / 1000:12.3f} {each.count / CALLS:9.1f}  {each.key[:WIDTH]}"
+            for each in rows
+        ),
+    ]
+
+
+__all__ = ["profile_benchmark"]
