@@ -9,20 +9,8 @@ ARGS ?=
 # Every model and data set that the tests use is made on the spot.
 TEST_ENV := HF_HUB_OFFLINE=1
 
-# On a machine with a GPU, `make gpu-check PYTHON=python3` uses a Python that has torch and the extra `train` already,
-# and makes no environment.
-GPU_PYTHON := $(if $(filter command,$(origin PYTHON)),$(PYTHON),$(BIN)/python)
-GPU_STAMP := $(if $(filter command,$(origin PYTHON)),,$(STAMP))
-GPU_RUN := $(TEST_ENV) PYTHONPATH=$(CURDIR) $(GPU_PYTHON)
-GPU_JOBS ?= 8
-GPU_TESTS := tests/gpu tests/model tests/inference tests/training/test_trainer.py
-# Parts of the GPU's benchmark, each of at most ten minutes and with a folder of its own in runs/gpu.
-PART ?= train generate memory multi30k
-GPU_OPTIONS := --device cuda --dtype bfloat16 --preset base --vocab_size 37000
-# A folder with Multi30k: train.en, train.de, val.* and test_2016_flickr.*, compressed or not.
+# A folder with Multi30k: train, val and test_2016_flickr, as .en and .de, compressed or not.
 MULTI30K ?=
-multi30k_file = $(firstword $(wildcard $(MULTI30K)/$(1)) $(wildcard $(MULTI30K)/$(1).gz) $(MULTI30K)/$(1))
-multi30k_pair = --$(1)_source_file $(call multi30k_file,$(2).en) --$(1)_target_file $(call multi30k_file,$(2).de)
 
 # Where pytest reports what the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml
@@ -35,8 +23,8 @@ AUDIT_STAMP := $(AUDIT_VENV)/.installed
 SBOM := build/sbom.cdx.json
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark gpu-check gpu-benchmark gpu-train gpu-generate gpu-memory gpu-multi30k test test-all \
-	test-reliability test-matrix test-newest mutation coverage docs lint format sbom audit clean
+.PHONY: help install demo benchmark gpu-report test test-all test-reliability test-matrix test-newest mutation coverage \
+	docs lint format sbom audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,30 +42,8 @@ demo: $(STAMP) ## Train, translate and plot on the built-in corpus (ARGS="--help
 benchmark: $(STAMP) ## Measure speed and memory beside other implementations (ARGS="--help" lists the options)
 	$(BIN)/python scripts/benchmark.py $(or $(ARGS),all)
 
-gpu-check: $(GPU_STAMP) ## The tests of a GPU and the fast tests on it (PYTHON=python3: a Python that has torch, no .venv)
-	TEST_DEVICE=cuda $(GPU_RUN) -m pytest -q -n $(GPU_JOBS) -W default -m "not slow" $(GPU_TESTS) $(ARGS)
-
-gpu-benchmark: $(addprefix gpu-,$(PART)) ## Measure on a GPU (PART=train, generate, memory or multi30k; MULTI30K=FOLDER)
-
-gpu-train: $(GPU_STAMP)
-	$(GPU_RUN) scripts/benchmark.py train $(GPU_OPTIONS) --tokens 25000 --max_tokens 50000 --steps 20 --rounds 5 \
-		--baselines marian --torch_compile --packing --output_dir runs/gpu/train $(if $(MULTI30K),$(call multi30k_pair,train,train)) $(ARGS)
-
-gpu-generate: $(GPU_STAMP)
-	$(GPU_RUN) scripts/benchmark.py generate $(GPU_OPTIONS) --batch_size 1 128 --num_beams 1 4 --rounds 5 \
-		--baselines marian ctranslate2 --torch_compile --output_dir runs/gpu/generate $(ARGS)
-
-gpu-memory: $(GPU_STAMP)
-	$(GPU_RUN) scripts/benchmark.py memory $(GPU_OPTIONS) --memory_tokens 25000 --baselines marian \
-		--output_dir runs/gpu/memory $(ARGS)
-
-# Repeated, it goes on from the last checkpoint.
-gpu-multi30k: $(GPU_STAMP)
-	@test -n "$(MULTI30K)" || { echo "gpu-multi30k: MULTI30K is not set; name the folder of the corpus" >&2; exit 2; }
-	$(GPU_RUN) scripts/train_translation.py scripts/recipes/multi30k_narrow.yaml \
-		$(call multi30k_pair,train,train) $(call multi30k_pair,validation,val) \
-		$(call multi30k_pair,test,test_2016_flickr) --output_dir runs/gpu/multi30k \
-		$(if $(wildcard runs/gpu/multi30k/checkpoint-*),--resume_from_checkpoint last) $(ARGS)
+gpu-report: ## Check and measure on a GPU in ten minutes, without .venv (PYTHON=, MULTI30K=FOLDER, ARGS="--help")
+	$(PYTHON) scripts/gpu_report.py $(ARGS) --output_dir runs/gpu $(if $(MULTI30K),--multi30k $(MULTI30K))
 
 test: lint docs ## Linters, type checks, the site and the fast tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-# Where the models of the ordinary tests are: `TEST_DEVICE=cuda`, as `make gpu-check` sets it, or the CPU.
+# Where the models of the ordinary tests are: `TEST_DEVICE=cuda`, as `make gpu-report` sets it, or the CPU.
 TEST_DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")

@@ -64,3 +64,12 @@ def test_routines_give_the_same_product():
     for routine in products.Routine:
         rules = {torch.float32: (products.Product(products.ANY, 0, routine),)}
         torch.testing.assert_close(products._with_rules([layer], x, rules)(), layer(x))
+
+
+def test_routines_of_a_cpu_are_not_those_of_a_gpu():
+    args = small_arguments()
+    args.device = "cuda"
+    with pytest.raises(
+        ValueError, match="^the routines are those of a CPU, but `device` is cuda; leave this benchmark"
+    ):
+        next(products.products_benchmark(args, DataArguments()))

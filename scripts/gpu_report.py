@@ -1,0 +1,155 @@
+"""Check, measure and train on a GPU within ten minutes; each result is kept as soon as it is there.
+
+    python3 scripts/gpu_report.py --output_dir report --multi30k FOLDER
+    python3 scripts/gpu_report.py generate profile --output_dir report
+
+Parts, in order of worth: check (the tests), train and generate (speed beside other implementations), profile (what
+takes longest), multi30k (a recipe up to its test BLEU). One that fails, or is interrupted at its limit, does not stop
+the others. The output folder holds a log of each part and report.json. --device cpu rehearses them at small sizes.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PARTS = {
+    "check": "-m pytest -q --dist worksteal -W default --tb=short -p no:cacheprovider -m 'not slow'",
+    "train": "scripts/benchmark.py train --baselines marian --packing --torch_compile",
+    "generate": "scripts/benchmark.py generate --baselines marian ctranslate2 --num_beams 1 4",
+    "profile": "scripts/benchmark.py profile --num_beams 4",
+    "multi30k": "scripts/train_translation.py scripts/recipes/multi30k_fast.yaml",
+}
+GPU = "--device cuda --dtype bfloat16 --preset base --vocab_size 37000"
+CPU = "--device cpu --dtype bfloat16 --preset tiny --vocab_size 500 --length 8 --rounds 1 --roofline_seconds 0.1"
+SIZES = {
+    "cuda": {
+        "check": "-n 12 tests/gpu tests/model tests/inference tests/training/test_trainer.py",
+        "train": f"{GPU} --tokens 25000 --max_tokens 50000 --steps 20 --rounds 5",
+        "generate": f"{GPU} --batch_size 1 128 --rounds 5",
+        "profile": f"{GPU} --tokens 25000 --batch_size 128 --rounds 3",
+        "multi30k": "--max_steps 4000",
+    },
+    "cpu": {
+        "check": "-n 1 tests/gpu",
+        "train": f"{CPU} --tokens 64 --max_tokens 1024 --steps 2 --text_vocab_size 500 --max_train_samples 500",
+        "generate": f"{CPU} --batch_size 1 2",
+        "profile": f"{CPU} --tokens 64 --batch_size 2",
+        "multi30k": "--max_steps 10 --max_train_samples 500 --vocab_size 500 --max_tokens 512 --final_num_beams 1 "
+        "--generation_max_length 16 --config_overrides encoder_layers=1,decoder_layers=1,"
+        "position_embedding_type=learned,max_position_embeddings=128",
+    },
+}
+# Limits on a GPU, how many times longer a CPU may take, and seconds from Ctrl-C to the end by force: pytest waits ten
+# for its workers before it sums up.
+SECONDS = {"check": 180, "train": 180, "generate": 150, "profile": 90, "multi30k": 600}
+SLACK = {"cuda": 1, "cpu": 4}
+GRACE = 20
+# Threads of several processes on few cores spend their time waiting for each other.
+VARIABLES: dict[str, dict[str, str]] = {"cuda": {}, "cpu": {"OMP_NUM_THREADS": "1"}}
+# Splits of Multi30k that a part reads, and their files.
+SPLITS = {"train": ("train",), "multi30k": ("train", "validation", "test")}
+FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+# The end of a log: bytes that are kept, and lines that are printed.
+KEPT_BYTES, SHOWN_LINES = 2**21, 15
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the parts; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all).")
+    parser.add_argument("--output_dir", required=True, type=Path, help="Folder of the logs and report.json.")
+    parser.add_argument("--device", choices=SIZES, default="cuda", help="cuda (default) or cpu.")
+    parser.add_argument("--wheels", type=Path, help="Folder of wheels that the parts need beside torch.")
+    parser.add_argument("--multi30k", type=Path, help="Folder with train, val and test_2016_flickr, .en and .de.")
+    parser.add_argument("--max_steps", help="Training steps of multi30k (default: 4000; on a CPU 10).")
+    parser.add_argument("--seconds", type=float, default=600, help="Time for all parts (default: 600).")
+    args = parser.parse_args(argv)
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"unknown part {unknown.pop()}; choose from {', '.join(PARTS)}")
+    end, report = time.monotonic() + args.seconds, {}
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = surroundings(args, Path(folder))
+        for part in args.parts or [part for part in PARTS if args.multi30k or part != "multi30k"]:
+            start, log, results = time.monotonic(), args.output_dir / f"{part}.log", Path(folder, part)
+            command = command_of(part, args, results)
+            limit = min(SECONDS[part] * SLACK[args.device], end - start - GRACE)
+            status = run(command, environment, log, limit)
+            report[part] = {"status": status, "seconds": time.monotonic() - start, "command": shlex.join(command)}
+            for file in results.glob("*results.json"):
+                report[part][file.stem] = json.loads(file.read_text(encoding="utf-8"))
+            (args.output_dir / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+            print(f"{part}: {status}, {report[part]['seconds']:.0f} s", *last_lines(log), sep="\n  ", flush=True)
+    return int(any(each["status"] != "ok" for each in report.values()))
+
+
+def surroundings(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """Return the environment of the parts, with the wheels installed in a folder of its own."""
+    # By this name dill tells installed packages from a user's code.
+    site = folder / "site-packages"
+    if wheels := sorted(args.wheels.glob("*.whl")) if args.wheels else []:
+        options = "-m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --target"
+        subprocess.run([sys.executable, *options.split(), site, *wheels], check=False)
+    path = os.pathsep.join(filter(None, (str(site), str(ROOT), os.environ.get("PYTHONPATH"))))
+    own = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TEST_DEVICE": args.device}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    return {**os.environ, **own, **offline, **VARIABLES[args.device]}
+
+
+def command_of(part: str, args: argparse.Namespace, results: Path) -> list[str]:
+    """Return the command of a part, which writes to the folder `results`."""
+    command = [sys.executable, *shlex.split(PARTS[part]), *shlex.split(SIZES[args.device][part])]
+    command += [] if part == "check" else ["--output_dir", str(results)]
+    for split in SPLITS.get(part, ()) if args.multi30k else ():
+        for side, language in (("source", "en"), ("target", "de")):
+            file = (args.multi30k / f"{FILES[split]}.{language}").resolve()
+            command += [f"--{split}_{side}_file", str(file if file.exists() else f"{file}.gz")]
+    return [*command, "--max_steps", args.max_steps] if part == "multi30k" and args.max_steps else command
+
+
+def run(command: list[str], environment: dict[str, str], log: Path, seconds: float) -> str:
+    """Run a command, its output in a log, for so many seconds and a grace period; return how it ended."""
+    if seconds <= 0:
+        return "not started: no time left"
+    with log.open("wb") as file:
+        streams: dict[str, Any] = {"stdout": file, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, process_group=0, **streams)
+    try:
+        status = process.wait(seconds)
+        return f"failed with status {status}" if status else "ok"
+    except subprocess.TimeoutExpired:
+        # As Ctrl-C does: tests sum up, and benchmarks keep what they measured.
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        return f"interrupted after {seconds:.0f} s"
+    finally:
+        # What it has started too.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def last_lines(log: Path) -> list[str]:
+    """Cut a log that is too long, from the start; return its last lines."""
+    text = log.read_bytes()[-KEPT_BYTES:] if log.exists() else b""
+    log.write_bytes(text)
+    return text.decode(errors="replace").splitlines()[-SHOWN_LINES:]
+
+
+if __name__ == "__main__":
+    # Both end the part that runs. A shell's background job would ignore Ctrl-C, and so would its parts.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    sys.exit(main())
