@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from transformers import Seq2SeqTrainer
 
 from ..model.chunked_loss_vanilla_transformer import ACCELERATOR_CHUNK_ELEMENTS, CHUNK_ELEMENTS, MIN_CHUNK_ROWS
-from ..model.cpu_ops_vanilla_transformer import accumulation_dtype, autocast_enabled
+from ..model.cpu_ops_vanilla_transformer import accumulation_dtype, autocast_enabled, is_plain_cpu
 from ..model.linear_vanilla_transformer import is_bare_linear, linear_forward
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from .arguments import VanillaTransformerTrainingArguments
@@ -87,7 +87,7 @@ def mean_divergence(logits: Tensor, labels: Tensor, num_items_in_batch: int | Te
         num_items_in_batch: Number of labels to divide by; None: those of this batch.
     """
     present = labels.ne(IGNORE_INDEX)
-    first, second = (half[present].float().log_softmax(-1) for half in logits.chunk(2))
+    first, second = (_at_labels(half, present).float().log_softmax(-1) for half in logits.chunk(2))
     return mean_over_labels(((first.exp() - second.exp()) * (first - second)).sum() / 2, labels, num_items_in_batch)
 
 
@@ -100,9 +100,18 @@ def summed_divergence_without_logits(states: Tensor, head: nn.Linear, present: T
         present: Where there are labels, (B, T).
     """
     dtype = torch.get_autocast_dtype(states.device.type) if autocast_enabled(states) else head.weight.dtype
-    pairs = torch.stack([half[present] for half in states.chunk(2)], 1).to(dtype)
+    pairs = torch.stack([_at_labels(half, present) for half in states.chunk(2)], 1).to(dtype)
     bias = None if head.bias is None else head.bias.to(dtype)
     return cast(Tensor, _DivergenceByChunks.apply(pairs, head.weight.to(dtype), bias))
+
+
+def _at_labels(x: Tensor, present: Tensor) -> Tensor:
+    """Return the rows of one pass (B, T, ...) that have labels; on an accelerator all rows, the others as zeros.
+
+    How many have labels is not known without waiting for the accelerator. Of zeros in both passes, neither the
+    divergence nor its gradient is more than 0.
+    """
+    return x[present] if is_plain_cpu(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
 
 
 class _DivergenceByChunks(torch.autograd.Function):

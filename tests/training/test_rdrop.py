@@ -9,6 +9,7 @@ from transformers import DataCollatorForSeq2Seq
 
 from hf_vanilla_transformer.training import rdrop
 from hf_vanilla_transformer.training.rdrop import mean_divergence, summed_divergence_without_logits
+from synchronization import Waits
 from trainers import TOKENIZER, id_pairs, losses, trainable_marian, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,6 +55,23 @@ def test_without_logits_divergence_and_gradients_are_the_plain_ones(bias, dtype,
     for gradient, reference in zip(torch.autograd.grad(3 * found, inputs), expected, strict=True):
         torch.testing.assert_close(gradient, reference, **tolerance)
     assert summed_divergence_without_logits(states, head, torch.zeros_like(present)).item() == 0
+
+
+def test_on_an_accelerator_divergence_and_gradients_are_the_same():
+    head, states, labels = torch.nn.Linear(6, 9), torch.randn(6, 5, 6, requires_grad=True), torch.randint(0, 9, (3, 5))
+    labels[1, 2:] = -100
+
+    def divergences():
+        divergence = mean_divergence(head(states), labels)
+        without_logits = summed_divergence_without_logits(states, head, labels.ne(-100))
+        inputs = [states, *head.parameters()]
+        return [torch.autograd.grad(each, inputs) + (each,) for each in (divergence, without_logits)]
+
+    expected = divergences()
+    with Waits() as waits:
+        found = divergences()
+    assert waits.found == []
+    torch.testing.assert_close(found, expected)
 
 
 def gradients_of(trainer, batch, return_outputs):
