@@ -69,8 +69,10 @@ class Beams:
         pad, eos = options._pad_token_tensor, options._eos_token_tensor
         # Even if the best continuations of each beam end it, k others remain.
         self.num_candidates = max(2, 1 + (0 if eos is None else len(eos))) * self.num_beams
-        filler = -1 if eos is None else int(pad or eos[0])
-        self.running = input_ids.new_full((sentences, self.num_beams, options.max_length), filler)
+        self.running = input_ids.new_full((sentences, self.num_beams, options.max_length), -1)
+        if eos is not None:
+            # `pad or eos[0]`, without waiting for an accelerator.
+            self.running.copy_(eos[0] if pad is None else pad.where(pad != 0, eos[0]))
         self.running[..., : self.length] = input_ids.view(sentences, self.num_beams, -1)
         # Equal beams count once.
         self.running_scores = torch.full((sentences, self.num_beams), MASKED_SCORE, device=input_ids.device)
