@@ -32,6 +32,7 @@ from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chu
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.model import packing_vanilla_transformer as packing
 from hf_vanilla_transformer.model.beam_search_vanilla_transformer import top_log_probs
+from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.moving_average import MovingAverage
 from hf_vanilla_transformer.training.muon import MuonWithAdam
@@ -147,9 +148,10 @@ def test_decoding_steps(fake_device, dtype, attention):
 
 @pytest.mark.parametrize("bias", [False, True])
 @DTYPES
-def test_inside_the_loss_without_logits(fake_device, dtype, bias):
-    """Fake tensors skip what is inside an op of our own."""
-    with fake_accelerator(fake_device), torch.device(fake_device):
+def test_inside_the_loss_without_logits(monkeypatch, fake_device, dtype, bias):
+    """Fake tensors skip what is inside an op of our own, and Triton's kernels take none."""
+    monkeypatch.setattr(chunked_loss, "can_launch", lambda: False)
+    with fake_accelerator(fake_device), torch.device(fake_device), torch.no_grad():
         states, head, labels = torch.randn(6, 8, dtype=dtype), nn.Linear(8, 13, bias, dtype=dtype), torch.arange(6)
         loss, *grads = chunked_loss.chunked_cross_entropy._init_fn(states, head.weight, head.bias, labels, 0.1, True)
     assert loss.shape == () and [grad.shape for grad in grads] == [states.shape, head.weight.shape, (13,)]
@@ -197,7 +199,8 @@ def test_beam_search_reads_once_a_step(fake_device, early_stopping):
     )
     with fake_accelerator(fake_device, READ_BY_BEAMS) as accelerator, torch.device(fake_device), torch.no_grad():
         model = build(fake_device).eval()
-        source = copied(accelerator, padded_source(2))
+        # Drawn on the CPU, and copied to the default device.
+        source = accelerator.copying_in(padded_source)(2)
         # As `generate()` prepares them.
         options._pad_token_tensor, options._eos_token_tensor = torch.zeros((), dtype=torch.long), torch.ones(1).long()
         ends = StoppingCriteriaList([MaxLengthCriteria(8), EosTokenCriteria(options._eos_token_tensor)])
@@ -208,7 +211,7 @@ def test_beam_search_reads_once_a_step(fake_device, early_stopping):
             options,
             encoder_outputs=model.get_encoder()(**source),
             attention_mask=source["attention_mask"],
-            past_key_values=(cache := EncoderDecoderCache(DynamicCache(), DynamicCache())),
+            **{CACHE: (cache := EncoderDecoderCache(DynamicCache(), DynamicCache()))},
             use_cache=True,
         )
     assert cache.get_seq_length() == 3
