@@ -52,7 +52,7 @@ SIZES = {
 }
 # Limits on a GPU, how many times longer a CPU may take, and seconds from Ctrl-C to the end by force: pytest waits ten
 # for its workers before it sums up.
-SECONDS = {"check": 180, "train": 180, "generate": 150, "profile": 90, "multi30k": 600}
+SECONDS = {"check": 180, "train": 210, "generate": 150, "profile": 90, "multi30k": 600}
 SLACK = {"cuda": 1, "cpu": 4}
 GRACE = 20
 # Threads of several processes on few cores spend their time waiting for each other.

@@ -119,6 +119,7 @@ def test_a_signal_ends_the_part_that_runs(tmp_path):
     command += ["--output_dir", str(tmp_path / "report")]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE) as running:
         while len(processes(tmp_path)) < 2:
+            assert running.poll() is None
             time.sleep(0.1)
         time.sleep(1)
         running.send_signal(signal.SIGTERM)
