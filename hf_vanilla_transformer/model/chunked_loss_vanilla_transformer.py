@@ -97,8 +97,8 @@ def _loss_by_chunks(
     loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
     d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
     is_fused = states.device.type == "cuda" and weight.dtype in DTYPES and can_launch()
-    block_rows = (FUSED_ELEMENTS if is_fused else CHUNKS_PER_BLOCK * _chunk_elements(states)) // vocab_size
-    block_rows = max(MIN_CHUNK_ROWS, block_rows)
+    rows_per_block = max(MIN_CHUNK_ROWS, FUSED_ELEMENTS // vocab_size)
+    block_rows = rows_per_block if is_fused else CHUNKS_PER_BLOCK * _chunk_rows(states, vocab_size)
     if weight.dtype == torch.float16:
         block_rows = min(block_rows, MAX_FLOAT16_ROWS)
     for start in range(0, len(states), block_rows):
@@ -115,8 +115,9 @@ def _loss_by_chunks(
     return loss, d_states, d_weight, d_bias
 
 
-def _chunk_elements(states: Tensor) -> int:
-    return CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
+def _chunk_rows(states: Tensor, vocab_size: int) -> int:
+    elements = CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
+    return max(MIN_CHUNK_ROWS, elements // vocab_size)
 
 
 def _gradients_by_chunks(
@@ -130,7 +131,7 @@ def _gradients_by_chunks(
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss of a block and the gradients of its logits (N, V), from chunks of logits."""
     vocab_size, dtype = len(weight), accumulation_dtype(weight.dtype)
-    rows = max(MIN_CHUNK_ROWS, _chunk_elements(states) // vocab_size)
+    rows = _chunk_rows(states, vocab_size)
     loss = weight.new_zeros((), dtype=dtype)
     d_logits = weight.new_empty(len(states) if differentiate else 0, vocab_size)
     for start in range(0, len(states), rows):
