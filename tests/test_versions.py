@@ -23,12 +23,18 @@ def release(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")[:2]))
 
 
-def test_transformers_is_tested_up_to_its_bounds():
-    lowest, newest, lowest_torch = re.search(r"^LOWEST, NEWEST, LOWEST_TORCH = (.+)$", NOXFILE, re.M)[1].split(", ")
-    tested = [release(each) for each in re.findall(r"\d+\.\d+", TESTED)]
-    assert [release(each.strip('"')) for each in (lowest, newest)] == tested
-    assert bounds("transformers") == (tested[0], (tested[1][0], tested[1][1] + 1))
-    assert bounds("torch")[0] == release(lowest_torch.strip('"'))
+def in_the_matrix(names: str) -> list[tuple[int, ...]]:
+    (values,) = re.findall(rf"^{names} = (.+)$", NOXFILE, re.M)
+    return [release(each.strip('"')) for each in values.split(", ")]
+
+
+def test_releases_are_tested_up_to_the_bounds():
+    for name, (lowest, newest) in {
+        "transformers": in_the_matrix("LOWEST, NEWEST"),
+        "torch": in_the_matrix("LOWEST_TORCH, NEWEST_TORCH"),
+    }.items():
+        assert bounds(name) == (lowest, (newest[0], newest[1] + 1))
+    assert [release(each) for each in re.findall(r"\d+\.\d+", TESTED)] == in_the_matrix("LOWEST, NEWEST")
 
 
 @pytest.mark.parametrize("name", ["torch", "transformers"])
