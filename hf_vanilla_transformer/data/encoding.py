@@ -57,6 +57,9 @@ class LengthLimits(NamedTuple):
             raise DataError(f"`max_length_ratio` {self.ratio:g} would drop pairs of equal lengths; set at least 1")
 
 
+NO_LIMITS = LengthLimits()
+
+
 @dataclass
 class PairCounts:
     """Numbers of pairs read, kept and dropped, by reason; `str()` is a line for the log.
@@ -77,7 +80,7 @@ class PairCounts:
     too_long: int = 0
     ratio: int = 0
     truncated: int = 0
-    limits: LengthLimits = LengthLimits()
+    limits: LengthLimits = NO_LIMITS
 
     def add(self, outcomes: np.ndarray, kept: int) -> None:
         """Count pairs by outcome.
@@ -130,7 +133,7 @@ def tokenize_pairs(
         on_long: Drop a longer pair, or truncate it and keep the end token.
         max_length_ratio: Drop a pair if one side exceeds this many times the other plus `RATIO_SLACK` tokens; None
             for no limit.
-        evaluation: Drop nothing, since every sentence is scored; truncate and count as otherwise.
+        evaluation: Drop nothing, since every sentence is scored, and truncate what is longer.
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
         keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
             None. Ignored for streams.
@@ -146,7 +149,7 @@ def tokenize_pairs(
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
     limits.check()
     counts = PairCounts(limits=limits)
-    encode = _Encoder(tokenizer, limits, truncate=on_long == "truncate", keep_text=keep_text)
+    encode = _Encoder(tokenizer, limits, truncate=evaluation or on_long == "truncate", keep_text=keep_text)
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation), counts
     kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
@@ -165,6 +168,13 @@ def tokenize_pairs(
         raise DataError(f"no pair is left ({counts}); check the data and the length limits")
     rows = rows.remove_columns("outcome")
     return rows if keep.all() else rows.select(np.flatnonzero(keep)), counts
+
+
+def within_limits(
+    pairs: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
+) -> list[bool]:
+    """Whether the filters keep each pair of the columns `source` and `target` as it is."""
+    return [outcome == _KEPT for outcome in _Encoder(tokenizer, limits, truncate=False)(pairs)["outcome"]]
 
 
 def add_alignments(pairs: datasets.Dataset, alignments: Iterable[Iterable[Link]]) -> datasets.Dataset:
@@ -359,6 +369,7 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 __all__ = [
     "ALIGNMENT_COLUMN",
+    "NO_LIMITS",
     "LengthLimits",
     "PairCounts",
     "TEXT_COLUMNS",
@@ -367,4 +378,5 @@ __all__ = [
     "chunks",
     "encode_pairs",
     "tokenize_pairs",
+    "within_limits",
 ]

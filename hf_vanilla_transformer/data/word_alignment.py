@@ -27,6 +27,8 @@ TENSION = 2.0
 # Pairs to estimate probabilities from, and pairs to compute at once: memory of a few hundred megabytes.
 MAX_ESTIMATION_PAIRS = 200_000
 CHUNK = 5_000
+# Longer sides are not aligned.
+MAX_WORDS = 1_000
 
 # Probability of a translation that the estimation has not seen.
 UNSEEN = 1e-9
@@ -47,7 +49,8 @@ def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progres
         show_progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The links of each pair, in the order of the target words.
+        The links of each pair, in the order of the target words; none for a pair with more than `MAX_WORDS` on a side,
+        as time and memory grow with the product of both lengths.
     """
     sides = _numbered(sources), _numbered(targets)
     passes = 2 * (ITERATIONS + 1)
@@ -130,7 +133,8 @@ def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar
     num_targets = max((int(target.max()) for target in targets if len(target)), default=0)
 
     def chunks(step: int) -> Iterator[tuple[list[int], _Candidates]]:
-        rows = [i for i in range(0, len(sources), step) if len(sources[i]) and len(targets[i])]
+        sides = sources, targets
+        rows = [i for i in range(0, len(sources), step) if all(0 < len(side[i]) <= MAX_WORDS for side in sides)]
         for first in range(0, len(rows), CHUNK):
             part = rows[first : first + CHUNK]
             yield part, _Candidates.of([sources[i] for i in part], [targets[i] for i in part], num_targets)

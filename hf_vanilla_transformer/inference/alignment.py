@@ -20,6 +20,9 @@ Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]
 # A further head must lower the error rate by as much: so much is no chance in a few hundred pairs.
 MIN_GAIN = 0.002
 
+# Tokens of a side to align: the weights of all layers and heads take 600 MB then in a model of the paper's size.
+MAX_TOKENS = 1024
+
 
 def alignment_heads(model: PreTrainedModel) -> list[list[int]]:
     """Return the [layer, head] pairs whose mean aligns words: those of the settings, or all of the last layer."""
@@ -60,7 +63,7 @@ def word_alignments(
         targets: A translation of each.
         max_tokens: Most tokens in a batch, padding included, for sources and targets each.
         max_source_length: Truncate sources to this many tokens, end token included; what is left out has no links.
-            Both sides are truncated to the model's positions.
+            Both sides are truncated to `MAX_TOKENS` and to the model's positions.
 
     Returns:
         The links of each pair, (source word, target word) counted from 0, in the order of the target words.
@@ -68,7 +71,7 @@ def word_alignments(
     Raises:
         ValueError: The numbers of sentences differ, or the tokenizer is not a fast one.
     """
-    limit = position_limit(model.config)
+    limit = tightest_limit(MAX_TOKENS, position_limit(model.config))
     limits = (tightest_limit(max_source_length, limit), limit)
     return [
         [] if scores is None else _links(scores)
@@ -106,7 +109,7 @@ def find_alignment_heads(
         ValueError: As `word_alignments`, or there are no sure links.
     """
     attend: Attend = partial(cross_attentions, model)
-    limits = (position_limit(model.config),) * 2
+    limits = (tightest_limit(MAX_TOKENS, position_limit(model.config)),) * 2
     scores = list(_word_scores(attend, tokenizer, sources, targets, max_tokens, limits))
 
     def error(layer: int, *heads: int) -> float:

@@ -21,6 +21,8 @@ from .figures import draw_curve, finish_figure, logged_values, marker, new_figur
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 
+# Tokens of a side to draw, which are still legible.
+MAX_TOKENS = 60
 # Inches: longest side of an attention figure's panels; room for a token while panels are smaller.
 _MAX_SIDE, _CELL = 24.0, 0.3
 # Characters of a token to draw; characters without a glyph, which would break the line or appear as boxes.
@@ -40,7 +42,8 @@ def plot_attention(
 ) -> Figure:
     """Plot attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
 
-    A decoder row is labelled with the token it predicts, as in `translation.cross_attention`.
+    A decoder row is labelled with the token it predicts, as in `translation.cross_attention`. Only the first
+    `MAX_TOKENS` of a side are drawn; the title says so.
 
     Args:
         attentions: Weights after the softmax, 0..1, as a tensor or array of shape (T, S), or (h, T, S) for one panel
@@ -59,7 +62,14 @@ def plot_attention(
     Raises:
         ValueError: The shape does not fit the tokens, or a weight is outside 0..1.
     """
-    weights = _attention_array(attentions, source_tokens, target_tokens)
+    weights = _attention_array(attentions, source_tokens, target_tokens)[:, :MAX_TOKENS, :MAX_TOKENS]
+    if left_out := [
+        f"the first {MAX_TOKENS} of {len(tokens)} {name} tokens"
+        for name, tokens in {queries: target_tokens, keys: source_tokens}.items()
+        if len(tokens) > MAX_TOKENS
+    ]:
+        title = f"{title}\n{' and '.join(left_out)}"
+    source_tokens, target_tokens = source_tokens[:MAX_TOKENS], target_tokens[:MAX_TOKENS]
     heads = len(weights)
     rows = math.ceil(heads / 4)
     columns = math.ceil(heads / rows)

@@ -106,7 +106,12 @@ def distill(
         text = load_text(replace(data_args, train_copies=1))
     folder = Path(data_args.synthetic_dir or args.output_dir)
     sources = (source for batch in text.train.iter(1000) for source in batch["source"])
-    options: dict[str, Any] = {"num_hypotheses": num_hypotheses, "num_beams": num_beams, "max_tokens": max_tokens}
+    options: dict[str, Any] = {
+        "num_hypotheses": num_hypotheses,
+        "num_beams": num_beams,
+        "max_tokens": max_tokens,
+        "max_source_length": data_args.max_source_length,
+    }
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
     data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)

@@ -1,6 +1,6 @@
 """Evaluating a trained model: choice between it and an average, test scores, sample translations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, cast
 
@@ -10,10 +10,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.arguments import SPLITS
 from ..data.batching import token_lengths
+from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
+from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
 from ..inference.loading import load_model
-from ..inference.translation import translate
+from ..inference.translation import tightest_limit, translate
 from .arguments import VanillaTransformerTrainingArguments
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import METRIC_NAMES, translation_scores
@@ -21,7 +23,8 @@ from .results import FinalScores, ModelChoice, Sample, TrainingResults
 from .setup import METRICS, TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
-SAMPLE_TRANSLATIONS = 10
+# Samples, and the most tokens of a side of one: people read them.
+SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
 
 # Validation pairs to choose the heads that align words by, and training pairs for the statistics: a few seconds.
 ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
@@ -62,6 +65,7 @@ def choose_model(
     text: TextSplits,
     args: VanillaTransformerTrainingArguments,
     trust_remote_code: bool = False,
+    limits: LengthLimits = NO_LIMITS,
 ) -> ModelChoice:
     """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
@@ -78,7 +82,7 @@ def choose_model(
     for name, model in models.items():
         model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
         if text.validation is not None:
-            translations = best_translations(model, tokenizer, text.validation["source"][:], args)
+            translations = best_translations(model, tokenizer, text.validation["source"][:], args, limits)
             found = translation_scores(translations, text.validation["target"][:], tokenize=args.bleu_tokenize)
             scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
     metric = args.metric_for_best_model if args.metric_for_best_model in METRICS else "bleu"
@@ -108,9 +112,11 @@ def best_translations(
     tokenizer: PreTrainedTokenizerBase,
     sources: list[str],
     args: VanillaTransformerTrainingArguments,
+    limits: LengthLimits = NO_LIMITS,
 ) -> list[str]:
-    """Translate with the model's own generation settings."""
-    hypotheses = translate(model, tokenizer, sources, show_progress=not args.disable_tqdm)
+    """Translate with the model's own generation settings, sources truncated as in training."""
+    options: Any = {"max_source_length": limits.source, "show_progress": not args.disable_tqdm}
+    hypotheses = translate(model, tokenizer, sources, **options)
     return [candidates[0].text for candidates in hypotheses]
 
 
@@ -119,12 +125,13 @@ def score_test(
     tokenizer: PreTrainedTokenizerBase,
     text: TextSplits,
     args: VanillaTransformerTrainingArguments,
+    limits: LengthLimits = NO_LIMITS,
 ) -> FinalScores | None:
     """Translate the test pairs, if any, and score them by every metric."""
     if text.test is None:
         return None
     references = text.test["target"][:]
-    translations = best_translations(model, tokenizer, text.test["source"][:], args)
+    translations = best_translations(model, tokenizer, text.test["source"][:], args, limits)
     scores = translation_scores(translations, references, tokenize=args.bleu_tokenize, metrics=METRIC_NAMES)
     return FinalScores(translations, scores)
 
@@ -134,37 +141,42 @@ def translate_samples(
     tokenizer: PreTrainedTokenizerBase,
     text: TextSplits,
     args: VanillaTransformerTrainingArguments,
+    limits: LengthLimits = NO_LIMITS,
 ) -> tuple[str, list[Sample]]:
     """Translate some pairs; return the name of their split, and the samples."""
-    split, pairs = choose_samples(text)
+    split, pairs = choose_samples(text, tokenizer, limits)
     outputs = best_translations(model, tokenizer, [pair["source"] for pair in pairs], args)
     return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
 
 
-def choose_samples(text: TextSplits) -> tuple[str, list[dict[str, str]]]:
-    """Choose pairs without blank sides from the test split, else from the validation or the training split."""
+def choose_samples(
+    text: TextSplits, tokenizer: PreTrainedTokenizerBase, limits: LengthLimits = NO_LIMITS
+) -> tuple[str, list[dict[str, str]]]:
+    """Choose pairs within the limits from the test split, else from the validation or the training split."""
+    source, target = (tightest_limit(limit, SAMPLE_TOKENS) for limit in limits[:2])
+    limits = limits._replace(source=source, target=target)
+
+    def is_usable(pair: dict[str, str]) -> bool:
+        return all(within_limits({side: [pair[side]] for side in PAIR_FEATURES}, tokenizer, limits))
+
     for split, pairs in reversed(text.present().items()):
-        if samples := list(islice(_spread_pairs(pairs), SAMPLE_TRANSLATIONS)):
+        if samples := list(islice(_spread_pairs(pairs, is_usable), SAMPLE_TRANSLATIONS)):
             return split, samples
     return SPLITS[0], []
 
 
-def _spread_pairs(pairs: Any) -> Iterator[dict[str, str]]:
+def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, str]], bool]) -> Iterator[dict[str, str]]:
     """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, as corpora are often sorted.
 
     Of a stream, yield all usable pairs.
     """
     if not isinstance(pairs, datasets.Dataset):
-        yield from filter(_has_text, pairs)
+        yield from filter(is_usable, pairs)
         return
     stretch = -(-len(pairs) // SAMPLE_TRANSLATIONS)
     for start in range(0, len(pairs), stretch):
         rows = (pairs[i] for i in range(start, min(start + stretch, len(pairs))))
-        yield from islice(filter(_has_text, rows), 1)
-
-
-def _has_text(pair: dict[str, str]) -> bool:
-    return bool(pair["source"].strip() and pair["target"].strip())
+        yield from islice(filter(is_usable, rows), 1)
 
 
 __all__ = ["choose_model", "choose_samples", "score_test", "training_results", "translate_samples"]

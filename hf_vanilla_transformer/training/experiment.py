@@ -71,10 +71,11 @@ def _train(
     save_tokenizer(tokenizer, args.output_dir)
 
     # Evaluation and report
-    choice = choose_model(tokenizer, text, args, model_args.trust_remote_code)
+    limits = experiment.ids.counts["train"].limits
+    choice = choose_model(tokenizer, text, args, model_args.trust_remote_code, limits)
     choose_alignment_heads(choice.model, tokenizer, text)
-    test = score_test(choice.model, tokenizer, text, args)
-    split, samples = translate_samples(choice.model, tokenizer, text, args)
+    test = score_test(choice.model, tokenizer, text, args, limits)
+    split, samples = translate_samples(choice.model, tokenizer, text, args, limits)
     results = Results(training, choice, test, split, samples)
     with disk_errors(args.output_dir, ROOM_AND_RESUME):
         save_results(results, trainer)

@@ -114,7 +114,8 @@ def with_back_translations(
     what = f"`reverse_model` {data_args.reverse_model}"
     check_direction(tokenizer, data_args.target_lang, data_args.source_lang, what)
     folder = Path(data_args.synthetic_dir or args.output_dir)
-    files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args)
+    limit = data_args.max_target_length
+    files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args, max_source_length=limit)
     return replace(
         data_args,
         monolingual_target=None,

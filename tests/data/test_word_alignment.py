@@ -38,6 +38,13 @@ def test_pairs_beyond_the_sample_are_aligned_too(monkeypatch):
     assert len(links) == len(SOURCES) and (1, 1) in links[1]
 
 
+def test_very_long_sides_have_no_links():
+    """Tables of 10^10 candidates would need hundreds of gigabytes."""
+    long = "the house " * 50_000
+    links = align_corpus([*SOURCES, long, "the house"], [*TARGETS, "la casa", long])
+    assert links[-2:] == [[], []] and links[1]
+
+
 def test_links_of_the_built_in_corpus():
     sentences = split_sentences(3_000, num_validation=1, num_test=1)["train"]
     links = align_corpus([each.source for each in sentences], [each.target for each in sentences])

@@ -8,6 +8,7 @@ from hf_vanilla_transformer.data.alignments import alignment_error_rate
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.export.formats import export_model
 from hf_vanilla_transformer.inference.alignment import (
+    MAX_TOKENS,
     alignment_heads,
     find_alignment_heads,
     set_alignment_heads,
@@ -68,6 +69,13 @@ def test_what_is_truncated_has_no_links():
     model, tokenizer = build("learned", max_position_embeddings=5)
     (links,) = word_alignments(model, tokenizer, [SOURCES[0]], ["run " * 20])
     assert max(source for source, _ in links) < 4 and [target for _, target in links] == [0, 1, 2, 3]
+
+
+def test_very_long_sides_are_truncated():
+    """The weights of 50,000 by 50,000 tokens would not fit in memory."""
+    model, tokenizer = build("shared")
+    (links,) = word_alignments(model, tokenizer, ["cat " * 50_000], ["run " * 50_000])
+    assert links and all(place < MAX_TOKENS for link in links for place in link)
 
 
 def test_unequal_numbers_of_sentences():

@@ -56,14 +56,23 @@ def test_every_column_and_row_of_heads_has_its_tokens(heads):
 
 
 def test_long_sentences_get_small_labels(tmp_path):
-    tokens = [f"token{i}" for i in range(120)]
-    figure = plot_attention(attention(120, 120), tokens, tokens)
+    tokens = [f"token{i}" for i in range(60)]
+    figure = plot_attention(attention(60, 60), tokens, tokens)
     width, height = figure.get_size_inches()
     assert max(width, height) < 30
     labels = panels(figure)[0].yaxis.get_ticklabels()
     figure.draw_without_rendering()
     tops = [label.get_window_extent() for label in labels]
     assert all(not upper.overlaps(lower) for upper, lower in zip(tops, tops[1:], strict=False))
+
+
+def test_very_long_sides_are_cut_and_the_title_says_so():
+    tokens = [f"token{i}" for i in range(5000)]
+    figure = plot_attention(attention(4, 5000), tokens, TARGET[:4])
+    (axes,) = panels(figure)
+    assert tick_labels(axes.xaxis) == tokens[:60] and tick_labels(axes.yaxis) == TARGET[:4]
+    assert axes.images[0].get_array().shape == (4, 60)
+    assert "60 of 5000 source tokens" in figure.get_suptitle() and "target" not in figure.get_suptitle()
 
 
 @pytest.mark.parametrize(

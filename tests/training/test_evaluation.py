@@ -5,6 +5,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from experiments import assert_equal_weights, sentences, weights
+from hf_vanilla_transformer.data.encoding import LengthLimits
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
@@ -12,6 +14,12 @@ from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.setup import METRICS, TextSplits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def words():
+    """A tokenizer with one token a word."""
+    return train_tokenizer(["w"], algorithm="whitespace")
 
 
 def pairs_of(rows):
@@ -87,14 +95,14 @@ class TestChoice:
 
 
 class TestSamples:
-    def test_none_at_all(self):
+    def test_none_at_all(self, words):
         blank = pairs_of([("", "b"), ("a", " ")])
-        assert evaluation.choose_samples(TextSplits(blank.to_iterable_dataset(), test=blank)) == ("train", [])
+        assert evaluation.choose_samples(TextSplits(blank.to_iterable_dataset(), test=blank), words) == ("train", [])
 
     @pytest.mark.parametrize("number", [1, 9, 10, 11, 95])
-    def test_they_are_spread(self, number):
+    def test_they_are_spread(self, number, words):
         pairs = pairs_of([(f"{i}", "x") for i in range(number)])
-        split, samples = evaluation.choose_samples(TextSplits(pairs, validation=pairs))
+        split, samples = evaluation.choose_samples(TextSplits(pairs, validation=pairs), words)
         chosen = [int(pair["source"]) for pair in samples]
         assert split == "validation" and chosen == sorted(set(chosen)) and chosen[0] == 0
         assert len(chosen) == min(number, 10) or (number == 11 and len(chosen) == 6)
@@ -102,12 +110,19 @@ class TestSamples:
 
     @pytest.mark.parametrize("streamed", [False, True])
     @pytest.mark.parametrize(("splits", "expected"), [(1, "train"), (2, "validation"), (3, "validation")])
-    def test_blank_pairs_are_left_out(self, splits, expected, streamed):
+    def test_blank_pairs_are_left_out(self, splits, expected, streamed, words):
         """They may come first, or alone, in any split."""
         blank = [("", "X"), (" ", ""), ("\u3000", "Y")]
         rows = [[*blank, *sentences(), ("ant", "")], [*blank, *sentences(5, 1)], blank]
         train, *held_out = map(pairs_of, rows[:splits])
         text = TextSplits(train.to_iterable_dataset() if streamed else train, *held_out)
-        split, samples = evaluation.choose_samples(text)
+        split, samples = evaluation.choose_samples(text, words)
         assert split == expected and len(samples) >= 4
         assert all(pair["source"].strip() and pair["target"].strip() for pair in samples)
+
+    @pytest.mark.parametrize("limits", [LengthLimits(), LengthLimits(400, 400), LengthLimits(5, 5)])
+    def test_long_pairs_are_left_out(self, words, limits):
+        pairs = pairs_of(
+            [("a " * 300, "b"), ("a", "b " * 300), ("a " * 5, "b") if limits.source == 5 else ("a", ""), ("c", "d")]
+        )
+        assert evaluation.choose_samples(TextSplits(pairs), words, limits)[1] == [{"source": "c", "target": "d"}]

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import sys
+from functools import wraps
 from importlib.util import find_spec
 from unittest.mock import Mock
 
@@ -24,6 +25,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
+from hf_vanilla_transformer.inference.alignment import MAX_TOKENS
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
@@ -167,6 +169,31 @@ class TestRuns:
     def test_a_pair_longer_than_the_budget(self, tmp_path, files):
         with pytest.raises(ValueError, match=r"tokens \(source and target\) exceed .*max_tokens.* 5"):
             train(tmp_path / "model", **files, max_tokens=5)
+
+    @pytest.mark.parametrize("with_validation", [False, True])
+    def test_a_line_of_thousands_of_words(self, tmp_path, files, monkeypatch, with_validation):
+        """It is not trained on, neither shown nor drawn, and truncated where every pair is scored."""
+        rows = [*sentences(20), ("ant bee " * 2500, "ANT BEE " * 2500)]
+        file = write(tmp_path / "long.tsv", tsv(rows[::-1]))
+        lengths = []
+        forward = VanillaTransformerForConditionalGeneration.forward
+
+        @wraps(forward)
+        def recorded(self, input_ids=None, **inputs):
+            if input_ids is not None:
+                lengths.append(input_ids.shape[1])
+            return forward(self, input_ids, **inputs)
+
+        monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "forward", recorded)
+        held_out = {"validation_file": file, "test_file": file} if with_validation else {}
+        options = {"max_source_length": 20, "max_target_length": 20, "max_steps": 1}
+        results = train(tmp_path / "model", train_file=file, **held_out, **options)
+        # The heads that align words are chosen by longer pairs, too.
+        assert results["train_pairs"] == 20 and 0 < max(lengths) <= (MAX_TOKENS if with_validation else 20)
+        assert results.get("validation_pairs", 21) == 21
+        samples = json.loads((tmp_path / "model" / "all_results.json").read_text())["sample_split"]
+        assert samples == ("test" if with_validation else "train")
+        assert (tmp_path / "model" / "attention.png").is_file()
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
