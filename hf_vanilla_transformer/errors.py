@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -52,6 +53,31 @@ def as_value_errors(what: str) -> Iterator[None]:
     # A panic of the tokenizers library is no Exception.
     except BaseException as error:
         raise ValueError(f"{what}{one_line(error)}") from error
+
+
+@contextmanager
+def unknown_words(tokenizer: Any, sources: Iterable[str], targets: Iterable[str] = ()) -> Iterator[None]:
+    """Name the first text with a word that a tokenizer without an unknown token refuses, as a ValueError."""
+    try:
+        yield
+    except Exception as error:
+        # The tokenizers library has no class of its own.
+        if type(error) is not Exception:
+            raise
+        sides = {"text": sources, "text_target": targets}
+        refused = (text for side, texts in sides.items() for text in texts if _refuses(tokenizer, side, text))
+        raise ValueError(
+            f"{shorten(repr(next(refused, '')), 200)} has a word that the tokenizer does not know, and it has no "
+            f"unknown token ({one_line(error)}); add an `unk_token` to the tokenizer, or change the text"
+        ) from error
+
+
+def _refuses(tokenizer: Any, side: str, text: str) -> bool:
+    try:
+        tokenizer(**{side: text})
+    except Exception:
+        return True
+    return False
 
 
 def not_downloaded(error: URLError) -> str:

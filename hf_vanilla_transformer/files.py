@@ -27,6 +27,8 @@ MAX_JSON_BYTES = 2**28
 # For text that is written as one line: a program that reads it would take these for its end.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
+# What a model is loaded from, beside files that a run or its user put into the folder.
+MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*config*.json", "*token*.json", "*vocab*")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
 # Subfolder of what is being written or deleted; nothing reads it. Uploads to the Hub leave out names with this first
@@ -194,7 +196,7 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
 
     Args:
         path: The output.
-        inputs: The inputs, "-" for standard input.
+        inputs: The inputs, "-" for standard input; of a model's folder, its `MODEL_FILES`.
         argument: Name of the argument that gave the output, for messages.
 
     Raises:
@@ -206,10 +208,16 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
         raise DataError(f"`{argument}` {path}: there is no folder {folder}; make it first")
     # Standard output may be redirected to a file, even to an input.
     output = _file_status(sys.stdout if to_standard_output else path)
-    for name in inputs:
+    for name in (file for given in inputs for file in _files_of(given)):
         source = _file_status(sys.stdin if name == "-" else name)
         if source and output and os.path.samestat(source, output):
             raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
+
+
+def _files_of(name: StrPath) -> Iterable[StrPath]:
+    if not os.path.isdir(name):
+        return [name]
+    return [path for pattern in MODEL_FILES for path in Path(name).glob(pattern)]
 
 
 def _file_status(file: StrPath | TextIO) -> os.stat_result | None:

@@ -238,13 +238,14 @@ def opened(name: str) -> Any:
     return nullcontext(sys.stdin) if name == "-" else open(name, encoding="utf-8", newline="\n")
 
 
-def check_output(name: str, source: str) -> None:
-    """Raise a ValueError if the output is the input, or there is no folder for it."""
+def check_output(name: str, source: str, model: Path) -> None:
+    """Raise a ValueError if the output is the input or a file of the model, or there is no folder for it."""
     target = Path("/dev/stdout" if name in STANDARD_OUTPUT else name)
     if name not in STANDARD_OUTPUT and not target.resolve().parent.is_dir():
         raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; make it first")
-    if source != "-" and target.is_file() and Path(source).exists() and target.samefile(source):
-        raise ValueError(f"--output {name} is the input {source} and would replace it; name another file")
+    for file in (source, *map(str, model.glob("*.onnx")), *map(str, model.glob("*.json"))):
+        if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
+            raise ValueError(f"--output {name} is the input {file} and would replace it; name another file")
 
 
 @contextmanager
@@ -284,7 +285,7 @@ def main() -> None:
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
     try:
-        check_output(arguments.output, arguments.input)
+        check_output(arguments.output, arguments.input, arguments.model)
         if arguments.num_beams is not None and arguments.num_beams < 1:
             raise ValueError(f"--num_beams {arguments.num_beams} is too small; set at least 1")
         if not -100 < (arguments.length_penalty or 0) < 100:

@@ -1,5 +1,11 @@
-import pytest
+from itertools import product
 
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import (
     MAX_MESSAGE,
     as_value_errors,
@@ -8,8 +14,13 @@ from hf_vanilla_transformer.errors import (
     redacted,
     short_errors,
     shorten,
+    unknown_words,
     without_secrets,
 )
+from hf_vanilla_transformer.inference.alignment import word_alignments
+from hf_vanilla_transformer.inference.scoring import score
+from hf_vanilla_transformer.inference.translation import translate
+from tiny import tiny_model
 
 
 def test_one_line():
@@ -87,3 +98,38 @@ def test_redacted(text, shown, monkeypatch):
     monkeypatch.setenv("SOME_PASSWORD", "of-the-environment")
     monkeypatch.setenv("SOME_TOKEN", "short")
     assert redacted(text, "given-token", None) == shown
+
+
+def tokenize(tokenizer, sources, targets):
+    return tokenize_pairs(Dataset.from_dict({"source": sources, "target": targets}), tokenizer)
+
+
+class TestUnknownWords:
+    """Of a tokenizer without an unknown token, which the tokenizers library reports as a bare Exception."""
+
+    @pytest.fixture
+    def closed(self):
+        vocabulary = {token: i for i, token in enumerate(["<pad>", "<s>", "</s>", "a", "cat"])}
+        backend = Tokenizer(models.WordLevel(vocabulary))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+        names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+    @pytest.mark.parametrize(
+        ("use", "side"),
+        [
+            (lambda model, tokenizer, sources, _: translate(model, tokenizer, sources), 0),
+            *product((score, word_alignments, lambda _, *pairs: tokenize(*pairs)), (0, 1)),
+        ],
+    )
+    def test_the_text_is_named(self, closed, use, side):
+        pairs = [["a cat", "a"], ["cat", "a a"]]
+        use(tiny_model(), closed, *pairs)
+        pairs[side][1] = "a big cat"
+        with pytest.raises(ValueError, match="^'a big cat' has a word that .*`unk_token`"):
+            use(tiny_model(), closed, *pairs)
+
+    def test_other_errors_are_left_alone(self):
+        with pytest.raises(KeyError), unknown_words(None, []):
+            raise KeyError("no text was tokenized")

@@ -54,7 +54,7 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--reference is for --set_heads; leave it out")
     if arguments.set_heads and not Path(arguments.model).is_dir():
         raise ValueError(f"--set_heads saves them in the model's folder, but {arguments.model} is none; download it")
-    check_output_file(arguments.output, [arguments.source, arguments.target], "output")
+    check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):

@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--source and --target are both standard input; name a file for one of them")
     if arguments.chunk_size < 1:
         raise ValueError(f"--chunk_size {arguments.chunk_size} leaves nothing to read; set at least 1")
-    check_output_file(arguments.output, [arguments.source, arguments.target], "output")
+    check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
     with importing():
         from ..inference.scoring import perplexity, score
     quiet_unless_terminal()

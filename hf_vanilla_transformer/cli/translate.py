@@ -124,7 +124,8 @@ def run(arguments: Namespace) -> None:
     prompts = _prompts(arguments)
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    check_output_file(arguments.output, arguments.input, "output")
+    others = filter(None, (arguments.rerank_model, arguments.glossary))
+    check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary

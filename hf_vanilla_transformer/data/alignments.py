@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DataError, shorten
+from ..errors import DataError, shorten, unknown_words
 from ..files import read_lines
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def words_and_ids(
     side: dict[str, Any] = {"text_target" if is_target else "text": list(texts)}
     if max_length is not None:
         side.update(truncation=True, max_length=max_length)
-    encoded = tokenizer(**side, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    with unknown_words(tokenizer, *(((), texts) if is_target else (texts,))):
+        encoded = tokenizer(**side, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
     for text, offsets, ids in zip(texts, encoded["offset_mapping"], encoded["input_ids"], strict=True):
         yield words_of_tokens(text, offsets), ids
 

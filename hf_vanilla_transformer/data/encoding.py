@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..errors import DataError
+from ..errors import DataError, unknown_words
 from .alignments import Link, words_and_ids
 from .arguments import RATIO_SLACK
 from .fingerprint import CODE_FINGERPRINT
@@ -265,7 +265,9 @@ def encode_pairs(tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, list[An
         The columns `input_ids`, `labels` and, of aligned pairs, `alignments`: source token, target token, ...
     """
     if ALIGNMENT_COLUMN not in batch:
-        encoded = tokenizer(batch["source"], text_target=batch["target"], return_attention_mask=False, verbose=False)
+        options: dict[str, Any] = {"return_attention_mask": False, "verbose": False}
+        with unknown_words(tokenizer, batch["source"], batch["target"]):
+            encoded = tokenizer(batch["source"], text_target=batch["target"], **options)
         return {name: encoded[name] for name in ("input_ids", "labels")}
     sides = (
         words_and_ids(tokenizer, batch["source"], is_target=False),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import unknown_words
 from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, start_token_id
 from .translation import checked_scores, position_limit
 
@@ -113,13 +114,15 @@ def score(
 def _source_ids(tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
     if not isinstance(source, str):
         raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
-    return tokenizer(source, verbose=False)["input_ids"]
+    with unknown_words(tokenizer, [source]):
+        return tokenizer(source, verbose=False)["input_ids"]
 
 
 def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target) -> list[int]:
     """Return the ids to predict, from after the start token through the end token."""
     if isinstance(target, str):
-        return tokenizer(text_target=target, verbose=False)["input_ids"]
+        with unknown_words(tokenizer, (), [target]):
+            return tokenizer(text_target=target, verbose=False)["input_ids"]
     ids = [int(token) for token in target]
     if ids and ids[0] == start_token_id(model):
         ids = ids[1:]

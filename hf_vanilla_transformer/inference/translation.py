@@ -17,7 +17,7 @@ from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreT
 from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
-from ..errors import lone_surrogate, one_line
+from ..errors import lone_surrogate, one_line, unknown_words
 from ..model.linear_vanilla_transformer import decoding_products
 from .alignment import word_alignments
 from .attention import cross_attentions
@@ -240,7 +240,8 @@ def encode(
     def tokenize(indices: list[int], **truncation: Any) -> None:
         if indices:
             texts = [sentences[i] for i in indices]
-            rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
+            with unknown_words(tokenizer, texts):
+                rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
             for i, row in zip(indices, rows, strict=True):
                 ids[i] = row
 

@@ -109,6 +109,21 @@ def test_an_output_that_is_the_input_is_refused_before_anything_is_read(name, ot
     assert (kept / "k").read_text() == "a cat\n"
 
 
+@TRANSLATORS
+@pytest.mark.parametrize("file", ["decoder.onnx", "tokenizer.json"])
+def test_an_output_that_the_model_is_loaded_from_is_refused(name, file, kept, fail):
+    kept.joinpath("model").mkdir()
+    for each in (file, "translations.txt"):
+        kept.joinpath("model", each).write_text("from before")
+    words = ("--model", "model", "--input", "k", "--output")
+    assert f"--output model/{file} is the input model/{file} and would replace it" in fail(
+        name, *words, f"model/{file}"
+    )
+    # Any other file there is the user's.
+    assert "would replace it" not in fail(name, *words, "model/translations.txt")
+    assert kept.joinpath("model", file).read_text() == "from before"
+
+
 @OTHER_NAMES
 def test_scores_do_not_replace_what_is_scored(other, kept, fail):
     other = str(kept / "k") if other == "absolute" else other
