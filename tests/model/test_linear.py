@@ -125,7 +125,7 @@ class TestLinear:
             assert linear.apply_linear(layer, x).dtype == torch.bfloat16
 
     # PyTorch builds its forward-mode rules by deprecated functions.
-    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
     def test_forward_mode_uses_standard_ops(self):
         layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
         with torch.autograd.forward_ad.dual_level(), torch.no_grad():

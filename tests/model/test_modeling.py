@@ -533,7 +533,7 @@ class TestTransforms:
             close_gradients({name: grad[row] for name, grad in found.items()}, gradients(model))
 
     # PyTorch builds its forward-mode rules by deprecated functions.
-    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
     @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
     def test_forward_mode_derivatives(self, skip_logits):
         # PyTorch's fused attention has no forward-mode derivative.
