@@ -175,7 +175,7 @@ def parameters(function: object) -> list[str]:
 
 
 # Importing the exporters of transformers 5.17 compiles something by torch.jit.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("name", CALLABLES)
 def test_a_function_takes_what_it_is_given(name):
     function = resolve(name)
