@@ -103,12 +103,16 @@ class Translator:
                 f"a source has {longest} tokens, but the graphs hold {self.max_positions} positions; shorten it, or "
                 "export with more --max_positions"
             )
-        bound = min(self.bound or longest + EXTRA_OUTPUT_TOKENS, self.max_positions)
+        # Of each source, so that its neighbours do not change its translation.
+        bounds = [min(self.bound or len(ids) + EXTRA_OUTPUT_TOKENS, self.max_positions) for ids in sources]
         search = self._greedy_search if self.num_beams == 1 else self._beam_search
-        return search(Hypotheses(self, sources), bound)
+        return search(Hypotheses(self, sources), np.array(bounds))
 
-    def log_probs(self, logits: Any, length: int, bound: int) -> Any:
-        """Return the log-probabilities (N, V) of the tokens after `length` others, -inf where one is not allowed."""
+    def log_probs(self, logits: Any, length: int, bounds: Any) -> Any:
+        """Return the log-probabilities (N, V) of the tokens after `length` others, -inf where one is not allowed.
+
+        The outputs of rows may have `bounds` (N) tokens.
+        """
         if np.isnan(logits).any():
             raise ValueError("the graphs compute NaN; export another checkpoint")
         scores = logits - logits.max(-1, keepdims=True)
@@ -116,40 +120,42 @@ class Translator:
         scores[:, self.barred] = -np.inf
         if length <= self.shortest:
             scores[:, self.ends] = -np.inf
-        if self.last is not None and length == bound - 1:
-            scores[:] = -np.inf
-            scores[:, self.last] = 0
+        if self.last is not None:
+            is_last = length == bounds - 1
+            scores[is_last] = -np.inf
+            scores[np.ix_(is_last, np.atleast_1d(self.last))] = 0
         return scores
 
-    def _greedy_search(self, hypotheses: "Hypotheses", bound: int) -> list[list[int]]:
+    def _greedy_search(self, hypotheses: "Hypotheses", bounds: Any) -> list[list[int]]:
         tokens = np.full((hypotheses.rows, 1), self.start)
-        done = np.zeros(hypotheses.rows, bool)
-        while tokens.shape[1] < bound and not done.all():
-            scores = self.log_probs(hypotheses.logits(tokens), tokens.shape[1], bound)
+        done = bounds <= 1
+        while not done.all():
+            scores = self.log_probs(hypotheses.logits(tokens), tokens.shape[1], bounds)
             chosen = np.where(done, self.pad, scores.argmax(-1))
-            done |= np.isin(chosen, self.ends)
             tokens = np.concatenate([tokens, chosen[:, None]], 1)
-        return tokens.tolist()
+            done |= np.isin(chosen, self.ends) | (tokens.shape[1] >= bounds)
+        return [row[:bound] for row, bound in zip(tokens.tolist(), bounds, strict=True)]
 
-    def _beam_search(self, hypotheses: "Hypotheses", bound: int) -> list[list[int]]:
+    def _beam_search(self, hypotheses: "Hypotheses", bounds: Any) -> list[list[int]]:
         """Continue, finish and stop as transformers does, so that its settings mean the same."""
         beams, sentences = self.num_beams, hypotheses.rows // self.num_beams
         tokens = np.full((sentences, beams, 1), self.start)
         # Equal beams count once.
         scores = np.where(np.arange(beams) == 0, np.float32(0), MASKED_SCORE)[None].repeat(sentences, 0)
         finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(sentences)]
-        is_open = np.ones(sentences, bool)
+        is_open = bounds > 1
         # Even if the best continuations of each beam end it, k others remain.
         count = (1 + max(1, len(self.ends))) * beams
-        while is_open.any() and tokens.shape[-1] < bound:
+        while is_open.any():
             length = tokens.shape[-1]
-            log_probs = self.log_probs(hypotheses.logits(tokens.reshape(hypotheses.rows, -1)), length, bound)
+            logits = hypotheses.logits(tokens.reshape(hypotheses.rows, -1))
+            log_probs = self.log_probs(logits, length, bounds.repeat(beams))
             totals = (scores[..., None] + log_probs.reshape(sentences, beams, -1)).reshape(sentences, -1)
             best = largest(totals, count)
             totals = np.take_along_axis(totals, best, 1)
             origins, chosen = np.divmod(best, log_probs.shape[1])
             tokens = np.concatenate([np.take_along_axis(tokens, origins[..., None], 1), chosen[..., None]], -1)
-            ends = np.isin(chosen, self.ends) | (length + 1 == bound)
+            ends = np.isin(chosen, self.ends) | (length + 1 >= bounds)[:, None]
             weight = length**-self.length_penalty
             for i in np.flatnonzero(is_open):
                 new = [(totals[i, j] * weight, tokens[i, j].tolist()) for j in np.flatnonzero(ends[i, :beams])]
@@ -161,8 +167,9 @@ class Translator:
             rows = np.take_along_axis(origins, order, 1) + np.arange(0, hypotheses.rows, beams)[:, None]
             hypotheses.select(rows.ravel())
             # What the best running hypothesis can still score; "never" counts on the longest.
-            final = bound - 1 if self.early_stopping == "never" and self.length_penalty > 0 else length
+            final = bounds - 1.0 if self.early_stopping == "never" and self.length_penalty > 0 else float(length)
             possible = scores[:, 0] * final**-self.length_penalty
+            is_open &= length + 1 < bounds
             for i in np.flatnonzero(is_open):
                 is_full = len(finished[i]) == beams
                 is_open[i] = not is_full or self.early_stopping is not True and possible[i] > finished[i][-1][0]

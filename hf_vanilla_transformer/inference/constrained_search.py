@@ -300,12 +300,12 @@ class ConstrainedBeams(Beams):
         self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms], num_finished: int
     ):
         super().__init__(input_ids, stopping_criteria, options, num_finished)
-        room = options.max_length - self.length
-        if (needed := max(each.start.needed for each in terms)) >= room:
-            raise GlossaryError(
-                f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room} with "
-                "its end; raise `max_new_tokens`, or shorten the sentence"
-            )
+        for each, limit in zip(terms, self.row_limits.limits.tolist(), strict=True):
+            if (needed := each.start.needed) >= (room := limit - self.length):
+                raise GlossaryError(
+                    f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room} "
+                    "with its end; raise `max_new_tokens`, or shorten the sentence"
+                )
         self.terms = [each for each in terms for _ in range(self.num_beams)]
         self.states = [each.start for each in self.terms]
         self.ends: list[int] = [] if options._eos_token_tensor is None else options._eos_token_tensor.tolist()
@@ -369,7 +369,7 @@ class ConstrainedBeams(Beams):
         ]
         needed = torch.tensor(rows, device=tokens.device)
         # The last token is left for the end.
-        room = max(0, self.options.max_length - self.length - 2)
+        room = (self.row_limits.of_rows(len(rows)) - self.length - 2).clamp(min=0)[:, None]
         return needed.masked_fill(needed > ~torch.isin(tokens, tokens.new_tensor(self.ends)) * room, -1)
 
 

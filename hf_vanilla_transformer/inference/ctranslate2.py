@@ -21,10 +21,11 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..errors import one_line
 from ..files import read_json_object
+from ..model.row_limits_vanilla_transformer import RowLimits
 from .generation_settings import check_generation_settings
 from .loading import load_tokenizer
+from .output_limits import LENGTH_BOUNDS
 from .teacher_forcing import IdPair
-from .translation import LENGTH_BOUNDS
 
 # Key of the number of positions in CTranslate2's config.json, which CTranslate2 itself ignores.
 POSITIONS_KEY = "max_position_embeddings"
@@ -172,13 +173,18 @@ class CTranslate2Model(nn.Module):
         self._target_ids = {token: i for i, token in enumerate(self._target_tokens)}
 
     def generate(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        stopping_criteria: Sequence[Any] = (),
+        **options: Any,
     ) -> GenerateBeamEncoderDecoderOutput | Tensor:
         """Return the tokens (B * n, T) of the best n hypotheses, like `generate()` of transformers.
 
         Args:
             input_ids: Sources (B, S), padded.
             attention_mask: 1 at tokens, 0 at padding, (B, S).
+            stopping_criteria: `RowLimits`, or none.
             **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `max_length` and
                 `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, scores are returned too
                 if `output_scores` or `output_logits` asks for them.
@@ -186,7 +192,9 @@ class CTranslate2Model(nn.Module):
         Raises:
             ValueError: CTranslate2 does not support an option, or a source is longer than the positions.
         """
-        options = self._merge_settings(options)
+        row_limits = [each for each in stopping_criteria if isinstance(each, RowLimits)]
+        others = [each for each in stopping_criteria if each not in row_limits]
+        options = self._merge_settings(options | ({"stopping_criteria": others} if others else {}))
         if input_ids.shape[1] > self.config.max_position_embeddings:
             raise ValueError(
                 f"the source has {input_ids.shape[1]} tokens, but the export has positions for "
@@ -197,7 +205,10 @@ class CTranslate2Model(nn.Module):
             [self._source_tokens[i] for i in row[keep.bool()].tolist()]
             for row, keep in zip(input_ids.cpu(), mask.cpu(), strict=True)
         ]
-        results = self._translate(sources, **self._translator_options(options))
+        # `max_length` counts the start token, `max_new_tokens` does not.
+        limit = options["max_new_tokens"] + 1 if options.get("max_new_tokens") else options.get("max_length", 20)
+        limits = row_limits[0].limits.tolist() if row_limits else [limit] * len(sources)
+        results = self._translate(sources, [self._decoding_length(each, options) for each in limits], options)
         start = [options["decoder_start_token_id"]]
         hypotheses = [tokens for result in results for tokens in result.hypotheses]
         ids = [start + [self._target_ids[token] for token in tokens] for tokens in hypotheses]
@@ -222,8 +233,9 @@ class CTranslate2Model(nn.Module):
         """
         sources = [[self._source_tokens[i] for i in source] for source, _ in pairs]
         prefixes = [[self._target_tokens[i] for i in target[:-1]] for _, target in pairs]
-        results = self._translate(
+        results = self._submit(
             sources,
+            len(sources),
             target_prefix=prefixes,
             # Weights of a forced prefix are right only without beams.
             beam_size=1,
@@ -232,13 +244,25 @@ class CTranslate2Model(nn.Module):
             max_input_length=0,
             return_attention=True,
         )
-        weights = (torch.tensor(result.attention[0], device=self.device) for result in results)
+        weights = (torch.tensor(each.result().attention[0], device=self.device) for each in results)
         return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
 
-    def _translate(self, sources: list[list[str]], **options: Any) -> list[Any]:
-        """Translate the tokens of sources, shared out among the translator's threads."""
-        size = math.ceil(len(sources) / self._translator.num_translators)
-        return self._translator.translate_batch(sources, max_batch_size=size, **options)
+    def _translate(self, sources: list[list[str]], lengths: list[int], options: Mapping[str, Any]) -> list[Any]:
+        """Translate the tokens of sources into at most `lengths` tokens: those of one length by one call."""
+        groups: dict[int, list[int]] = {}
+        for i, length in enumerate(lengths):
+            groups.setdefault(length, []).append(i)
+        pending: dict[int, Any] = {}
+        settings = self._translator_options(options)
+        for length, group in groups.items():
+            found = self._submit([sources[i] for i in group], len(sources), max_decoding_length=length, **settings)
+            pending.update(zip(group, found, strict=True))
+        return [pending[i].result() for i in range(len(sources))]
+
+    def _submit(self, sources: list[list[str]], total: int, **options: Any) -> list[Any]:
+        """Start to translate the tokens of sources, `total` of which are shared out among the translator's threads."""
+        size = math.ceil(total / self._translator.num_translators)
+        return self._translator.translate_batch(sources, max_batch_size=size, asynchronous=True, **options)
 
     def _merge_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model's settings overridden by the caller's, checked."""
@@ -250,13 +274,16 @@ class CTranslate2Model(nn.Module):
         check_settings(settings)
         return {name: value for name, value in settings.items() if value is not None}
 
+    def _decoding_length(self, limit: int, options: Mapping[str, Any]) -> int:
+        """Translate the most tokens of an output, start token included, into CTranslate2's `max_decoding_length`."""
+        longest = limit - 1
+        if options.get("forced_eos_token_id") is not None:
+            longest = max(longest - 1, 1)
+        return min(longest, self.config.max_position_embeddings)
+
     def _translator_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Translate the settings into arguments of CTranslate2."""
         ends = options["eos_token_id"]
-        # `max_length` counts the start token, `max_new_tokens` does not.
-        longest = options.get("max_new_tokens") or options.get("max_length", 20) - 1
-        if options.get("forced_eos_token_id") is not None:
-            longest = max(longest - 1, 1)
         return {
             **{theirs: options[ours] for ours, theirs in OPTION_NAMES.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
@@ -264,7 +291,6 @@ class CTranslate2Model(nn.Module):
             "suppress_sequences": [[self._target_tokens[word[0]]] for word in options.get("bad_words_ids", [])],
             # The end token is part of the output, also in its score.
             "return_end_token": True,
-            "max_decoding_length": min(longest, self.config.max_position_embeddings),
             "min_decoding_length": options.get("min_new_tokens", 0),
             "max_input_length": 0,
             "return_scores": bool(options.get("output_scores") or options.get("output_logits")),

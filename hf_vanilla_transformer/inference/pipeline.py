@@ -15,9 +15,9 @@ from transformers.utils import logging
 
 from .languages import set_languages
 from .loading import check_finite
+from .output_limits import LENGTH_BOUNDS
 from .scoring import Score, Target, score
 from .translation import (
-    LENGTH_BOUNDS,
     BatchTranslator,
     checked_sentence,
     checked_sentences,
@@ -58,7 +58,7 @@ class TranslationPipeline(Base):
     ```
 
     A generator, any other iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model
-    bounds the output, it may have 50 tokens more than the longest source of its batch (section 6.1 of the paper).
+    bounds the output, it may have 50 tokens more than its source (section 6.1 of the paper).
     Pipeline and call accept all other settings of `generate()`.
 
     Call it with:

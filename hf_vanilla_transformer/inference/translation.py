@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
 from ..errors import lone_surrogate, one_line, unknown_words
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.linear_vanilla_transformer import decoding_products
 from .alignment import word_alignments
 from .attention import cross_attentions
@@ -25,17 +26,12 @@ from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .loading import load_model, load_tokenizer
+from .output_limits import given_bounds, output_limit, row_limit_options
 from .teacher_forcing import evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
-
-# Section 6.1: "we set the maximum output length during inference to input length + 50".
-EXTRA_OUTPUT_TOKENS = 50
-
-# Settings of `generate()` that bound the length of an output.
-LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 # Fewest beams of a sentence with terms of a glossary.
 MIN_CONSTRAINED_BEAMS = 4
@@ -45,6 +41,9 @@ CHUNK_SIZE = 2048
 
 # Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
 CHECKED_TOKENS = 64
+
+# Largest length ** length_penalty by which beam search may divide the score of a masked beam, -1e9.
+MAX_LENGTH_NORM = 1e6
 
 # Without beams, `generate()` warns of each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
@@ -162,8 +161,8 @@ def translate_lines(
         reranker: Sorts all hypotheses that the beams find, of which the first `num_hypotheses` are returned: a
             `ChannelReranker`, for example.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
-            output may have `EXTRA_OUTPUT_TOKENS` more tokens than the longest source of its batch. Bounds never exceed
-            the model's positions.
+            output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
+            positions.
 
     Yields:
         `num_hypotheses` hypotheses for each sentence.
@@ -335,6 +334,8 @@ class BatchTranslator:
             raise ValueError(
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
             )
+        # PEFT wraps them.
+        self._takes_processors = isinstance(getattr(model, "get_base_model", lambda: model)(), GenerationMixin)
         self._glossary, self._vocabulary = glossary, None
         if glossary is not None and glossary.entries:
             if not isinstance(model, GenerationMixin):
@@ -408,8 +409,8 @@ class BatchTranslator:
 
     def batch_size(self, longest: int, num_beams: int = 0) -> int:
         """Return how many sources of at most `longest` tokens to decode at a time; `num_beams` if they have terms."""
-        bounds = _output_bounds(self.model, self.options, longest).values()
-        outputs = max(filter(None, bounds)) if self.with_scores else 0
+        bounds = filter(None, given_bounds(self.options, self.model.config).values())
+        outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
         rows = max(self.num_beams, self.num_hypotheses)
         return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
@@ -417,18 +418,19 @@ class BatchTranslator:
         self, ids: list[list[int]], terms: Sequence[Terms] = ()
     ) -> tuple[torch.Tensor, Sequence[float | None]]:
         """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none."""
+        bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
+        limits = [] if bounds else self._limits(ids, terms)
+        if limits and not terms and self._needs_equal_limits(limits):
+            return self._generate_by_limit(ids, limits)
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
         self._check_ids(int(input_ids.max()))
         lengths = torch.tensor([len(row) for row in ids])
-        bounds = _output_bounds(
-            self.model, self.options, int(lengths.max()), max((each.start.needed for each in terms), default=0)
-        )
         num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
-        search: dict[str, Any] = NO_BEAM_SEARCH if num_beams == 1 else {}
+        options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
         if terms:
-            search = {
+            options |= {
                 "num_beams": num_beams,
                 "custom_generate": constrained_beam_search,
                 "terms": terms,
@@ -437,9 +439,13 @@ class BatchTranslator:
             }
         # Drawing from NaN would end the process's use of a GPU.
         refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
-        if isinstance(self.model, GenerationMixin):
+        forced_end = None
+        if self._takes_processors:
             # The last one, after those of the caller.
-            search = {**search, "logits_processor": [*self.options.get("logits_processor", ()), refuse_nan]}
+            options["logits_processor"] = [*(options.get("logits_processor") or ()), refuse_nan]
+            forced_end = self._setting("forced_eos_token_id", None)
+        if limits:
+            bounds = row_limit_options(limits, self.model.device, forced_end, **options)
         with evaluation_mode(self.model):
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),
@@ -449,12 +455,52 @@ class BatchTranslator:
                 return_dict_in_generate=self.with_scores,
                 output_scores=self.with_scores and num_beams > 1,
                 output_logits=self.with_scores and num_beams == 1,
-                **self.options | search | bounds,
+                **options | bounds,
             )
         refuse_nan.check()
-        if not self.with_scores:
-            return output, [None] * len(output)
-        return output.sequences, checked_scores(self._scores(output))
+        sequences = output.sequences if self.with_scores else output
+        if limits:
+            # What follows a limit, where nothing else ends the sequence, is no output.
+            rows = torch.tensor(limits, device=sequences.device).repeat_interleave(self.num_hypotheses)
+            is_output = torch.arange(sequences.shape[1], device=sequences.device) < rows[:, None]
+            sequences = sequences.where(is_output, self.tokenizer.pad_token_id or 0)
+        else:
+            is_output = torch.ones_like(sequences, dtype=torch.bool)
+        scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
+        return sequences, scores
+
+    def _limits(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[int]:
+        """Return the most tokens of each sentence's output."""
+        extras = [each.start.needed for each in terms] or [0] * len(ids)
+        return [output_limit(len(row), self.model.config, extra) for row, extra in zip(ids, extras, strict=True)]
+
+    def _needs_equal_limits(self, limits: Sequence[int]) -> bool:
+        """Whether a limit would change other sentences in transformers' own beam search.
+
+        It counts on the longest of a batch by `early_stopping="never"`, and a large length penalty makes the score of
+        a masked beam better than others.
+        """
+        penalty, early_stopping = self._setting("length_penalty", 1.0), self._setting("early_stopping", False)
+        is_own = isinstance(self.model, VanillaTransformerGenerationMixin) and not self._setting("do_sample", False)
+        if len(set(limits)) == 1 or self.num_beams == 1 or (is_own and not self.with_scores):
+            return False
+        return penalty > 0 and (early_stopping == "never" or max(limits) ** penalty > MAX_LENGTH_NORM)
+
+    def _generate_by_limit(
+        self, ids: list[list[int]], limits: Sequence[int]
+    ) -> tuple[torch.Tensor, Sequence[float | None]]:
+        """Return what `generate_batch` does, from batches of sentences with equal limits."""
+        sequences: dict[int, Sequence[torch.Tensor]] = {}
+        scores: dict[int, Sequence[float | None]] = {}
+        for limit in sorted(set(limits), reverse=True):
+            indices = [i for i, each in enumerate(limits) if each == limit]
+            found, found_scores = self.generate_batch([ids[i] for i in indices])
+            for k, i in enumerate(indices):
+                own = slice(k * self.num_hypotheses, (k + 1) * self.num_hypotheses)
+                sequences[i], scores[i] = found[own].unbind(), found_scores[own]
+        rows = [row for i in range(len(ids)) for row in sequences[i]]
+        padding = self.tokenizer.pad_token_id or 0
+        return pad_sequence(rows, True, padding), [score for i in range(len(ids)) for score in scores[i]]
 
     def _check_ids(self, largest: int) -> None:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None
@@ -464,8 +510,8 @@ class BatchTranslator:
                 "the model was trained with"
             )
 
-    def _scores(self, output: Any) -> list[float]:
-        """Return what beam search ranks by, also where there are no beams."""
+    def _scores(self, output: Any, is_output: torch.Tensor) -> list[float]:
+        """Return what beam search ranks by, also where there are no beams; tokens count if `is_output` (N, T)."""
         if getattr(output, "sequences_scores", None) is not None:
             return output.sequences_scores.tolist()
         # `compute_transition_scores` would take the source's vocabulary size for the target's.
@@ -478,21 +524,9 @@ class BatchTranslator:
             log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
         ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
         is_end = torch.isin(tokens, ends).long()
-        generated = is_end.cumsum(1) == is_end  # through the first end token
+        generated = (is_end.cumsum(1) == is_end) & is_output[:, -tokens.shape[1] :]  # through the first end token
         total = log_probs.masked_fill(~generated, 0.0).sum(1)
         return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
-
-
-def _output_bounds(
-    model: PreTrainedModel, options: dict[str, Any], longest: int, extra: int = 0
-) -> dict[str, int | None]:
-    """Return the caller's length bounds, else one by the longest source, within the model's positions."""
-    bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
-    if not any(bounds.values()):
-        # max_new_tokens stays None: the model's own would take precedence.
-        bounds["max_length"] = longest + EXTRA_OUTPUT_TOKENS + extra
-    limit = position_limit(model.config)
-    return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
 
 
 def _check_at_least(minimum: int, **arguments: int) -> None:
@@ -523,8 +557,9 @@ def cross_attention(
         raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
+    bounds = row_limit_options([output_limit(len(ids), model.config)], model.device)
     with evaluation_mode(model):
-        target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **_output_bounds(model, {}, len(ids)))
+        target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **bounds)
     target_ids = target[0, 1:].tolist()
     (weights,) = cross_attentions(model, [(ids, target_ids)])
     source_tokenizer = getattr(tokenizer, "source_tokenizer", tokenizer)

@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
 from .compat_vanilla_transformer import CACHE
+from .row_limits_vanilla_transformer import ForcedEnd, RowLimits
 
 # Score of a masked beam; finite, so sums never become NaN.
 MASKED_SCORE = -1e9
@@ -49,6 +50,8 @@ ROW_WISE = (
     RepetitionPenaltyLogitsProcessor,
     EosTokenCriteria,
     MaxLengthCriteria,
+    ForcedEnd,
+    RowLimits,
 )
 
 
@@ -66,6 +69,7 @@ class Beams:
         self.stopping_criteria, self.options = stopping_criteria, options
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
         self.prefix_length, sentences = self.length, input_ids.shape[0] // self.num_beams
+        self.row_limits = RowLimits.of(stopping_criteria, input_ids, self.num_beams, options.max_length)
         pad, eos = options._pad_token_tensor, options._eos_token_tensor
         # Even if the best continuations of each beam end it, k others remain.
         self.num_candidates = max(2, 1 + (0 if eos is None else len(eos))) * self.num_beams
@@ -161,6 +165,7 @@ class Beams:
         kept = ~self._final()
         for name in PER_SENTENCE:
             setattr(self, name, getattr(self, name)[kept])
+        self.row_limits.keep(kept)
         return rows[kept]
 
     def _final(self) -> Tensor:
@@ -190,12 +195,12 @@ class Beams:
 
     def _update_stopping(self, ends: Tensor, best_running: Tensor) -> None:
         """Find out which sentences can still improve, and whether the search is done."""
-        options, length = self.options, self.length
+        options, length, limits = self.options, self.length, self.row_limits.limits[:, None]
         if options.early_stopping == "never" and options.length_penalty > 0:
-            length = options.max_length
+            length = limits
         best_possible = best_running / (length - self.prefix_length) ** float(options.length_penalty)
         worst = self.finished_scores.amin(1, keepdim=True).masked_fill(~self.is_finished, MASKED_SCORE)
-        self.can_improve &= (best_possible > worst).any(1, keepdim=True)
+        self.can_improve &= (best_possible > worst).any(1, keepdim=True) & (self.length < limits)
         is_done = ~self.can_improve.any() | ends.all()
         if options.early_stopping is True:
             is_done |= self.is_finished.all()

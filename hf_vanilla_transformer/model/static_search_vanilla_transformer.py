@@ -17,6 +17,7 @@ from transformers.cache_utils import StaticCache
 from .beam_search_vanilla_transformer import Beams
 from .compat_vanilla_transformer import CACHE
 from .cuda_graphs_vanilla_transformer import can_capture, record
+from .row_limits_vanilla_transformer import RowLimits
 
 # What a step of `StaticBeams` replaces.
 REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_finished", "finished_lengths")
@@ -30,7 +31,7 @@ def may_be_recorded(model: Any, logits_processor: Any, stopping_criteria: Any, o
         and options.compile_config is None
         and not options.disable_compile
         and inputs.get("decoder_attention_mask") is None
-        and all(type(each) in (EosTokenCriteria, MaxLengthCriteria) for each in stopping_criteria)
+        and all(type(each) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for each in stopping_criteria)
         and all(getattr(each, "may_be_recorded", False) for each in logits_processor or ())
         and can_capture(model)
     )
@@ -39,10 +40,11 @@ def may_be_recorded(model: Any, logits_processor: Any, stopping_criteria: Any, o
 class Progress:
     """How long hypotheses are and whether the search is done, on the device; told to the host a step late."""
 
-    def __init__(self, input_ids: Tensor, stopping_criteria: Any):
+    def __init__(self, input_ids: Tensor, stopping_criteria: Any, limits: Tensor):
         device = input_ids.device
         self.length = torch.full((), input_ids.shape[1], device=device)
         self.max_length = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
+        self.limits = limits.clamp(max=self.max_length)
         ends = [each.eos_token_id for each in stopping_criteria if isinstance(each, EosTokenCriteria)]
         self.eos = torch.cat(ends).to(device) if ends else None
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
@@ -54,7 +56,7 @@ class Progress:
         """Write the next token (...) of each sequence (..., T) in place; return which of them end (...)."""
         sequences.index_copy_(-1, self.length[None], tokens[..., None])
         self.length += 1
-        ends = (self.length >= self.max_length).expand_as(tokens)
+        ends = (self.length >= self.limits).expand_as(tokens)
         return ends if self.eos is None else ends | (tokens[..., None] == self.eos).any(-1)
 
     def last(self, sequences: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ class StaticBeams(Beams):
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
         super().__init__(input_ids, stopping_criteria, options)
-        self.progress = Progress(input_ids, stopping_criteria)
+        self.progress = Progress(input_ids, stopping_criteria, self.row_limits.limits[:, None])
         self.length: Any = self.progress.length
         self._places = {name: getattr(self, name).clone() for name in REPLACED}
 
@@ -109,7 +111,8 @@ class StaticGreedy:
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
-        self.progress = Progress(input_ids, stopping_criteria)
+        row_limits = RowLimits.of(stopping_criteria, input_ids, 1, options.max_length)
+        self.progress = Progress(input_ids, stopping_criteria, row_limits.limits)
         self.pad = options._pad_token_tensor
         self.sequences = input_ids.new_zeros(len(input_ids), options.max_length)
         self.sequences[:, : input_ids.shape[1]] = input_ids

@@ -14,7 +14,7 @@ from transformers.training_args import OptimizerNames
 
 from ..data.arguments import refuse_empty_strings
 from ..errors import did_you_mean, short_errors
-from ..inference.translation import EXTRA_OUTPUT_TOKENS
+from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.cpu_routines_vanilla_transformer import processor
 from ..presets import AUTO_PRESET, get_preset
@@ -266,8 +266,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     generation_max_length: int | None = field(
         default=None,
         metadata={
-            "help": "Longest output, in tokens, of evaluations during training (default: the longest source of the "
-            f"batch plus {EXTRA_OUTPUT_TOKENS}, as in section 6.1)."
+            "help": "Longest output, in tokens, of evaluations during training (default: that of its source plus "
+            f"{EXTRA_OUTPUT_TOKENS}, as in section 6.1)."
         },
     )
     eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})

@@ -17,7 +17,8 @@ from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.fingerprint import model_fingerprint
 from ..inference.languages import check_direction
 from ..inference.line_output import Share, line_output
-from ..inference.translation import CHUNK_SIZE, EXTRA_OUTPUT_TOKENS, load, translate_lines
+from ..inference.output_limits import output_limit
+from ..inference.translation import CHUNK_SIZE, load, translate_lines
 from .arguments import VanillaTransformerTrainingArguments
 from .run_folder import make_folder
 from .setup import load_text
@@ -154,7 +155,7 @@ def _translate(
         sources, pending = tee(islice(output.sources, None, None, number))
         translations = translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings)
         for hypotheses, source in zip(translations, pending, strict=True):
-            limit = len(tokenizer(source)["input_ids"]) + EXTRA_OUTPUT_TOKENS
+            limit = output_limit(len(tokenizer(source)["input_ids"]), model.config)
             for hypothesis in hypotheses:
                 translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
                 was_cut_off = len(tokenizer(text_target=translation)["input_ids"]) >= limit

@@ -25,7 +25,8 @@ from ..data.batching import (
 from ..data.bpe_dropout import BpeDropout
 from ..data.encoding import ALIGNMENT_COLUMN, PairCounts
 from ..errors import DataError
-from ..inference.translation import EXTRA_OUTPUT_TOKENS, position_limit
+from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
+from ..inference.teacher_forcing import position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from .arguments import DEFAULT_METRIC, peak_learning_rate
@@ -366,9 +367,9 @@ class VanillaTransformerTrainer(
         """Evaluate a batch; outputs are bounded, since an untrained model rarely ends its sentences."""
         given = gen_kwargs or getattr(self, "_gen_kwargs", {})
         options = {name: value for name, value in given.items() if value is not None}
-        if not {"max_length", "max_new_tokens"} & options.keys() and "input_ids" in inputs:
-            bound = inputs["input_ids"].shape[1] + EXTRA_OUTPUT_TOKENS
-            options["max_length"] = min(bound, position_limit(cast(PreTrainedModel, self.model).config) or bound)
+        is_decoded = self.args.predict_with_generate and not prediction_loss_only and "input_ids" in inputs
+        if is_decoded and not options.keys() & {*LENGTH_BOUNDS}:
+            options |= self._row_limits(inputs, options)
         if "labels" in inputs:
             inputs = {**inputs, "labels": self._mask_duplicates(inputs["labels"])}
         outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
@@ -377,6 +378,17 @@ class VanillaTransformerTrainer(
             count = inputs["labels"].ne(IGNORE_INDEX).sum()
             self._batch_losses.append(torch.stack([loss.float(), count.to(loss.device, torch.float32)]))
         return outputs
+
+    def _row_limits(self, inputs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `generate()` that bound the output of each source (B, S) by its own length."""
+        model: Any = self.model
+        settings, input_ids = model.generation_config, inputs["input_ids"]
+        if settings.max_new_tokens is not None:
+            return {}
+        mask = inputs.get("attention_mask", input_ids.ne(settings.pad_token_id if settings.pad_token_id else 0))
+        limits = [output_limit(length, model.config) for length in mask.sum(1).tolist()]
+        forced_end = options.get("forced_eos_token_id", settings.forced_eos_token_id)
+        return row_limit_options(limits, model.device, forced_end, **options)
 
     def _mask_duplicates(self, labels: torch.Tensor) -> torch.Tensor:
         """Mask the labels (B, T) of rows that only fill the last batch of several processes."""

@@ -91,6 +91,21 @@ def test_settings_that_are_null(onnx_export, translator_class, tmp_path, num_bea
     assert translator_class(folder, threads=1).translate(SENTENCES) == translated(endless, tokenizer, **settings)
 
 
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_path, num_beams, early_stopping):
+    """Of sentences without an end, alone and with longer ones."""
+    model, tokenizer, exported = onnx_export
+    folder = shutil.copytree(exported, tmp_path / "exported")
+    settings = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": 2.0}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": None, **settings}))
+    endless, translator = copy.deepcopy(model), translator_class(folder, threads=1)
+    endless.generation_config.eos_token_id = None
+    together = translator.translate(SENTENCES)
+    assert together == [translator.translate([sentence])[0] for sentence in SENTENCES]
+    assert together == translated(endless, tokenizer, **settings)
+
+
 def run_graphs(folder, ids, mask, target):
     """Return the logits of a whole target by the graphs of a folder."""
     encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))

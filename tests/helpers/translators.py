@@ -136,3 +136,10 @@ def trained(tokenizer, sources, targets, steps=700, rows=96):
         optimizer.zero_grad()
         schedule.step()
     return model.eval()
+
+
+def set_end_bias(model: Any, bias: float) -> Any:
+    """Make outputs of a model end early, late or never, and return it."""
+    biases = model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else model.lm_head.bias.data
+    biases[IDS["eos_token_id"]] = bias
+    return model

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from transformers import MaxLengthCriteria
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.export import export_model
@@ -12,7 +13,7 @@ from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate
 from tiny import close, tiny_model
-from translators import ENGLISH, save_translator, trained
+from translators import ENGLISH, save_translator, set_end_bias, trained
 
 pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
 
@@ -55,6 +56,33 @@ class TestGenerate:
             torch.tensor([[h.score for h in row] for row in expected]),
             1e-4,
         )
+
+    @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3, "num_hypotheses": 3}], ids=str)
+    @pytest.mark.parametrize("settings", [{}, {"forced_eos_token_id": 2}], ids=str)
+    def test_each_sentence_has_a_limit_of_its_own(self, tmp_path, settings, options):
+        model, tokenizer = save_translator("shared", tmp_path / "model", **settings)
+        set_end_bias(model, -1e4).save_pretrained(tmp_path / "model")
+        export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported")
+        runtime, _ = load_ctranslate2(tmp_path / "exported")
+        sentences = ["no", *ENGLISH, "a red house", "no a cat " * 4]
+        alone, together, expected = (
+            [row for rows in found for row in rows]
+            for found in (
+                [translate(runtime, tokenizer, [sentence], with_scores=True, **options) for sentence in sentences],
+                [translate(runtime, tokenizer, sentences, with_scores=True, **options)],
+                [translate(model, tokenizer, sentences, with_scores=True, **options)],
+            )
+        )
+        texts = [[[each.text for each in row] for row in rows] for rows in (alone, together, expected)]
+        assert texts[0] == texts[1] == texts[2]
+        scores = [[each.score for row in rows for each in row] for rows in (alone, together)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+    def test_other_criteria_are_refused(self, saved):
+        *_, (runtime, tokenizer) = saved
+        criteria = [MaxLengthCriteria(5)]
+        with pytest.raises(ValueError, match="CTranslate2 does not support `stopping_criteria`"):
+            translate(runtime, tokenizer, ["a cat", "no"], stopping_criteria=criteria)
 
     @pytest.mark.parametrize("count", [1, 2, 7])
     def test_threads_share_out_the_sentences(self, saved, count):

@@ -210,6 +210,13 @@ class TestOutputs:
         (record,) = pipe("no", return_tensors=True)
         assert len(record["translation_token_ids"]) == 2 + 50
 
+    def test_texts_of_a_batch_have_limits_of_their_own(self):
+        model, tokenizer = build("shared")
+        model.generation_config.eos_token_id = None
+        pipe = pipeline("translation", model=model, tokenizer=tokenizer)
+        alone = [pipe(text) for text in ENGLISH]
+        assert pipe(ENGLISH, batch_size=5) == [record for (record,) in alone]
+
     def test_settings_of_the_model_of_the_pipeline_and_of_the_call(self):
         model, tokenizer = build("shared")
         model.generation_config.update(num_beams=3, max_new_tokens=3)

@@ -7,29 +7,21 @@ import pytest
 import torch
 from transformers import GenerationConfig, MarianMTModel
 
+from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
 from hf_vanilla_transformer.inference.translation import (
-    EXTRA_OUTPUT_TOKENS,
     cross_attention,
     encode,
     load,
     translate,
     translate_lines,
 )
-from translators import SHARED, build, save_translator
+from translators import SHARED, build, save_translator, set_end_bias
 
 KINDS = ("shared", "pair", "marian")
 SENTENCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", "we see a small cat", "no"]
 END = 2
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def set_end_bias(model, bias):
-    """Make outputs end early, or never."""
-    if isinstance(model, MarianMTModel):
-        model.final_logits_bias[0, END] = bias
-    else:
-        model.lm_head.bias.data[END] = bias
 
 
 def record_generate(model, monkeypatch):

@@ -12,6 +12,7 @@ from transformers import (
 
 from devices import DROPS_SENTENCES, TEST_DEVICE, on, same_numbers
 from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
+from hf_vanilla_transformer.model.row_limits_vanilla_transformer import ForcedEnd, RowLimits
 from tiny import close, one_layer_model, padded_source
 
 # With so many end tokens of 40, some hypotheses end early, some late, and some only at the length limit.
@@ -194,6 +195,27 @@ class TestDroppedSentences:
         kind = LogitsProcessorList if name == "logits_processor" else StoppingCriteriaList
         varied_model().generate(**padded_source(7), **self.OPTIONS, **{name: kind([look])})
         assert not dropped and len(set(seen)) == 1
+
+    @pytest.mark.parametrize("early_stopping", [False, True, "never"])
+    @pytest.mark.parametrize("forced", [None, 2], ids=["", "forced end"])
+    def test_at_limits_of_their_own(self, dropped, early_stopping, forced):
+        """The sequences are those that transformers finds of each sentence alone."""
+        model, source, limits = varied_model(), padded_source(7), [12, 4, 9, 6, 12, 5, 8]
+        options = {**self.OPTIONS, "max_new_tokens": None, "early_stopping": early_stopping, "num_return_sequences": 4}
+        options |= {"length_penalty": 2.0, "forced_eos_token_id": forced}
+        expected = [
+            model.generate(**{k: x[i : i + 1] for k, x in source.items()}, max_length=limit, **options, **REPORT)
+            for i, limit in enumerate(limits)
+        ]
+        criterion = RowLimits(torch.tensor(limits), limits)
+        processors = [] if forced is None else [ForcedEnd(criterion, forced)]
+        found = model.generate(
+            **source, max_length=12, stopping_criteria=[criterion], logits_processor=processors, **options
+        )
+        assert len(dropped) > 1 and len(criterion.limits) < 7
+        for rows, alone in zip(found.split(4), expected, strict=True):
+            width = alone.sequences.shape[1]
+            assert torch.equal(rows[:, :width], alone.sequences) and not rows[:, width:].any()
 
     def test_none_from_a_static_cache(self, dropped):
         varied_model().generate(**padded_source(7), **self.OPTIONS, cache_implementation="static")

@@ -12,6 +12,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from hf_vanilla_transformer.inference.translation import RefuseNaN
 from hf_vanilla_transformer.model import cuda_graphs_vanilla_transformer as cuda_graphs
 from hf_vanilla_transformer.model import static_search_vanilla_transformer as static_search
+from hf_vanilla_transformer.model.row_limits_vanilla_transformer import RowLimits
 from tape import Recorder
 from tiny import padded_source, tiny_model
 
@@ -64,6 +65,7 @@ CRITERIA = {
     "a length, beams": {"stopping_criteria": [MaxLengthCriteria(7)], "num_beams": 3},
     "ends": {"stopping_criteria": [EosTokenCriteria(torch.tensor([9, 13])), EosTokenCriteria(torch.tensor([16, 21]))]},
 }
+LIMITS = [9, 5, 12, 6, 9]
 # With processors that a graph cannot hold; their forward pass is replayed.
 STEPWISE = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
@@ -98,6 +100,22 @@ def varied_model(seed):
     with torch.no_grad():
         model.lm_head.weight.normal_()
     return model
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}, SEARCHES["never"]], ids=str)
+@pytest.mark.parametrize("ends", [[2, 5, 6], None])
+def test_a_recorded_search_keeps_the_limit_of_each_sentence(recorder, on_gpu, options, ends):
+    model, source = varied_model(0), padded_source(5)
+    options = {"do_sample": False, "eos_token_id": ends, **options}
+    alone = [
+        model.generate(**{name: rows[i : i + 1] for name, rows in source.items()}, max_length=limit, **options)[0]
+        for i, limit in enumerate(LIMITS)
+    ]
+    criteria = [RowLimits(torch.tensor(LIMITS), LIMITS)]
+    found = on_gpu(model).generate(**source, max_length=max(LIMITS), stopping_criteria=criteria, **options)
+    assert recorder.recorded == 1
+    for row, limit, expected in zip(found, LIMITS, alone, strict=True):
+        assert torch.equal(row[: len(expected)], expected) and (ends is None or not row[limit:].any())
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"do_sample": True}])

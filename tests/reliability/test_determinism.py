@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hf_vanilla_transformer.inference.translation import translate, translate_li
 from hf_vanilla_transformer.training import train_translation
 from processes import surroundings
 from reliability import FULL, cases
-from translators import ENGLISH, SHARED, SPANISH, build, trained
+from translators import ENGLISH, SHARED, SPANISH, build, set_end_bias, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -137,6 +138,31 @@ def test_batch_mates_do_not_change_a_translation(translator, search, tried):
         assert count == 0 and score < 1e-5, f"{name}: {count} of {len(sentences)} differ, scores by {score}"
     tried(
         f"sentences translated alone and in other batches, {search}: the same texts, scores to 1e-5",
+        len(sentences) * len(variants),
+    )
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
+def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):
+    """Of models that do not end by themselves, given sentences of very different lengths."""
+    model, tokenizer = build(kind, max_position_embeddings=256)
+    set_end_bias(model, -1e4)
+    sentences = [" ".join(random_sentences(1 + number % 7, number)) for number in range(cases(8, 60))]
+    options = {**SEARCHES[search], "with_scores": True}
+    alone = translate(model, tokenizer, sentences, max_tokens=1, **options)
+    variants = {
+        "one batch": translate(model, tokenizer, sentences, max_tokens=10**6, **options),
+        "small batches": translate(model, tokenizer, sentences, max_tokens=1000, **options),
+        "without scores": translate(model, tokenizer, sentences, **{**options, "with_scores": False}),
+    }
+    for name, found in variants.items():
+        unscored = [[replace(each, score=0.0 if name == "without scores" else each.score) for each in row] for row in found]
+        expected = [[replace(each, score=0.0) for each in row] for row in alone] if name == "without scores" else alone
+        count, score = differences(unscored, expected)
+        assert count == 0 and score < 1e-5, f"{name}: {count} of {len(sentences)} differ, scores by {score}"
+    tried(
+        f"sentences that do not end by themselves, alone and with longer ones, {search}: the same texts and scores",
         len(sentences) * len(variants),
     )
 

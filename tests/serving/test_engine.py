@@ -8,7 +8,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel, TranslationOptions, UnknownModel
-from translators import ENGLISH, SHARED, build
+from translators import ENGLISH, SHARED, build, set_end_bias
 
 BEAMS = TranslationOptions(num_beams=3, num_hypotheses=2, with_scores=True)
 
@@ -32,6 +32,24 @@ def test_concurrent_requests_are_translated_as_offline(served):
     scores = [each.score for row in with_beams for each in row]
     assert scores == pytest.approx([each.score for row in expected for each in row], abs=1e-5)
     assert [row for (row,) in greedy] == translate(served.model, served.tokenizer, ENGLISH * 3, num_beams=1)
+
+
+@pytest.mark.parametrize("options", [TranslationOptions(num_beams=1), BEAMS], ids=["greedy", "beams"])
+def test_what_other_clients_send_does_not_prolong_a_translation(options):
+    """Of a model that does not end by itself."""
+    served = ServedModel("endless", set_end_bias(build("shared")[0], -1e4), SHARED, patience=0.05)
+    sentences, sizes = ["no", "a red house " * 12, "no", "we see a cat"], []
+    served.observers.append(lambda count, _: sizes.append(count))
+
+    async def ask():
+        return await asyncio.gather(*(served.translate([sentence], options) for sentence in sentences))
+
+    together = asyncio.run(ask())
+    assert max(sizes) > 1, "alone, no sentence has neighbours"
+    for sentence, found in zip(sentences, together, strict=True):
+        (alone,) = asyncio.run(served.translate([sentence], options))
+        assert [each.text for each in found[0]] == [each.text for each in alone]
+    served.close()
 
 
 def test_functions_run_in_the_thread_of_the_model(served):

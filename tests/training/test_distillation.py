@@ -29,7 +29,7 @@ def teacher(finished):
 
 @pytest.fixture(autouse=True)
 def _long_translations_are_kept(monkeypatch):
-    monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", 1000)
+    monkeypatch.setattr(synthetic, "output_limit", lambda *args: 1000)
 
 
 def student_of(teacher, finished, folder, **options):

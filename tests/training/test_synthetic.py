@@ -56,7 +56,7 @@ def test_a_model_that_never_ends(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic.logger, "warning", warning)
     files_of(teacher, ENGLISH, tmp_path / "ends")
     warning.assert_not_called()
-    monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", -1000)
+    monkeypatch.setattr(synthetic, "output_limit", lambda *args: 0)
     text = files_of(teacher, ENGLISH, tmp_path / "never")
     expected = f"{text.translations}: no translation can be used; train its model for longer"
     warning.assert_called_once_with(expected)
@@ -145,7 +145,7 @@ class TestBackTranslation:
 
     @pytest.fixture(autouse=True)
     def _long_translations_are_kept(self, monkeypatch):
-        monkeypatch.setattr(synthetic, "EXTRA_OUTPUT_TOKENS", 1000)
+        monkeypatch.setattr(synthetic, "output_limit", lambda *args: 1000)
 
     def test_text_becomes_targets(self, given, teacher, tmp_path, monkeypatch):
         messages = []

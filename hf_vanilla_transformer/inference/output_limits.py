@@ -1,0 +1,62 @@
+"""How long an output may be: a limit for each sentence, whatever is decoded beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..model.row_limits_vanilla_transformer import ForcedEnd, RowLimits
+from .teacher_forcing import position_limit
+
+# Section 6.1: "we set the maximum output length during inference to input length + 50".
+EXTRA_OUTPUT_TOKENS = 50
+
+# Settings of `generate()` that bound the length of an output.
+LENGTH_BOUNDS = ("max_length", "max_new_tokens")
+
+
+def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
+    """Return the most tokens of an output, start token included, for a source of `source_length` tokens.
+
+    Args:
+        source_length: Tokens of the source, end token included.
+        config: Configuration of the model, whose positions are never exceeded.
+        extra: Tokens to allow besides, for the terms of a glossary.
+    """
+    limit = source_length + EXTRA_OUTPUT_TOKENS + extra
+    return min(limit, position_limit(config) or limit)
+
+
+def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | None]:
+    """Return the caller's length bounds within the model's positions; none if there are none."""
+    bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
+    limit = position_limit(config)
+    if not any(bounds.values()):
+        return {}
+    return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
+
+
+def row_limit_options(
+    limits: Sequence[int], device: torch.device, forced_end: int | list[int] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return arguments of `generate()` that end each output as `max_length` ends that of a sentence alone.
+
+    Args:
+        limits: Of each sentence.
+        device: Of the model.
+        forced_end: The `forced_eos_token_id` that `generate()` is going to use.
+        **options: Other arguments of `generate()`, of which criteria and processors are kept.
+    """
+    # None, as the model's own would take precedence.
+    bounds: dict[str, Any] = {"max_length": max(limits), "max_new_tokens": None}
+    if min(limits) == max(limits):
+        return bounds
+    row_limits = RowLimits(torch.tensor(limits, device=device), limits)
+    bounds["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), row_limits]
+    if forced_end is not None:
+        # Before those of the caller, as that of `generate()` is.
+        bounds["logits_processor"] = [ForcedEnd(row_limits, forced_end), *(options.get("logits_processor") or ())]
+    return bounds
+
+
+__all__ = ["EXTRA_OUTPUT_TOKENS", "LENGTH_BOUNDS", "given_bounds", "output_limit", "row_limit_options"]

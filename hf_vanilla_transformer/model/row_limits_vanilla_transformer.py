@@ -1,0 +1,60 @@
+"""A length limit for each sentence of a batch.
+
+Shapes: B sentences, N rows, which are as many for each sentence, T target length, V target vocabulary.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
+
+
+class RowLimits(StoppingCriteria):
+    """Ends the hypotheses of each sentence at a length of its own, as `max_length` ends those of a sentence alone.
+
+    Only for one call of `generate()`: a search drops the sentences that it has finished.
+    """
+
+    def __init__(self, limits: Tensor, lengths: Iterable[int]):
+        """Take the most tokens of each sentence (B), start token included, and the same on the host."""
+        self.limits, self.lengths = limits, frozenset(lengths)
+
+    @classmethod
+    def of(cls, stopping_criteria: Any, input_ids: Tensor, num_beams: int, max_length: int) -> "RowLimits":
+        """Return those among the criteria of a search from prefixes (N, T), by default `max_length` for all."""
+        if given := [each for each in stopping_criteria if isinstance(each, cls)]:
+            return given[0]
+        return cls(torch.full((len(input_ids) // num_beams,), max_length, device=input_ids.device), [max_length])
+
+    def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """Return whether each of the hypotheses (N, T) has reached its limit."""
+        return self.of_rows(len(input_ids)) <= input_ids.shape[1]
+
+    def of_rows(self, count: int) -> Tensor:
+        """Return the limits of `count` rows, in the order of their sentences."""
+        return self.limits.repeat_interleave(count // len(self.limits))
+
+    def keep(self, sentences: Tensor) -> None:
+        """Drop the sentences for which `sentences` (B) is false."""
+        self.limits = self.limits[sentences]
+
+
+class ForcedEnd(LogitsProcessor):
+    """Forces an end token as the last token within each sentence's limit, as `forced_eos_token_id` does."""
+
+    def __init__(self, row_limits: RowLimits, tokens: int | list[int]):
+        self.row_limits, self.tokens = row_limits, tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return scores (N, V) that leave only an end token to the hypotheses (N, T) one token short of their limit."""
+        length = input_ids.shape[1] + 1
+        if length not in self.row_limits.lengths:
+            return scores
+        forced = torch.full_like(scores, float("-inf"))
+        forced[:, self.tokens] = 0
+        return forced.where(self.row_limits.of_rows(len(scores))[:, None] == length, scores)
+
+
+__all__ = ["ForcedEnd", "RowLimits"]
