@@ -21,6 +21,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..errors import one_line
 from ..files import read_json_object
+from ..model.attention_vanilla_transformer import mask_padding
 from ..model.row_limits_vanilla_transformer import RowLimits
 from .generation_settings import check_generation_settings
 from .loading import load_tokenizer
@@ -183,7 +184,7 @@ class CTranslate2Model(nn.Module):
 
         Args:
             input_ids: Sources (B, S), padded.
-            attention_mask: 1 at tokens, 0 at padding, (B, S).
+            attention_mask: 1 at tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
             stopping_criteria: `RowLimits`, or none.
             **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `max_length` and
                 `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, scores are returned too
@@ -200,7 +201,8 @@ class CTranslate2Model(nn.Module):
                 f"the source has {input_ids.shape[1]} tokens, but the export has positions for "
                 f"{self.config.max_position_embeddings}; shorten it, or export with larger `max_positions`"
             )
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = mask_padding(attention_mask, input_ids, self.generation_config)
+        mask = torch.ones_like(input_ids) if mask is None else mask
         sources = [
             [self._source_tokens[i] for i in row[keep.bool()].tolist()]
             for row, keep in zip(input_ids.cpu(), mask.cpu(), strict=True)

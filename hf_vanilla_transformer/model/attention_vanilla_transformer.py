@@ -99,6 +99,22 @@ def may_leave_out(attention_mask: Tensor | None) -> bool:
     return attention_mask is None or is_plain_cpu(attention_mask)
 
 
+def mask_padding(attention_mask: Tensor | None, input_ids: Any, config: Any) -> Tensor | None:
+    """Return `attention_mask`; if it is None, infer it from the padding in `input_ids` (B, S).
+
+    Without padding None on a CPU; on an accelerator a mask of ones, as looking at it would wait. None if the padding
+    token also ends sources: ids do not tell the two apart.
+    """
+    pad, ends = config.pad_token_id, config.eos_token_id
+    if attention_mask is not None or pad is None or pad in (ends if isinstance(ends, list) else [ends]):
+        return attention_mask
+    # The checks of ids report others.
+    if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.layout is not torch.strided:
+        return None
+    mask = input_ids.ne(pad)
+    return None if is_plain_cpu(mask) and mask.all() else mask.long()
+
+
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """Split (B, L, h * d_k) into (B, h, L, d_k)."""
     rows, length, width = x.shape

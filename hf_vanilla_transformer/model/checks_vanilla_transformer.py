@@ -35,7 +35,9 @@ LAYER_ARGUMENTS = frozenset(
     )
 )
 
-PASS_LABELS = f"{IGNORE_INDEX} marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
+# Advice about ids that are `IGNORE_INDEX`, on either side.
+PAD_SOURCES = "it marks padding of labels alone; pad sources with `pad_token_id`, as the tokenizer does"
+PASS_LABELS = "it marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
 
 def check_arguments(arguments: dict[str, Any], implementation: str | None) -> None:
@@ -116,7 +118,9 @@ def to_integer_ids(ids: Tensor, name: str) -> Tensor:
     return ids.long()
 
 
-def check_id_range(ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER) -> None:
+def check_id_range(
+    ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER, padding_remedy: str = PAD_SOURCES
+) -> None:
     """Check that ids lie in the vocabulary.
 
     Args:
@@ -124,6 +128,7 @@ def check_id_range(ids: Tensor, size: int | None, name: str, remedy: str = USE_T
         size: Number of tokens or classes; None if unknown.
         name: Name of the ids in the error.
         remedy: Advice in the error.
+        padding_remedy: Advice about `IGNORE_INDEX`.
 
     Raises:
         ValueError: An id is negative, or not below `size`.
@@ -134,8 +139,24 @@ def check_id_range(ids: Tensor, size: int | None, name: str, remedy: str = USE_T
     if lowest < 0 or highest >= size:
         index = ((ids < 0) | (ids >= size)).nonzero()[0].tolist()
         wrong = ids[tuple(index)].item()
-        remedy = PASS_LABELS if wrong == IGNORE_INDEX else remedy
+        remedy = padding_remedy if wrong == IGNORE_INDEX else remedy
         raise ValueError(f"{name} has {wrong} at {index}, but ids go from 0 to {size - 1}; {remedy}.")
+
+
+def check_target(input_ids: Any, inputs_embeds: Any) -> None:
+    """Check that the decoder gets exactly one input.
+
+    Raises:
+        ValueError: It gets none or two.
+    """
+    if input_ids is None and inputs_embeds is None:
+        raise ValueError(
+            "there is no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`. A `Trainer` with "
+            "`label_smoothing_factor` takes the labels away before it calls the model; give "
+            "`DataCollatorForSeq2Seq` the model (`model=`), so that it adds `decoder_input_ids`."
+        )
+    if input_ids is not None and inputs_embeds is not None:
+        raise ValueError("pass only one of `decoder_input_ids` and `decoder_inputs_embeds`.")
 
 
 def check_batch_sizes(rows: int, sources: int) -> None:

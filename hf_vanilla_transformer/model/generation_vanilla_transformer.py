@@ -3,6 +3,7 @@
 Shapes: B sentences, N = B * k rows of k beams, P cached positions, T target length, V target vocabulary.
 """
 
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from transformers import GenerationMixin
 from transformers.cache_utils import StaticCache
 from transformers.masking_utils import create_masks_for_generate
 
+from .attention_vanilla_transformer import mask_padding, match_rows
 from .beam_search_vanilla_transformer import Beams, beam_search, select_rows
 from .compat_vanilla_transformer import CACHE, check_step, pop_cache
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -20,6 +22,8 @@ from .static_search_vanilla_transformer import StaticBeams, StaticGreedy, may_be
 
 # Inputs of a source, the same at every step and for all its beams.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
+# Settings that count hypotheses.
+COUNTS = ("num_beams", "num_return_sequences")
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
@@ -41,8 +45,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         base: Any = super()
         return base.prepare_inputs_for_generation(input_ids, next_sequence_length, **{CACHE: cache}, **kwargs)
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`.
+
+        Without `attention_mask`, `pad_token_id` in the source ids is padding.
 
         Raises:
             RuntimeError: The installed transformers passes no cache that this model knows.
@@ -50,11 +56,26 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """
         if kwargs.get("cu_seq_lens") is not None:
             raise ValueError("`cu_seq_lens` is set, but `generate()` takes no packed sequences; pad them instead.")
+        self._check_counts(generation_config, kwargs)
         base: Any = super()
         if (cache := pop_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        if (mask := mask_padding(kwargs.get("attention_mask"), ids, self.config)) is not None:
+            kwargs["attention_mask"] = mask
         with decoding_products():
-            return base.generate(*args, **kwargs)
+            outputs = base.generate(inputs, generation_config, *args, **kwargs)
+        repeat_sources(getattr(outputs, CACHE, None))
+        return outputs
+
+    def _check_counts(self, generation_config: Any, options: dict[str, Any]) -> None:
+        """Raise a ValueError if a number of hypotheses is not positive."""
+        for name in COUNTS:
+            settings = (generation_config, self.generation_config)
+            values = (options.get(name), *(getattr(each, name, None) for each in settings))
+            value = next((each for each in values if each is not None), 1)
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"`{name}` is {value!r}, but it must be a positive integer.")
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, batch_size: int, length: int
@@ -164,6 +185,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return base._sample(
             input_ids, logits_processor, stopping_criteria, options, synced_gpus, streamer, **model_kwargs
         )
+
+
+def repeat_sources(cache: Any) -> None:
+    """Repeat the cached keys and values of each source for its hypotheses, as transformers returns them."""
+    cross: Any = getattr(cache, "cross_attention_cache", None)
+    if cross is None:
+        return
+    for own, layer in zip(cache.self_attention_cache.layers, cross.layers, strict=True):
+        layer.keys, layer.values = (match_rows(x, len(own.keys)) for x in (layer.keys, layer.values))
 
 
 __all__ = ["VanillaTransformerGenerationMixin"]

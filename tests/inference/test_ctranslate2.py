@@ -103,7 +103,10 @@ class TestGenerate:
         model, tokenizer, _, (runtime, _) = saved
         given = dict(tokenizer(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False))
         options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 9}
-        assert torch.equal(runtime.generate(**given, **options), model.generate(**given, **options))
+        expected = model.generate(**given, **options)
+        assert torch.equal(runtime.generate(**given, **options), expected)
+        # Padding is inferred from the ids.
+        assert torch.equal(runtime.generate(given["input_ids"], **options), expected)
 
     @pytest.mark.parametrize(
         ("options", "message"),

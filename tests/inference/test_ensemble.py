@@ -207,6 +207,19 @@ class TestDifferentMembers:
         close(found.sequences_scores.double(), expected.sequences_scores.double(), 1e-4)
         assert len({tuple(row) for row in ours[0].tolist()}) == len(ours[0])
 
+    @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True}], ids=str)
+    def test_padding_is_inferred_from_ids(self, models, source, options):
+        ensemble, ids = VanillaTransformerEnsemble(models), source["input_ids"]
+
+        def decode(**given):
+            torch.manual_seed(3)
+            return ensemble.generate(ids, **given, **options, max_new_tokens=6)
+
+        assert torch.equal(decode(), decode(attention_mask=source["attention_mask"]))
+        assert not torch.equal(decode(), decode(attention_mask=torch.ones_like(ids)))
+        target = torch.ones_like(ids[:, :1])
+        close(ensemble(ids, decoder_input_ids=target).logits, ensemble(**source, decoder_input_ids=target).logits)
+
     def test_a_static_cache_changes_nothing(self, models, source):
         ensemble, options = VanillaTransformerEnsemble(models), {"num_beams": 3, "max_new_tokens": 6}
         expected = ensemble.generate(**source, **options)

@@ -10,14 +10,14 @@ from tiny import batch_with_padding, tiny_model, tokens
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`"),
-        ({"input_ids"}, "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`"),
+        ({}, "no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`"),
+        ({"input_ids"}, "no target.*`label_smoothing_factor`.*`DataCollatorForSeq2Seq` the model"),
         ({"decoder_input_ids"}, "exactly one of `input_ids` and `inputs_embeds`"),
         ({"labels"}, "exactly one of `input_ids` and `inputs_embeds`"),
         ({"input_ids", "inputs_embeds", "labels"}, "exactly one of `input_ids` and `inputs_embeds`"),
         (
             {"input_ids", "decoder_input_ids", "decoder_inputs_embeds"},
-            "exactly one of `decoder_input_ids` and `decoder_inputs_embeds`",
+            "only one of `decoder_input_ids` and `decoder_inputs_embeds`",
         ),
     ],
     ids=["none", "source only", "target only", "labels only", "source twice", "target twice"],
@@ -38,7 +38,12 @@ def test_missing_and_doubled_inputs_raise(inputs, message):
         ),
         pytest.param(
             {"decoder_input_ids": torch.tensor([[1, 2, -100, 4, 5]] * 2)},
-            "`decoder_input_ids` has -100 at",
+            "`decoder_input_ids` has -100 at.*pass `labels` too",
+            marks=CHECKS_VALUES,
+        ),
+        pytest.param(
+            {"input_ids": torch.tensor([[4, 5, 6, 7, 8, -100]] * 2)},
+            r"`input_ids` has -100 at \[0, 5\].*pad sources with `pad_token_id`, as the tokenizer does",
             marks=CHECKS_VALUES,
         ),
         pytest.param(

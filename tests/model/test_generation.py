@@ -3,6 +3,7 @@
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -17,6 +18,8 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import VOCABULARIES, VOCABULARY, close, padded_source, tiny_model, tokens
 from translators import build
@@ -30,6 +33,13 @@ SHAPES = {
     "norm after the embeddings": {"embedding_layer_norm": True},
     "learned positions": {"position_embedding_type": "learned"},
 }
+SEARCHES = (
+    {},
+    {"num_beams": 3},
+    {"num_beams": 3, "return_dict_in_generate": False, "cache_implementation": "static"},
+    {"do_sample": True, "num_return_sequences": 2},
+    {"do_sample": True, "num_beams": 3},
+)
 EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 
 
@@ -42,6 +52,16 @@ def log_probs(model, source, target):
     """Log-probabilities (B, T, V) of the token after each one of `target`, without a cache."""
     with torch.no_grad():
         return model(**source, decoder_input_ids=target, use_cache=False).logits.log_softmax(-1)
+
+
+def cross_rows(cache):
+    return len(cache.cross_attention_cache.layers[0].keys)
+
+
+def cached_rows(out):
+    """Rows of the cache that `generate()` returned, of self-attention and cross-attention."""
+    cache = getattr(out, CACHE)
+    return len(cache.self_attention_cache.layers[0].keys), cross_rows(cache)
 
 
 def by_hand(model, source, steps, start=None):
@@ -266,11 +286,15 @@ class TestInputs:
         assert torch.equal(second, once)
 
     @EVERY_SHAPE
-    def test_continue_from_the_cache_of_several_samples(self, changes):
-        """The cache holds each source once."""
+    @pytest.mark.parametrize("repeated", [True, False], ids=["sources repeated", "each source once"])
+    def test_continue_from_the_cache_of_several_samples(self, changes, repeated, monkeypatch):
+        """Caches of earlier versions hold each source once."""
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "do_sample": True, "num_return_sequences": 3, "return_dict_in_generate": True}
+        if not repeated:
+            monkeypatch.setattr(generation, "repeat_sources", lambda cache: None)
         first = model.generate(**source, **options)
+        assert cached_rows(first) == (9, 9 if repeated else 3)
         several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
         given = {**ENDLESS, "max_new_tokens": 4, "decoder_input_ids": first.sequences}
         expected = model.generate(**several, **given)
@@ -288,6 +312,44 @@ class TestInputs:
             model.set_attn_implementation(implementation)
             assert torch.equal(model.generate(**source, **options), expected)
             assert torch.equal(model.generate(**narrow, **options), expected[2:])
+
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("options", SEARCHES, ids=str)
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_padding_is_inferred_from_ids(self, changes, options, side):
+        model, source = varied_model(**changes), padded_source()
+        if side == "left":
+            source = {name: value.flip(1) for name, value in source.items()}
+        ids, options = source["input_ids"], {**ENDLESS, **options}
+
+        def decode(*args, **given):
+            torch.manual_seed(3)
+            return model.generate(*args, **given, **options)
+
+        expected = decode(**source)
+        for found in (decode(ids), decode(inputs=ids), decode(input_ids=ids), decode(ids, attention_mask=None)):
+            assert torch.equal(found, expected)
+        encoded = model.get_encoder()(ids)
+        assert torch.equal(decode(ids, encoder_outputs=encoded), expected)
+
+    @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+    def test_numbers_of_hypotheses_are_positive(self, name, value):
+        model, source = tiny_model(), padded_source()
+        settings = GenerationConfig()
+        setattr(settings, name, value)
+        for given in ({name: value}, {name: value, "do_sample": True}, {"generation_config": settings}):
+            with pytest.raises(ValueError, match=f"^`{name}` is {value!r}, but it must be a positive integer"):
+                model.generate(**source, **given)
+        assert len(model.generate(**source, **{name: np.int64(1)}, max_new_tokens=2)) == 3
+        setattr(model.generation_config, name, value)
+        with pytest.raises(ValueError, match=f"^`{name}` is {value!r}"):
+            model.generate(**source)
+
+    def test_more_sequences_than_hypotheses(self):
+        for options in ({"num_beams": 2, "num_return_sequences": 3}, {"num_return_sequences": 2}):
+            with pytest.raises(ValueError, match="num_return_sequences"):
+                tiny_model().generate(**padded_source(), **options)
 
     def test_settings_of_the_model_and_of_the_call(self):
         model, source = varied_model(), padded_source()
@@ -315,6 +377,54 @@ class TestOutputs:
             assert [weights.shape for weights in own] == [(rows, 2, 1, step + 1)] * 2
             assert [state.shape for state in states] == [(rows, 1, 16)] * 3
             assert (cross[0].view(3, num_beams, 2, 6)[1, ..., 4:] == 0).all()
+
+    @pytest.mark.parametrize("cache", ["dynamic", "static"])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"num_beams": 3},
+            {"num_beams": 3, "num_return_sequences": 2},
+            {"do_sample": True, "num_return_sequences": 2},
+            {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
+        ],
+        ids=str,
+    )
+    def test_cached_rows_are_those_of_marian(self, options, cache):
+        found = [
+            model.generate(**source, **ENDLESS, **options, cache_implementation=cache, return_dict_in_generate=True)
+            for model, source in [
+                (build("marian", vocab_size=VOCABULARY)[0], padded_source()),
+                (varied_model(), padded_source()),
+            ]
+        ]
+        expected, own = map(cached_rows, found)
+        assert own == expected and own[0] == own[1]
+
+    @EVERY_SHAPE
+    @pytest.mark.parametrize("do_sample", [False, True])
+    def test_go_on_from_the_cache_of_a_beam_search(self, changes, do_sample, monkeypatch):
+        """Its rows hold the beams that ran last, as those of transformers do."""
+        model, source = varied_model(**changes), padded_source()
+        seen, reorder = {}, model._reorder_cache
+
+        def notice(cache, rows):
+            seen["rows"] = rows
+            return reorder(cache, rows)
+
+        def read(ids, scores):
+            seen["beams"] = ids
+            return scores
+
+        monkeypatch.setattr(model, "_reorder_cache", notice)
+        options = {**ENDLESS, "num_beams": 3, "return_dict_in_generate": True, "do_sample": do_sample}
+        out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
+        several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
+        target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)
+        mask = several["attention_mask"]
+        step = {"decoder_input_ids": target[:, -1:], "attention_mask": mask, CACHE: getattr(out, CACHE)}
+        logits = model(encoder_outputs=model.get_encoder()(**several), **step).logits
+        close(logits.log_softmax(-1), log_probs(model, several, target)[:, -1:])
 
     def test_streamers(self, capsys):
         texts = ["a b c d", "e f g h"]
@@ -411,6 +521,11 @@ class TestSharedSources:
             torch.manual_seed(5)
             return model.generate(source, attention_mask=mask, **options)
 
+        sources = []
+        repeat = generation.repeat_sources
+        monkeypatch.setattr(
+            generation, "repeat_sources", lambda cache: [sources.append(cross_rows(cache)), repeat(cache)]
+        )
         shared = decode()
         # Without the overrides transformers repeats the sources.
         monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
@@ -418,8 +533,11 @@ class TestSharedSources:
         copied = decode()
         assert torch.equal(shared.sequences, copied.sequences)
         close(shared.sequences_scores, copied.sequences_scores)
-        assert len(shared.past_key_values.cross_attention_cache.layers[0].keys) == 4
-        assert len(copied.past_key_values.cross_attention_cache.layers[0].keys) == 12
+        assert sources == [4, 12]
+        caches = (each.past_key_values.cross_attention_cache.layers for each in (shared, copied))
+        for layer, other in zip(*caches, strict=True):
+            close(layer.keys, other.keys)
+            close(layer.values, other.values)
         for step, expected in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
             for weights, other in zip(step, expected, strict=True):
                 close(weights, other)

@@ -16,7 +16,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from hf_vanilla_transformer.model import modeling_vanilla_transformer
-from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention
+from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention, mask_padding
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
@@ -31,6 +31,7 @@ from tiny import (
     close_gradients,
     gradients,
     one_layer_model,
+    padded_source,
     perturbed_model,
     randomize,
     tiny_config,
@@ -378,6 +379,37 @@ class TestInputsAndOutputs:
         close(outputs.logits, expected, 0)
         assert outputs.encoder_last_hidden_state is states
 
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_padding_is_inferred_from_ids(self, side, implementation):
+        model, source = tiny_model(attn_implementation=implementation), padded_source()
+        ids, mask = (value.flip(1) if side == "left" else value for value in source.values())
+        given = {"labels": tokens(3, 4), "skip_logits": True}
+        guided = {"alignments": torch.ones(3, 4, 6) / 6, "alignment_head": (0, 1), "alignment_weight": 1.0}
+        for options in (given, {**given, **guided}):
+            close(model(ids, **options).loss, model(ids, mask, **options).loss)
+        unmasked = model(ids, torch.ones_like(mask), **given).loss
+        assert (unmasked - model(ids, **given).loss).abs() > 1e-4
+        target = {"decoder_input_ids": tokens(3, 4)}
+        close(model.model(ids, **target).last_hidden_state, model.model(ids, mask, **target).last_hidden_state)
+        encoder = model.get_encoder()
+        encoded = encoder(ids)
+        close(encoded.last_hidden_state, encoder(ids, mask).last_hidden_state)
+        close(model(ids, encoder_outputs=encoded, **target).logits, model(ids, mask, **target).logits)
+
+    @pytest.mark.parametrize(
+        "changes", [{"pad_token_id": None}, {"eos_token_id": 0}, {"eos_token_id": [2, 0]}], ids=str
+    )
+    def test_ids_that_may_not_be_padding(self, changes):
+        model, source = tiny_model(), padded_source()
+        for name, value in changes.items():
+            setattr(model.config, name, value)
+        given = {"input_ids": source["input_ids"], "decoder_input_ids": tokens(3, 4)}
+        close(model(**given).logits, model(**given, attention_mask=torch.ones(3, 6)).logits)
+
+    def test_ids_without_padding_need_no_mask(self):
+        assert mask_padding(None, tokens(2, 5), tiny_config()) is None
+
     def test_labels_alone_are_enough(self):
         model, source, labels = tiny_model(), tokens(2, 4), tokens(2, 3)
         labels[1, 2] = -100
@@ -467,8 +499,12 @@ class TestCheckpointingAndCompilation:
         close(again, loss)
         close_gradients(actual, expected)
 
-    def test_compiled_forward_is_one_graph_and_equal(self):
+    @pytest.mark.parametrize("masked", [True, False], ids=["mask", "no mask"])
+    def test_compiled_forward_is_one_graph_and_equal(self, masked):
         model, batch = one_layer_model(), batch_with_padding()
+        batch["input_ids"] *= batch["attention_mask"]
+        if not masked:
+            del batch["attention_mask"]
         with torch.no_grad():
             expected = model(**batch, use_cache=False).logits
             actual = torch.compile(model, fullgraph=True, backend="aot_eager")(**batch, use_cache=False).logits
