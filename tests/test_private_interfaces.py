@@ -137,6 +137,7 @@ VALUES = (
     "transformers.generation.GenerationMode",
     "transformers.generation.utils.GenerateBeamEncoderDecoderOutput",
     "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface",
+    "transformers.pipelines.PIPELINE_REGISTRY.task_aliases",
     "transformers.models.nllb.tokenization_nllb.FAIRSEQ_LANGUAGE_CODES",
     "transformers.models.whisper.tokenization_whisper.LANGUAGES",
     "transformers.models.whisper.tokenization_whisper.TO_LANGUAGE_CODE",

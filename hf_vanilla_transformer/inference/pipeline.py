@@ -1,8 +1,9 @@
-"""`pipeline("translation", model=...)`, which transformers 5 no longer provides.
+"""`pipeline("translation", model=...)` and `pipeline("translation_en_to_de", ...)`, which transformers 5 dropped.
 
 Shape legend: B batch, S source length, T target length, n translations a text.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Pipeline, pipe
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.utils import logging
 
-from .languages import set_languages
+from .languages import check_direction, is_multilingual, set_languages
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
 from .scoring import Score, Target, score
@@ -29,6 +30,8 @@ from .translation import (
 logger = logging.get_logger(__name__)
 
 TASK = "translation"
+# The names of this task that say its languages, such as "translation_en_to_de".
+DIRECTED_TASK = re.compile(f"{TASK}_(.+)_to_(.+)")
 
 # transformers declares the hooks of a pipeline without arguments.
 Base: Any = Pipeline
@@ -57,6 +60,9 @@ class TranslationPipeline(Base):
     translate("One.", num_beams=4, num_return_sequences=3, return_scores=True)  # three dicts, with "score"
     ```
 
+    A task such as "translation_en_to_de" sets the languages of a multilingual tokenizer, and the prefix that a model's
+    `task_specific_params` have for it, as those of T5.
+
     A generator, any other iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model
     bounds the output, it may have 50 tokens more than its source (section 6.1 of the paper).
     Pipeline and call accept all other settings of `generate()`.
@@ -74,12 +80,13 @@ class TranslationPipeline(Base):
         clean_up_tokenization_spaces: As in the tokenizer's `decode`.
         truncation: Whether to truncate sources to the tokenizer's `model_max_length`. Sources longer than the model's
             positions are always truncated, with a warning.
-        src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...).
-        tgt_lang: Target language, for the same; by default the tokenizer's current languages.
+        src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...); by default that of the
+            task's name.
+        tgt_lang: Target language, likewise. If the task does not name them, the tokenizer's current languages.
 
     Raises:
-        ValueError: An input is not text, the model is not an encoder-decoder, a weight is not finite, or an option is
-            out of range.
+        ValueError: An input is not text, the model is not an encoder-decoder or translates in the opposite direction,
+            a weight is not finite, or an option is out of range.
     """
 
     _load_processor = False
@@ -96,7 +103,16 @@ class TranslationPipeline(Base):
         if self.tokenizer is None:
             raise ValueError("there is no tokenizer; name one, or a folder that holds it with the model")
         # `transformers.pipeline` loads models by itself.
-        check_finite(self.model, f"model {self.model.name_or_path}".rstrip())
+        name = f"model {self.model.name_or_path}".rstrip()
+        check_finite(self.model, name)
+        named = DIRECTED_TASK.fullmatch(self.task or "")
+        source, target = named.groups() if named else (None, None)
+        if is_multilingual(self.tokenizer):
+            self._preprocess_params = _given(src_lang=source, tgt_lang=target) | self._preprocess_params
+        else:
+            check_direction(self.tokenizer, source, target, name)
+        tasks = getattr(self.model.config, "task_specific_params", None) or {}
+        self._prefix = tasks.get(self.task, {}).get("prefix", "")
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, str):
@@ -120,8 +136,10 @@ class TranslationPipeline(Base):
         **options: Any,
     ) -> list[Score]:
         """Score each target as a translation of its source; see `hf_vanilla_transformer.score`."""
-        options = set_languages(self.tokenizer, src_lang, tgt_lang) | options
-        return score(self.model, self.tokenizer, sources, targets, **options)
+        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        own = {name: self._preprocess_params.get(name) for name in languages}
+        options = set_languages(self.tokenizer, **own | _given(**languages)) | options
+        return score(self.model, self.tokenizer, [self._prefix + each for each in sources], targets, **options)
 
     def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
         """Return the results one by one; a list is translated in batches of similar length."""
@@ -162,7 +180,8 @@ class TranslationPipeline(Base):
         languages = set_languages(self.tokenizer, src_lang, tgt_lang)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
-        (ids,), truncated = encode(self.tokenizer, [input_], limit)
+        # A blank text stays blank.
+        (ids,), truncated = encode(self.tokenizer, [self._prefix + input_ if input_.strip() else input_], limit)
         if truncated and not truncation:
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
         return {
@@ -243,6 +262,16 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+class TaskAliases(dict[str, str]):
+    """Names of tasks and what they stand for; those that say their languages stand for `TASK`."""
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) or bool(DIRECTED_TASK.fullmatch(str(task)))
+
+    def __missing__(self, task: str) -> str:
+        return TASK
+
+
 def register() -> None:
     """Register the pipeline as `transformers.pipeline("translation", ...)`; repeating it changes nothing."""
     # Newer releases refuse tasks they removed before they look at registered ones.
@@ -251,6 +280,7 @@ def register() -> None:
         PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
         # With this attribute `save_pretrained` would store code with the model, and loading would ask to trust it.
         del TranslationPipeline._registered_impl
+        PIPELINE_REGISTRY.task_aliases = TaskAliases(PIPELINE_REGISTRY.task_aliases)
 
 
 __all__ = ["TranslationPipeline", "register"]

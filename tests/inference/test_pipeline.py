@@ -14,11 +14,11 @@ from transformers import (
 from transformers.pipelines import PIPELINE_REGISTRY, check_task
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vanilla_transformer import TranslationPipeline
+from hf_vanilla_transformer import TranslationPipeline, train_tokenizer
 from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
-from translators import ENGLISH, PAIR, SPANISH, build, several_languages
+from translators import ENGLISH, PAIR, SPANISH, build, save_translator, several_languages
 
 KINDS = ("shared", "pair", "learned", "marian", "bart")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -270,6 +270,57 @@ class TestLanguages:
         assert record["score"] == pytest.approx(scored.log_prob / len(scored.token_ids), abs=1e-5)
         (scored,) = pipe.score(["no"], ["el gato"], **languages)
         assert scored.tokens == ["es_XX", "▁el", "▁gato", "</s>"] and scored.token_log_probs[0] == 0
+
+    def test_are_those_of_the_task(self):
+        model, tokenizer = several_languages()
+        french, english = ({"src_lang": code, "tgt_lang": "es_XX"} for code in ("fr_XX", "en_XX"))
+        expected, other = (
+            pipeline("translation", model=model, tokenizer=tokenizer, **languages)(ENGLISH, max_new_tokens=6)
+            for languages in (french, english)
+        )
+        assert expected != other
+        pipe = pipeline("translation_fr_XX_to_es_XX", model=model, tokenizer=tokenizer)
+        assert pipe(ENGLISH, max_new_tokens=6) == expected
+        assert pipe(ENGLISH, max_new_tokens=6, **english) == other
+        assert pipe.score(["no"], ["el gato"]) == pipe.score(["no"], ["el gato"], **french)
+        pipe = pipeline("translation_fr_XX_to_es_XX", model=model, tokenizer=tokenizer, src_lang="en_XX")
+        assert pipe(ENGLISH, max_new_tokens=6) == other
+
+    @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
+    def test_a_task_may_name_them(self, kind, tmp_path):
+        model, tokenizer = save_translator(kind, tmp_path)
+        expected = pipeline("translation", model=model, tokenizer=tokenizer)(ENGLISH, max_new_tokens=6)
+        for task in ("translation_en_to_de", "translation_XX_to_YY"):
+            pipe = pipeline(task, model=str(tmp_path))
+            assert type(pipe) is TranslationPipeline and pipe(ENGLISH, max_new_tokens=6) == expected
+
+    @pytest.mark.parametrize(
+        "task", ["translation_", "translation_en", "translation_en_to_", "translations", "en_to_de"]
+    )
+    def test_other_names_stay_unknown(self, task):
+        assert task not in PIPELINE_REGISTRY.get_supported_tasks()
+        with pytest.raises(KeyError, match=task):
+            check_task(task)
+
+    def test_of_a_task_in_the_opposite_direction(self):
+        model, _ = build("shared")
+        tokenizer = train_tokenizer(ENGLISH, algorithm="word", min_frequency=1)
+        tokenizer.init_kwargs.update(source_lang="en", target_lang="es")
+        pipeline("translation_en_to_es", model=model, tokenizer=tokenizer)
+        with pytest.raises(ValueError, match="translates en to es"):
+            pipeline("translation_es_to_en", model=model, tokenizer=tokenizer)
+
+    def test_a_task_may_have_a_prefix(self):
+        """As T5 has."""
+        model, tokenizer = build("shared")
+        task = "translation_en_to_es"
+        model.config.task_specific_params = {task: {"prefix": "no "}}
+        plain = pipeline("translation", model=model, tokenizer=tokenizer)
+        pipe = pipeline(task, model=model, tokenizer=tokenizer)
+        prefixed = [f"no {each}" for each in ENGLISH]
+        assert pipe(ENGLISH, max_new_tokens=6) == plain(prefixed, max_new_tokens=6) != plain(ENGLISH, max_new_tokens=6)
+        assert pipe(" ") == plain(" ")
+        assert pipe.score(ENGLISH, SPANISH) == plain.score(prefixed, SPANISH)
 
     def test_must_be_known(self, pipe):
         model, tokenizer = several_languages()
