@@ -141,7 +141,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
 
         Args:
             input_ids: Source tokens (B, S).
-            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` are `pad_token_id`.
+            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
             decoder_input_ids: Target tokens (N, T).
             decoder_attention_mask: 1 at target tokens, 0 at padding, (N, P + T).
             encoder_outputs: What `get_encoder()` returned, to skip running it.

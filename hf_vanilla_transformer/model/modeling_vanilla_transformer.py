@@ -639,7 +639,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
         Args:
             input_ids: Source tokens (B, S).
-            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` are `pad_token_id`.
+            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
             decoder_input_ids: Target tokens (B, T); by default `labels` shifted right. Unless a cache is filled, rows
                 may start with -100 for padding.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
@@ -795,7 +795,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
 
         Args:
             input_ids: Tokens (B, S).
-            attention_mask: 1 at tokens, 0 at padding, (B, S); by default 0 where `input_ids` are `pad_token_id`.
+            attention_mask: 1 at tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
             inputs_embeds: Unscaled embeddings (B, S, d) instead of `input_ids`.
             labels: By `config.problem_type`: classes (B) for "single_label_classification", 0 or 1 per class (B, K)
                 for "multi_label_classification", numbers (B) or (B, K) for "regression". If it is None, it is inferred
