@@ -3,8 +3,9 @@
     python3 scripts/gpu_report.py --output_dir report --multi30k FOLDER
     python3 scripts/gpu_report.py generate profile --output_dir report
 
-Parts, in order of worth: check (the tests), train and generate (speed beside other implementations), profile (what
-takes longest), multi30k (a recipe up to its test BLEU). One that fails, or is interrupted at its limit, does not stop
+Parts, in order of worth: check (the tests), train, text and generate (speed beside other implementations, on equal
+batches and on real text), profile (what takes longest), compile (decoding by torch.compile), multi30k (a recipe up to
+its test BLEU, in as many steps as the time left allows). One that fails, or is interrupted at its limit, does not stop
 the others. The output folder holds a log of each part and report.json. --device cpu rehearses them at small sizes.
 """
 
@@ -25,9 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PARTS = {
     "check": "-m pytest -q --dist worksteal -W default --tb=short -p no:cacheprovider -m 'not slow'",
-    "train": "scripts/benchmark.py train --baselines marian --packing --torch_compile",
+    "train": "scripts/benchmark.py train --baselines marian --torch_compile --steps 0",
+    "text": "scripts/benchmark.py train --baselines marian --packing --tokens 0",
     "generate": "scripts/benchmark.py generate --baselines marian ctranslate2 --num_beams 1 4",
     "profile": "scripts/benchmark.py profile --num_beams 4",
+    "compile": "scripts/benchmark.py generate --baselines marian --torch_compile",
     "multi30k": "scripts/train_translation.py scripts/recipes/multi30k_fast.yaml",
 }
 GPU = "--device cuda --dtype bfloat16 --preset base --vocab_size 37000"
@@ -35,30 +38,37 @@ CPU = "--device cpu --dtype bfloat16 --preset tiny --vocab_size 500 --length 8 -
 SIZES = {
     "cuda": {
         "check": "-n 12 tests/gpu tests/model tests/inference tests/training/test_trainer.py",
-        "train": f"{GPU} --tokens 25000 --max_tokens 50000 --steps 20 --rounds 5",
+        "train": f"{GPU} --tokens 25000 --rounds 5",
+        "text": f"{GPU} --max_tokens 50000 --steps 20 --rounds 5",
         "generate": f"{GPU} --batch_size 1 128 --rounds 5",
         "profile": f"{GPU} --tokens 25000 --batch_size 128 --rounds 3",
-        "multi30k": "--max_steps 4000",
+        "compile": f"{GPU} --batch_size 128 --num_beams 1 4 --rounds 3",
+        "multi30k": "--max_tokens 8192 --warmup_steps 100",
     },
     "cpu": {
         "check": "-n 1 tests/gpu",
-        "train": f"{CPU} --tokens 64 --max_tokens 1024 --steps 2 --text_vocab_size 500 --max_train_samples 500",
+        "train": f"{CPU} --tokens 64",
+        "text": f"{CPU} --max_tokens 1024 --steps 2 --text_vocab_size 500 --max_train_samples 500",
         "generate": f"{CPU} --batch_size 1 2",
         "profile": f"{CPU} --tokens 64 --batch_size 2",
-        "multi30k": "--max_steps 10 --max_train_samples 500 --vocab_size 500 --max_tokens 512 --final_num_beams 1 "
+        "compile": f"{CPU} --batch_size 2 --num_beams 1",
+        "multi30k": "--max_train_samples 500 --vocab_size 500 --max_tokens 512 --final_num_beams 1 "
         "--generation_max_length 16 --config_overrides encoder_layers=1,decoder_layers=1,"
         "position_embedding_type=learned,max_position_embeddings=128",
     },
 }
 # Limits on a GPU, how many times longer a CPU may take, and seconds from Ctrl-C to the end by force: pytest waits ten
 # for its workers before it sums up.
-SECONDS = {"check": 180, "train": 210, "generate": 150, "profile": 90, "multi30k": 600}
+SECONDS = {"check": 180, "train": 120, "text": 90, "generate": 150, "profile": 90, "compile": 90, "multi30k": 600}
 SLACK = {"cuda": 1, "cpu": 4}
 GRACE = 20
+# Steps a second of multi30k, about what an H100 takes, and seconds for its tokenizer and translations.
+STEPS_PER_SECOND = {"cuda": 8, "cpu": 0.1}
+BESIDE_STEPS = 60
 # Threads of several processes on few cores spend their time waiting for each other.
 VARIABLES: dict[str, dict[str, str]] = {"cuda": {}, "cpu": {"OMP_NUM_THREADS": "1"}}
 # Splits of Multi30k that a part reads, and their files.
-SPLITS = {"train": ("train",), "multi30k": ("train", "validation", "test")}
+SPLITS = {"text": ("train",), "multi30k": ("train", "validation", "test")}
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 # The end of a log: bytes that are kept, and lines that are printed.
 KEPT_BYTES, SHOWN_LINES = 2**21, 15
@@ -72,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=SIZES, default="cuda", help="cuda (default) or cpu.")
     parser.add_argument("--wheels", type=Path, help="Folder of wheels that the parts need beside torch.")
     parser.add_argument("--multi30k", type=Path, help="Folder with train, val and test_2016_flickr, .en and .de.")
-    parser.add_argument("--max_steps", help="Training steps of multi30k (default: 4000; on a CPU 10).")
+    parser.add_argument("--max_steps", type=int, help="Training steps of multi30k (default: by the time left).")
     parser.add_argument("--seconds", type=float, default=600, help="Time for all parts (default: 600).")
     args = parser.parse_args(argv)
     if unknown := set(args.parts) - set(PARTS):
@@ -83,8 +93,8 @@ def main(argv: list[str] | None = None) -> int:
         environment = surroundings(args, Path(folder))
         for part in args.parts or [part for part in PARTS if args.multi30k or part != "multi30k"]:
             start, log, results = time.monotonic(), args.output_dir / f"{part}.log", Path(folder, part)
-            command = command_of(part, args, results)
             limit = min(SECONDS[part] * SLACK[args.device], end - start - GRACE)
+            command = command_of(part, args, results, limit)
             status = run(command, environment, log, limit)
             report[part] = {"status": status, "seconds": time.monotonic() - start, "command": shlex.join(command)}
             for file in results.glob("*results.json"):
@@ -107,15 +117,18 @@ def surroundings(args: argparse.Namespace, folder: Path) -> dict[str, str]:
     return {**os.environ, **own, **offline, **VARIABLES[args.device]}
 
 
-def command_of(part: str, args: argparse.Namespace, results: Path) -> list[str]:
-    """Return the command of a part, which writes to the folder `results`."""
+def command_of(part: str, args: argparse.Namespace, results: Path, seconds: float) -> list[str]:
+    """Return the command of a part, which writes to the folder `results` within so many seconds."""
     command = [sys.executable, *shlex.split(PARTS[part]), *shlex.split(SIZES[args.device][part])]
     command += [] if part == "check" else ["--output_dir", str(results)]
     for split in SPLITS.get(part, ()) if args.multi30k else ():
         for side, language in (("source", "en"), ("target", "de")):
             file = (args.multi30k / f"{FILES[split]}.{language}").resolve()
             command += [f"--{split}_{side}_file", str(file if file.exists() else f"{file}.gz")]
-    return [*command, "--max_steps", args.max_steps] if part == "multi30k" and args.max_steps else command
+    if part == "multi30k":
+        steps = int((seconds - BESIDE_STEPS) * STEPS_PER_SECOND[args.device])
+        command += ["--max_steps", str(args.max_steps or max(1, steps))]
+    return command
 
 
 def run(command: list[str], environment: dict[str, str], log: Path, seconds: float) -> str:
