@@ -1,40 +1,43 @@
-"""BPE-dropout: training pairs split into other tokens each time they are seen (Provilkov et al. 2020)."""
+"""BPE-dropout: training pairs split into other tokens in each epoch (Provilkov et al. 2020)."""
+
+from __future__ import annotations
 
 import copy
+import json
+import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
-from tokenizers import models
+import torch
+from tokenizers import PreTokenizedString, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .encoding import TEXT_COLUMNS, encode_pairs
 
+# Rank of two tokens that no merge joins.
+NEVER = float("inf")
+
 
 class BpeDropout:
-    """Collator that tokenizes pairs anew, each merge left out with a probability.
-
-    The tokenizers library draws from a generator that cannot be seeded: two runs differ, whatever their seed.
+    """Collator that tokenizes pairs anew in each epoch.
 
     Args:
         collate: Makes a batch of the rows, which then have other `input_ids` and `labels`.
-        tokenizer: A fast tokenizer whose vocabularies were learned by BPE; it stays as it is.
-        probability: Of leaving out a merge.
+        tokenizer: Leaves out merges.
         max_length: Most tokens of a side, the end token included; a pair that would have more keeps its own tokens.
-
-    Raises:
-        ValueError: The tokenizer is none of BPE.
     """
 
     def __init__(
-        self,
-        collate: Callable[[list[Any]], Any],
-        tokenizer: PreTrainedTokenizerBase,
-        probability: float,
-        max_length: int | None = None,
+        self, collate: Callable[[list[Any]], Any], tokenizer: DroppingTokenizer, max_length: int | None = None
     ) -> None:
-        self.collate = collate
-        self.tokenizer = with_bpe_dropout(tokenizer, probability)
-        self.max_length = max_length
+        self.collate, self.tokenizer, self.max_length = collate, tokenizer, max_length
+        # In shared memory, so that persistent workers see a new epoch too.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the tokens of an epoch."""
+        self._epoch.fill_(epoch)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Make a batch.
@@ -43,6 +46,7 @@ class BpeDropout:
             rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
                 `alignments` and `ALIGNMENT_COLUMN`. A truncated pair, whose texts are None, keeps its tokens.
         """
+        self.tokenizer.set_epoch(int(self._epoch))
         with_text = [row for row in rows if row["source"] is not None]
         texts = {name: [row[name] for row in with_text] for name in TEXT_COLUMNS if name in rows[0]}
         encoded = encode_pairs(self.tokenizer, texts) if with_text else {}
@@ -58,23 +62,112 @@ def _own(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("input_ids", "labels", "alignments") if name in row}
 
 
-def with_bpe_dropout(tokenizer: PreTrainedTokenizerBase, probability: float) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer that leaves out merges.
+class DroppingTokenizer:
+    """Tokenizer that leaves out each merge with a probability.
+
+    Its tokens depend on the seed, the epoch, the side and the text alone, so that training is reproducible; the dropout
+    of the tokenizers library cannot be seeded.
+
+    Args:
+        tokenizer: A fast tokenizer whose vocabularies were learned by BPE; it stays as it is.
+        probability: Of leaving out a merge.
+        seed: Seed of the draws.
 
     Raises:
-        ValueError: The tokenizer is none of BPE.
+        ValueError: The tokenizer is none of BPE, or marks the tokens within a word or at its end.
     """
-    copied = copy.deepcopy(tokenizer)
-    if not isinstance(copied, PreTrainedTokenizerFast):
-        raise ValueError(f"`bpe_dropout`: {type(tokenizer).__name__} has no merges; leave it out, or train BPE")
-    # One vocabulary, or the source's and the target's.
-    for side in (copied, getattr(copied, "target_tokenizer", copied)):
-        model = side.backend_tokenizer.model
-        if not isinstance(model, models.BPE):
-            kind = type(model).__name__
-            raise ValueError(f"`bpe_dropout` needs a vocabulary of BPE, not {kind}; leave it out, or train BPE")
-        model.dropout = probability
-    return copied
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int = 0) -> None:
+        self.tokenizer, self.probability, self.seed = tokenizer, probability, seed
+        self.epoch, self.side = 0, "text"
+        self._dropping = self._with_dropout()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the tokens of an epoch."""
+        self.epoch = epoch
+
+    def __call__(self, text: Any = None, text_target: Any = None, **options: Any) -> Any:
+        """Tokenize, as the tokenizer would with all merges."""
+        encoded = []
+        for self.side, sentences in {"text": text, "text_target": text_target}.items():
+            if sentences is not None:
+                encoded.append(self._dropping(**{self.side: sentences}, **options))
+        if len(encoded) > 1:
+            encoded[0]["labels"] = encoded[1]["input_ids"]
+        return encoded[0]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["tokenizer"], name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pre-tokenizer in Python cannot be pickled.
+        return {name: value for name, value in self.__dict__.items() if name != "_dropping"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._dropping = self._with_dropout()
+
+    def _with_dropout(self) -> PreTrainedTokenizerFast:
+        copied = copy.deepcopy(self.tokenizer)
+        if not isinstance(copied, PreTrainedTokenizerFast):
+            kind = type(self.tokenizer).__name__
+            raise ValueError(f"`bpe_dropout`: {kind} has no merges; leave it out, or train BPE")
+        # One vocabulary, or the source's and the target's.
+        for side in filter(None, (copied, getattr(copied, "target_tokenizer", None))):
+            backend = side.backend_tokenizer
+            if not isinstance(backend.model, models.BPE):
+                kind = type(backend.model).__name__
+                raise ValueError(f"`bpe_dropout` needs a vocabulary of BPE, not {kind}; leave it out, or train BPE")
+            if backend.model.continuing_subword_prefix or backend.model.end_of_word_suffix:
+                raise ValueError(
+                    "`bpe_dropout`: the vocabulary marks the tokens within a word or at its end; leave it out"
+                )
+            merges = json.loads(backend.to_str())["model"]["merges"]
+            ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
+            # The words arrive as tokens, which are not to be split further.
+            backend.model.ignore_merges = True
+            dropout = pre_tokenizers.PreTokenizer.custom(_MergesWithDropout(ranks, self))
+            inner = backend.pre_tokenizer
+            backend.pre_tokenizer = dropout if inner is None else pre_tokenizers.Sequence([inner, dropout])
+        return copied
 
 
-__all__ = ["BpeDropout", "with_bpe_dropout"]
+class _MergesWithDropout:
+    """Pre-tokenizer that splits words into tokens (algorithm 1 of Provilkov et al. 2020)."""
+
+    def __init__(self, ranks: dict[tuple[str, str], int], settings: DroppingTokenizer) -> None:
+        self.ranks, self.settings = ranks, settings
+
+    def pre_tokenize(self, text: PreTokenizedString) -> None:
+        content = "".join(word for word, *_ in text.get_splits(offset_type="byte"))
+        own = self.settings
+        draw = random.Random(f"{own.seed} {own.epoch} {own.side} {content}").random
+
+        def split(_: int, word: Any) -> list[Any]:
+            tokens = self.tokens(word.normalized, draw)
+            edges = [0, *accumulate(map(len, tokens))]
+            return [word[start:end] for start, end in pairwise(edges)] if len(tokens) > 1 else [word]
+
+        text.split(split)
+
+    def tokens(self, word: str, draw: Callable[[], float]) -> list[str]:
+        """Merge the characters of a word until no merge is left; each draws anew, at each step, whether it is."""
+        parts, rank, probability = [*word], self.ranks.get, self.settings.probability
+        ranks = [rank(pair, NEVER) for pair in pairwise(parts)]
+        while True:
+            for at in sorted(range(len(ranks)), key=ranks.__getitem__):
+                if ranks[at] == NEVER:
+                    return parts
+                if draw() >= probability:
+                    break
+            else:
+                return parts
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+            del ranks[at]
+            if at > 0:
+                ranks[at - 1] = rank((parts[at - 1], parts[at]), NEVER)
+            if at < len(ranks):
+                ranks[at] = rank((parts[at], parts[at + 1]), NEVER)
+
+
+__all__ = ["BpeDropout", "DroppingTokenizer"]

@@ -345,8 +345,10 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         return self.pairs.num_shards
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the underlying stream, which may shuffle by it."""
+        """Pass the epoch on to the underlying stream, which may shuffle by it, and to a tokenizer that draws by it."""
         self.pairs.set_epoch(epoch)
+        if hasattr(self.encode.tokenizer, "set_epoch"):
+            self.encode.tokenizer.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, list[int]]]:
         counts = PairCounts(limits=self.counts.limits)

@@ -229,7 +229,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=0.0,
         metadata={
             "help": "Leave out each merge of BPE with this probability while training, so that a pair is split into "
-            "other tokens each time (0.1 in Provilkov et al. 2020). Cannot be seeded."
+            "other tokens in each epoch (0.1 in Provilkov et al. 2020)."
         },
     )
     rdrop_alpha: float = field(

@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 
 class SamplerEpoch(TrainerCallback):
-    """Sets the sampler's epoch: after resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
+    """Sets the epoch of sampler and collator: after resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
 
     def on_epoch_begin(
         self,
@@ -26,8 +26,9 @@ class SamplerEpoch(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        if hasattr(train_dataloader, "set_epoch"):
-            train_dataloader.set_epoch(int(state.epoch or 0))
+        for each in (train_dataloader, getattr(train_dataloader, "collate_fn", None)):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(int(state.epoch or 0))
 
 
 class BestCheckpointLocation(TrainerCallback):

@@ -21,7 +21,7 @@ from transformers.trainer_utils import EvalPrediction
 
 from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import check_token_ids, token_lengths
-from ..data.bpe_dropout import with_bpe_dropout
+from ..data.bpe_dropout import DroppingTokenizer
 from ..data.encoding import PairCounts, TokenizedStream, add_alignments, tokenize_pairs
 from ..data.splits import load_parallel_text
 from ..data.tokenizer_training import train_tokenizer
@@ -141,7 +141,7 @@ def set_up(
         model = load_or_build_model(model_args, tokenizer, bool(model_args.extend_vocab or data_args.synthetic_tag))
         if data_args.links:
             guide_alignments(model, tokenizer, args)
-        ids = tokenize_splits(text, tokenizer, model.config, data_args, args.bpe_dropout)
+        ids = tokenize_splits(text, tokenizer, model.config, data_args, dropping_tokenizer(tokenizer, args))
     return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args), plan)
 
 
@@ -386,36 +386,47 @@ def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> Non
             )
 
 
+def dropping_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
+) -> DroppingTokenizer | None:
+    """Return the tokenizer with BPE-dropout, if that is wanted.
+
+    Raises:
+        ValueError: The tokenizer is none of BPE.
+    """
+    if not args.bpe_dropout:
+        return None
+    return DroppingTokenizer(tokenizer, args.bpe_dropout, args.seed if args.data_seed is None else args.data_seed)
+
+
 def tokenize_splits(
     text: TextSplits,
     tokenizer: PreTrainedTokenizerBase,
     config: Any,
     data_args: DataArguments,
-    bpe_dropout: float = 0.0,
+    dropping: DroppingTokenizer | None = None,
 ) -> TokenizedSplits:
     """Tokenize every split; evaluation pairs are never dropped for their length.
 
-    With BPE-dropout, training pairs keep their texts, of which each batch is tokenized anew; a stream is tokenized
-    with it.
+    With a `dropping` tokenizer, training pairs keep their texts, of which each batch is tokenized anew; a stream is
+    tokenized by it.
 
     Raises:
-        ValueError: The tokenizer is none of BPE, and there is dropout.
         DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
     """
-    sampling = with_bpe_dropout(tokenizer, bpe_dropout) if bpe_dropout else tokenizer
     ids, counts = {}, {}
     limit = position_limit(config)
     for split, pairs in text.present().items():
         ids[split], counts[split] = tokenize_pairs(
             pairs,
-            tokenizer if isinstance(pairs, datasets.Dataset) else sampling,
+            tokenizer if dropping is None or isinstance(pairs, datasets.Dataset) else cast(Any, dropping),
             max_source_length=tightest_limit(data_args.max_source_length, limit),
             max_target_length=tightest_limit(data_args.max_target_length, limit),
             on_long=data_args.on_long,
             max_length_ratio=data_args.max_length_ratio,
             evaluation=split != "train",
             num_proc=data_args.preprocessing_num_workers,
-            keep_text=split == "train" and bpe_dropout > 0,
+            keep_text=split == "train" and dropping is not None,
         )
         if isinstance(ids[split], datasets.Dataset):
             _check_ids_and_positions(ids[split], split, config)

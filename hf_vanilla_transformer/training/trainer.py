@@ -22,7 +22,7 @@ from ..data.batching import (
     dense_alignments,
     token_lengths,
 )
-from ..data.bpe_dropout import BpeDropout
+from ..data.bpe_dropout import BpeDropout, DroppingTokenizer
 from ..data.encoding import ALIGNMENT_COLUMN, PairCounts
 from ..errors import DataError
 from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
@@ -259,7 +259,7 @@ class VanillaTransformerTrainer(
         return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
 
     def _resampling(self, dataset: datasets.Dataset) -> BpeDropout:
-        """Return a collator that tokenizes anew, with BPE-dropout; batches stay those of the plain lengths."""
+        """Return a collator that tokenizes with BPE-dropout; batches stay those of the plain lengths."""
         columns = {*dataset.column_names}
         needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
         if missing := needed - columns:
@@ -268,7 +268,8 @@ class VanillaTransformerTrainer(
                 "`tokenize_pairs(..., keep_text=True)`"
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
-        return BpeDropout(self.data_collator, cast(Any, self.processing_class), self._bpe_dropout, limit)
+        tokenizer = DroppingTokenizer(cast(Any, self.processing_class), self._bpe_dropout, self._data_seed)
+        return BpeDropout(self.data_collator, tokenizer, limit)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(

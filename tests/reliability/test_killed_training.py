@@ -22,6 +22,7 @@ VARIANTS = {
     "accumulated batches": {"gradient_accumulation_steps": 2, "num_train_epochs": 8},
     "early stopping": {"early_stopping_patience": 2, "num_train_epochs": 20},
     "two checkpoints kept, none averaged": {"average_last_checkpoints": 0, "save_total_limit": 2},
+    "BPE-dropout": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "bpe_dropout": 0.2},
     "two BPE vocabularies": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "separate_vocabularies": True},
 }
 

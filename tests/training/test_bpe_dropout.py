@@ -2,15 +2,24 @@
 
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq
+from transformers import DataCollatorForSeq2Seq, TrainerState
 
 from experiments import train, write_splits
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, DroppingTokenizer
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
-from trainers import id_pairs, text_pairs, train_args, trainable_model, trainer_of
+from hf_vanilla_transformer.training.callbacks import SamplerEpoch
+from trainers import (
+    assert_same_weights,
+    id_pairs,
+    losses,
+    text_pairs,
+    train_args,
+    trainable_model,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,15 +38,30 @@ def bpe_trainer(folder, dropout, keep_text=True, **options):
     )
 
 
-def epoch_of(loader):
-    return [batch["labels"] for batch in loader]
+def epochs_of(trainer):
+    """The labels of two epochs, as the trainer starts them."""
+    loader, found = trainer.get_train_dataloader(), []
+    for epoch in (0, 1):
+        SamplerEpoch().on_epoch_begin(trainer.args, TrainerState(epoch=epoch), trainer.control, loader)
+        found.append([batch["labels"] for batch in loader])
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"dataloader_num_workers": 2}, {"packing": True}], ids=str)
+def test_resuming_is_exact(tmp_path, options):
+    options |= {"max_steps": 20, "save_strategy": "steps", "save_steps": 7}
+    whole = bpe_trainer(tmp_path, 0.3, **options)
+    whole.train()
+    resumed = bpe_trainer(tmp_path, 0.3, **{**options, "dataloader_num_workers": 1})
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-14"))
+    assert losses(resumed, 14) == losses(whole, 14) != []
+    assert_same_weights(whole.model, resumed.model)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_epoch_has_other_tokens_of_the_same_pairs(tmp_path, workers):
-    trainer = bpe_trainer(tmp_path, 0.3, dataloader_num_workers=workers)
-    loader = trainer.get_train_dataloader()
-    first, second = epoch_of(loader), epoch_of(loader)
+    trainer = bpe_trainer(tmp_path, 0.3, dataloader_num_workers=workers, dataloader_persistent_workers=workers > 0)
+    first, second = epochs_of(trainer)
     tokenizer = trainer.processing_class
     texts = [
         sorted(tokenizer.decode(row[row >= 0], skip_special_tokens=True) for batch in epoch for row in batch)
@@ -62,10 +86,8 @@ def test_evaluation_has_no_dropout(tmp_path):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_packed_batches(tmp_path, dropout):
     trainer = bpe_trainer(tmp_path, dropout, packing=True)
-    first, second = (
-        [batch["labels"].flatten().tolist() for batch in trainer.get_train_dataloader()] for _ in range(2)
-    )
-    assert (first == second) == (dropout == 0)
+    tokens = [sum(batch.numel() for batch in epoch) for epoch in epochs_of(trainer)]
+    assert (tokens[0] == tokens[1]) == (dropout == 0)
 
 
 def test_data_without_text_are_refused(tmp_path):
@@ -92,12 +114,12 @@ def test_truncated_pairs_keep_their_tokens():
     assert 0 < sum(cut) == counts.truncated < len(cut)
     assert [row["source"] is None and row["target"] is None for row in rows] == cut
     own = [{name: row[name] for name in ("input_ids", "labels")} for row in rows]
-    sampled = BpeDropout(list, tokenizer, 0.9)(list(rows))
+    sampled = BpeDropout(list, DroppingTokenizer(tokenizer, 0.9))(list(rows))
     changed = [pair != kept for pair, kept in zip(sampled, own, strict=True)]
     assert any(changed) and not any(is_changed and is_cut for is_changed, is_cut in zip(changed, cut, strict=True))
     # A batch without any text.
     only_cut = [row for row, is_cut in zip(rows, cut, strict=True) if is_cut]
-    assert BpeDropout(list, tokenizer, 0.9)(only_cut) == [
+    assert BpeDropout(list, DroppingTokenizer(tokenizer, 0.9))(only_cut) == [
         pair for pair, is_cut in zip(own, cut, strict=True) if is_cut
     ]
 
@@ -115,8 +137,11 @@ def test_a_whole_run(tmp_path, options):
     files = write_splits(tmp_path)
     results = train(tmp_path / "run", **files, tokenizer_algorithm="bpe", vocab_size=270, bpe_dropout=0.3, **options)
     assert results["train_loss"] > 0
-    tokenizer = load_tokenizer(tmp_path / "run")
-    assert '"dropout":null' in tokenizer.backend_tokenizer.to_str()
+    # The draws are seeded.
+    again = train(tmp_path / "again", **files, tokenizer_algorithm="bpe", vocab_size=270, bpe_dropout=0.3, **options)
+    assert again["train_loss"] == results["train_loss"]
+    one, other = (load_tokenizer(tmp_path / name).backend_tokenizer.to_str() for name in ("run", "again"))
+    assert one == other and '"ignore_merges":false' in one
 
 
 def test_aligned_data_without_the_links_of_words_are_refused(tmp_path):

@@ -13,7 +13,7 @@ from experiments import arguments, train, write_splits
 from hf_vanilla_transformer.data.alignments import alignment_error_rate, parse_pharaoh
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.batching import dense_alignments
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, DroppingTokenizer
 from hf_vanilla_transformer.data.encoding import add_alignments, tokenize_pairs
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
@@ -110,8 +110,9 @@ def test_links_of_words_hold_for_any_split_of_them():
     pairs, links = copies(40)
     tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
     rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    dropping, tokens = BpeDropout(list, tokenizer, 0.3), []
-    for _ in range(2):
+    dropping, tokens = BpeDropout(list, DroppingTokenizer(tokenizer, 0.3)), []
+    for epoch in range(2):
+        dropping.set_epoch(epoch)
         batch = dropping(list(rows))
         for row, text in zip(batch, pairs["source"][:], strict=True):
             source, target = ([tokenizer.decode([i]) for i in row[name]] for name in ("input_ids", "labels"))
@@ -119,6 +120,7 @@ def test_links_of_words_hold_for_any_split_of_them():
             assert links_of_copies(source, target) == {*found}
             assert "".join(source[:-1]).split() == "".join(target[:-1]).split() == text.split()
         tokens.append([row["input_ids"] for row in batch])
+        assert tokens[-1] != [row["labels"] for row in batch]
     assert tokens[0] != tokens[1]
 
 
@@ -137,7 +139,7 @@ def test_pairs_that_dropout_makes_too_long_keep_their_links():
     pairs, links = copies(40)
     tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
     rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    kept = BpeDropout(list, tokenizer, 0.9, max_length=2)(list(rows))
+    kept = BpeDropout(list, DroppingTokenizer(tokenizer, 0.9), max_length=2)(list(rows))
     names = ("input_ids", "labels", "alignments")
     assert kept == [{name: row[name] for name in names} for row in rows]
 
