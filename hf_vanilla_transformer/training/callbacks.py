@@ -16,7 +16,7 @@ logger = logging.get_logger(__name__)
 
 
 class SamplerEpoch(TrainerCallback):
-    """Sets the epoch of sampler and collator: after resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
+    """Sets the epoch of sampler and collator: resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
 
     def on_epoch_begin(
         self,

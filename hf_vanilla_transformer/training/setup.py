@@ -406,13 +406,13 @@ def tokenize_splits(
     data_args: DataArguments,
     dropping: DroppingTokenizer | None = None,
 ) -> TokenizedSplits:
-    """Tokenize every split; evaluation pairs are never dropped for their length.
+    """Tokenize every split; evaluation pairs are truncated, never dropped, for their length.
 
     With a `dropping` tokenizer, training pairs keep their texts, of which each batch is tokenized anew; a stream is
     tokenized by it.
 
     Raises:
-        DataError: No pair is left, an id has no embedding, or an evaluation pair has too few positions.
+        DataError: No pair is left, or an id has no embedding.
     """
     ids, counts = {}, {}
     limit = position_limit(config)
@@ -429,18 +429,8 @@ def tokenize_splits(
             keep_text=split == "train" and dropping is not None,
         )
         if isinstance(ids[split], datasets.Dataset):
-            _check_ids_and_positions(ids[split], split, config)
+            check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
-
-
-def _check_ids_and_positions(ids: Any, split: str, config: Any) -> None:
-    check_token_ids(ids, config.vocab_size, getattr(config, "decoder_vocab_size", None))
-    longest, limit = int(np.max(token_lengths(ids))), position_limit(config)
-    if limit is not None and longest > limit:
-        raise DataError(
-            f"the longest {split} pair has {longest} tokens on one side, but the model has {limit} positions; "
-            "use `on_long=truncate`, or raise max_position_embeddings in `config_overrides`"
-        )
 
 
 def make_trainer(

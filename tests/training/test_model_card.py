@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import yaml
 from huggingface_hub import ModelCard
@@ -141,6 +142,8 @@ TESTED = Results(FACTS, ModelChoice("trained", None), FinalScores([], SCORES), "
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A Hub that checks cards as the Hub's specification says."""
+    if int(huggingface_hub.__version__.partition(".")[0]) < 2:
+        pytest.skip("huggingface_hub 1 has cards checked by the public Hub, whatever the endpoint")
     with hub_of_this_process(monkeypatch, tmp_path / "home") as hub:
         yield hub
 

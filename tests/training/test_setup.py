@@ -203,10 +203,6 @@ class TestModel:
                 {"config_overrides": "pad_token_id=3"},
                 "the tokenizer has pad_token_id 0, but the model pad_token_id 3",
             ),
-            (
-                {"config_overrides": f"{TINY},position_embedding_type=learned,max_position_embeddings=4"},
-                "the longest validation pair has 7 tokens on one side, but the model has 4 positions",
-            ),
             ({"attn_implementation": "flash_attention_2"}, "`attn_implementation` flash_attention_2 cannot be used"),
             ({"attn_implementation": "flash"}, "`attn_implementation` flash cannot be used"),
             (
@@ -224,6 +220,12 @@ class TestModel:
     def test_faults(self, tmp_path, files, options, message):
         with pytest.raises(ValueError, match=message):
             set_up(tmp_path / "model", **files, **options)
+
+    def test_validation_pairs_are_truncated_to_the_positions(self, tmp_path, files):
+        options = {"config_overrides": f"{TINY},position_embedding_type=learned,max_position_embeddings=4"}
+        trainer = set_up(tmp_path / "model", **files, **options).trainer
+        for side in ("input_ids", "labels"):
+            assert max(map(len, trainer.eval_dataset[side])) == 4
 
     def test_attention(self, tmp_path, files):
         model = set_up(tmp_path / "model", **files, attn_implementation="eager").trainer.model
