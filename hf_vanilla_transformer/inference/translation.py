@@ -18,7 +18,6 @@ from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
 from ..errors import lone_surrogate, one_line, unknown_words
-from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.linear_vanilla_transformer import decoding_products
 from .alignment import word_alignments
 from .attention import cross_attentions
@@ -41,9 +40,6 @@ CHUNK_SIZE = 2048
 
 # Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
 CHECKED_TOKENS = 64
-
-# Largest length ** length_penalty by which beam search may divide the score of a masked beam, -1e9.
-MAX_LENGTH_NORM = 1e6
 
 # Without beams, `generate()` warns of each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
@@ -420,8 +416,6 @@ class BatchTranslator:
         """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none."""
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
         limits = [] if bounds else self._limits(ids, terms)
-        if limits and not terms and self._needs_equal_limits(limits):
-            return self._generate_by_limit(ids, limits)
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
@@ -459,48 +453,16 @@ class BatchTranslator:
             )
         refuse_nan.check()
         sequences = output.sequences if self.with_scores else output
-        if limits:
-            # What follows a limit, where nothing else ends the sequence, is no output.
-            rows = torch.tensor(limits, device=sequences.device).repeat_interleave(self.num_hypotheses)
-            is_output = torch.arange(sequences.shape[1], device=sequences.device) < rows[:, None]
-            sequences = sequences.where(is_output, self.tokenizer.pad_token_id or 0)
-        else:
-            is_output = torch.ones_like(sequences, dtype=torch.bool)
+        # Without an end token, a row goes on until the longest has ended.
+        rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
+        is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
-        return sequences, scores
+        return sequences.where(is_output, self.tokenizer.pad_token_id or 0), scores
 
     def _limits(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[int]:
         """Return the most tokens of each sentence's output."""
         extras = [each.start.needed for each in terms] or [0] * len(ids)
         return [output_limit(len(row), self.model.config, extra) for row, extra in zip(ids, extras, strict=True)]
-
-    def _needs_equal_limits(self, limits: Sequence[int]) -> bool:
-        """Whether a limit would change other sentences in transformers' own beam search.
-
-        It counts on the longest of a batch by `early_stopping="never"`, and a large length penalty makes the score of
-        a masked beam better than others.
-        """
-        penalty, early_stopping = self._setting("length_penalty", 1.0), self._setting("early_stopping", False)
-        is_own = isinstance(self.model, VanillaTransformerGenerationMixin) and not self._setting("do_sample", False)
-        if len(set(limits)) == 1 or self.num_beams == 1 or (is_own and not self.with_scores):
-            return False
-        return penalty > 0 and (early_stopping == "never" or max(limits) ** penalty > MAX_LENGTH_NORM)
-
-    def _generate_by_limit(
-        self, ids: list[list[int]], limits: Sequence[int]
-    ) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return what `generate_batch` does, from batches of sentences with equal limits."""
-        sequences: dict[int, Sequence[torch.Tensor]] = {}
-        scores: dict[int, Sequence[float | None]] = {}
-        for limit in sorted(set(limits), reverse=True):
-            indices = [i for i, each in enumerate(limits) if each == limit]
-            found, found_scores = self.generate_batch([ids[i] for i in indices])
-            for k, i in enumerate(indices):
-                own = slice(k * self.num_hypotheses, (k + 1) * self.num_hypotheses)
-                sequences[i], scores[i] = found[own].unbind(), found_scores[own]
-        rows = [row for i in range(len(ids)) for row in sequences[i]]
-        padding = self.tokenizer.pad_token_id or 0
-        return pad_sequence(rows, True, padding), [score for i in range(len(ids)) for score in scores[i]]
 
     def _check_ids(self, largest: int) -> None:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None

@@ -195,12 +195,13 @@ class Beams:
 
     def _update_stopping(self, ends: Tensor, best_running: Tensor) -> None:
         """Find out which sentences can still improve, and whether the search is done."""
-        options, length, limits = self.options, self.length, self.row_limits.limits[:, None]
+        options, length = self.options, self.length
         if options.early_stopping == "never" and options.length_penalty > 0:
-            length = limits
+            length = options.max_length
         best_possible = best_running / (length - self.prefix_length) ** float(options.length_penalty)
         worst = self.finished_scores.amin(1, keepdim=True).masked_fill(~self.is_finished, MASKED_SCORE)
-        self.can_improve &= (best_possible > worst).any(1, keepdim=True) & (self.length < limits)
+        self.can_improve &= (best_possible > worst).any(1, keepdim=True)
+        self.can_improve &= self.length < self.row_limits.limits[:, None]
         is_done = ~self.can_improve.any() | ends.all()
         if options.early_stopping is True:
             is_done |= self.is_finished.all()

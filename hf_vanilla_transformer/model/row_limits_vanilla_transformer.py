@@ -48,7 +48,7 @@ class ForcedEnd(LogitsProcessor):
         self.row_limits, self.tokens = row_limits, tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
-        """Return scores (N, V) that leave only an end token to the hypotheses (N, T) one token short of their limit."""
+        """Return scores (N, V) that leave hypotheses (N, T) only an end token where one more reaches their limit."""
         length = input_ids.shape[1] + 1
         if length not in self.row_limits.lengths:
             return scores

@@ -36,17 +36,18 @@ def wrapped_by_peft():
     return peft.get_peft_model(set_end_bias(model, NEVER), config), tokenizer
 
 
-def other(kind, bias, **changes):
-    model, tokenizer = build(kind, max_position_embeddings=256, **changes)
+def other(kind, bias, forced=None):
+    model, tokenizer = build(kind, max_position_embeddings=256)
+    model.generation_config.forced_eos_token_id = forced
     return set_end_bias(model, bias), tokenizer
 
 
 MODELS = {
     "ours": lambda: other("shared", NEVER),
     "ours, some end": lambda: other("pair", SELDOM),
-    "ours, forced end": lambda: other("shared", NEVER, forced_eos_token_id=2),
+    "ours, forced end": lambda: other("shared", NEVER, forced=2),
     "marian": lambda: other("marian", NEVER),
-    "marian, forced end": lambda: other("marian", NEVER, forced_eos_token_id=2),
+    "marian, forced end": lambda: other("marian", NEVER, forced=2),
     "bart, some end": lambda: other("bart", SELDOM),
     "ensemble": ensemble,
     "peft": wrapped_by_peft,

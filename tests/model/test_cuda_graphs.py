@@ -115,7 +115,8 @@ def test_a_recorded_search_keeps_the_limit_of_each_sentence(recorder, on_gpu, op
     found = on_gpu(model).generate(**source, max_length=max(LIMITS), stopping_criteria=criteria, **options)
     assert recorder.recorded == 1
     for row, limit, expected in zip(found, LIMITS, alone, strict=True):
-        assert torch.equal(row[: len(expected)], expected) and (ends is None or not row[limit:].any())
+        # Then comes what fills up rows of beams or greedy search.
+        assert torch.equal(row[: len(expected)], expected) and (ends is None or not (row[limit:] > 2).any())
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"do_sample": True}])

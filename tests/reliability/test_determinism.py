@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,24 +145,22 @@ def test_batch_mates_do_not_change_a_translation(translator, search, tried):
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
 def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):
     """Of models that do not end by themselves, given sentences of very different lengths."""
-    model, tokenizer = build(kind, max_position_embeddings=256)
+    # With larger weights, rounding changes scores by more.
+    model, tokenizer = build(kind, max_position_embeddings=256, **({"init_std": 0.5} if kind == "marian" else {}))
     set_end_bias(model, -1e4)
     sentences = [" ".join(random_sentences(1 + number % 7, number)) for number in range(cases(8, 60))]
     options = {**SEARCHES[search], "with_scores": True}
     alone = translate(model, tokenizer, sentences, max_tokens=1, **options)
-    variants = {
-        "one batch": translate(model, tokenizer, sentences, max_tokens=10**6, **options),
-        "small batches": translate(model, tokenizer, sentences, max_tokens=1000, **options),
-        "without scores": translate(model, tokenizer, sentences, **{**options, "with_scores": False}),
-    }
-    for name, found in variants.items():
-        unscored = [[replace(each, score=0.0 if name == "without scores" else each.score) for each in row] for row in found]
-        expected = [[replace(each, score=0.0) for each in row] for row in alone] if name == "without scores" else alone
-        count, score = differences(unscored, expected)
+    batches = {"one batch": 10**6, "small batches": 1000}
+    for name, max_tokens in batches.items():
+        found = translate(model, tokenizer, sentences, max_tokens=max_tokens, **options)
+        count, score = differences(found, alone)
         assert count == 0 and score < 1e-5, f"{name}: {count} of {len(sentences)} differ, scores by {score}"
+    unscored = translate(model, tokenizer, sentences, **SEARCHES[search])
+    assert [[each.text for each in row] for row in unscored] == [[each.text for each in row] for row in alone]
     tried(
-        f"sentences that do not end by themselves, alone and with longer ones, {search}: the same texts and scores",
-        len(sentences) * len(variants),
+        f"sentences that do not end by themselves, alone and with longer ones, {search}: the same texts, scores to 1e-5",
+        len(sentences) * (len(batches) + 1),
     )
 
 
