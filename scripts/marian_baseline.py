@@ -156,7 +156,7 @@ def train_marian(
     return {"steps": steps, "minutes": seconds / 60, **scores(model, tokenizer, text, args.bleu_tokenize)}
 
 
-def scores(model: Any, tokenizer: Any, text: TextSplits, tokenize: str) -> dict[str, float]:
+def scores(model: Any, tokenizer: Any, text: TextSplits, tokenize: str | None) -> dict[str, float]:
     """Return the scores of the translations of the validation and the test pairs, as far as there are any."""
     found: dict[str, float] = {}
     for split in ("validation", "test"):

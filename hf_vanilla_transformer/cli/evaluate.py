@@ -164,10 +164,8 @@ def _set_names(arguments: Namespace) -> list[str]:
 def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
     """Return the scores of each system."""
     with importing():
-        from ..training.metrics import LANGUAGE_TOKENIZERS, METRIC_NAMES, compare_translations, translation_scores
-    target_language = (arguments.langpair or "").rpartition("-")[2]
-    tokenize = arguments.tokenize or LANGUAGE_TOKENIZERS.get(target_language, "13a")
-    options: Any = {"lowercase": arguments.lowercase, "tokenize": tokenize}
+        from ..training.metrics import METRIC_NAMES, compare_translations, translation_scores
+    options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
     if arguments.comet:
         # Before minutes of tests: it is often missing.
         from ..training.comet import comet_program, comet_scores
@@ -188,6 +186,12 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
     return scores
 
 
+def _tokenizer(arguments: Namespace) -> str:
+    from ..training.metrics import language_tokenizer
+
+    return arguments.tokenize or language_tokenizer((arguments.langpair or "").rpartition("-")[2])
+
+
 def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> Scores:
     """Return what the JSON file holds: the scores of one system, or a list of them."""
     test: Scores = {"segments": len(data.references)}
@@ -201,7 +205,7 @@ def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -
 
 def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> list[str]:
     """Return the paragraphs to print."""
-    from ..training.metrics import METRIC_NAMES
+    from ..training.metrics import METRIC_NAMES, bleu_fault
 
     baseline, first = next(iter(scores.items()))
     names = {**METRIC_NAMES, "exact_match": "exact match"}
@@ -209,15 +213,18 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
     notes["exact_match"] = f"% of {len(data.references)} segments"
     if arguments.comet:
         names["comet"], notes["comet"] = "COMET", arguments.comet
+    fault = bleu_fault(data.references, _tokenizer(arguments))
+    advice = "go by chrF2 and exact match, or name the tokenizer of the language (--tokenize zh, ja-mecab, char, ...)"
+    remarks = [f"BLEU says little about this text: {fault}; {advice}"] if fault else []
     if len(scores) == 1:
-        return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><")]
+        return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><"), *remarks]
     header = ("", *names.values())
     rows = [(path, *(_shown(key, each) for key in names)) for path, each in scores.items()]
     paragraphs = [_aligned([header, *rows], "<" + ">" * len(names))]
     if arguments.significance:
         paragraphs.append(f"{TESTS[arguments.significance]}, against {baseline}:")
         paragraphs.append(_aligned(_test_rows(METRIC_NAMES, scores), "<<>>>>"))
-    return [*paragraphs, _aligned([(name, notes[key]) for key, name in names.items()], "<<")]
+    return [*paragraphs, _aligned([(name, notes[key]) for key, name in names.items()], "<<"), *remarks]
 
 
 def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tuple[str, ...]]:

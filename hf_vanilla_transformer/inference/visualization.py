@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 MAX_TOKENS = 60
 # Inches: longest side of an attention figure's panels; room for a token while panels are smaller.
 _MAX_SIDE, _CELL = 24.0, 0.3
+SCORE_LABELS = {"bleu": "BLEU", "chrf": "chrF2", "exact_match": "exact match, %"}
 # Characters of a token to draw; characters without a glyph, which would break the line or appear as boxes.
 _LABEL_LENGTH = 24
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -175,19 +176,21 @@ def plot_training_curve(
     label_smoothing: float = 0.0,
     dropout: float = 0.0,
     vocab_size: int | None = None,
+    metric: str = "bleu",
 ) -> Figure:
-    """Plot a training run: losses over steps and, where logged, BLEU and the learning rate below.
+    """Plot a training run: losses over steps and, where logged, a score and the learning rate below.
 
     The training loss has label smoothing and dropout, the validation loss neither: the legend says so, and a dotted
     line shows the least that label smoothing allows, the entropy of the smoothed labels.
 
     Args:
         log_history: `trainer.state.log_history`, also found in a checkpoint's `trainer_state.json`. Read are `loss`,
-            `eval_loss`, `eval_bleu` (0..100) and `learning_rate`, each with its `step`.
+            `eval_loss`, the score (0..100) and `learning_rate`, each with its `step`.
         path: Where to save the figure, if anywhere.
         label_smoothing: That of the training loss.
         dropout: That of the training loss.
         vocab_size: Number of target tokens, over which labels are smoothed; None draws no dotted line.
+        metric: The score: "bleu", "chrf" or "exact_match".
 
     Returns:
         The figure.
@@ -195,10 +198,11 @@ def plot_training_curve(
     Raises:
         ValueError: An entry has no step, or no loss was logged.
     """
-    series = {key: logged_values(log_history, key) for key in ("loss", "eval_loss", "eval_bleu", "learning_rate")}
+    score = f"eval_{metric}"
+    series = {key: logged_values(log_history, key) for key in ("loss", "eval_loss", score, "learning_rate")}
     if not series["loss"] and not series["eval_loss"]:
         raise ValueError("`log_history` has neither 'loss' nor 'eval_loss'; pass trainer.state.log_history of a run")
-    heights = {"loss": 3.0, "eval_bleu": 2.0, "learning_rate": 1.0}
+    heights = {"loss": 3.0, score: 2.0, "learning_rate": 1.0}
     heights = {key: height for key, height in heights.items() if key == "loss" or series[key]}
     figure = new_figure(8, 1.3 * sum(heights.values()) + 1)
     grid = figure.subplots(len(heights), 1, sharex=True, height_ratios=list(heights.values()), squeeze=False)
@@ -217,9 +221,9 @@ def plot_training_curve(
         panels["loss"].axhline(least, color="tab:blue", linewidth=1, linestyle=":", label=label)
     panels["loss"].set_ylabel("loss, nats per token")
     panels["loss"].legend(frameon=False)
-    if axes := panels.get("eval_bleu"):
-        draw_curve(axes, series["eval_bleu"], "validation", best=np.nanargmax, color="tab:green", **dots)
-        axes.set_ylabel("BLEU")
+    if axes := panels.get(score):
+        draw_curve(axes, series[score], "validation", best=np.nanargmax, color="tab:green", **dots)
+        axes.set_ylabel(SCORE_LABELS[metric])
         axes.legend(frameon=False)
     if axes := panels.get("learning_rate"):
         draw_curve(axes, series["learning_rate"], "learning rate", color="0.4")

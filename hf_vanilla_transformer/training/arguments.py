@@ -19,7 +19,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.cpu_routines_vanilla_transformer import processor
 from ..presets import AUTO_PRESET, get_preset
 
-DEFAULT_METRIC = "bleu"
+# Metric of the best model, until the text decides.
+AUTO_METRIC = "auto"
 
 # What to do about a loss or gradient that is NaN or infinite.
 OnNonfinite = Literal["stop", "skip"]
@@ -295,14 +296,18 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=True, metadata={"help": "End with the best checkpoint, if there are evaluations and checkpoints."}
     )
     metric_for_best_model: str | None = field(
-        default=DEFAULT_METRIC,
-        metadata={"help": "Metric of the best model: bleu (loss if nothing computes it), chrf, exact_match or loss."},
-    )
-    bleu_tokenize: str = field(
-        default="13a",
+        default=AUTO_METRIC,
         metadata={
-            "help": "sacreBLEU's tokenizer for BLEU, in evaluations and results: 13a (the default), intl, zh, char, "
-            "..., or none for text that is tokenized already."
+            "help": "Metric of the best model: auto (the default: bleu where it suits the validation targets, else "
+            "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Where it ties, chrf, exact_match "
+            "and bleu decide, and loss if all are 0."
+        },
+    )
+    bleu_tokenize: str | None = field(
+        default=None,
+        metadata={
+            "help": "sacreBLEU's tokenizer of BLEU, in evaluations and results: 13a, intl, zh, char, ..., or none for "
+            "text that is tokenized already (default: that of target_lang, zh, ja-mecab or ko-mecab, else 13a)."
         },
     )
     dataloader_pin_memory: bool = field(

@@ -10,6 +10,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
+from .best_model import breaks_tie, metric_name
 from .checkpoints import best_checkpoint, weights_fault
 
 logger = logging.get_logger(__name__)
@@ -42,11 +43,20 @@ class BestCheckpointLocation(TrainerCallback):
         best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
         if best and not weights_fault(best):
             state.best_model_checkpoint = str(best)
+            self._update_metric(args, state)
         elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
             logger.warning(
                 f"{state.best_model_checkpoint} was the best, but {fault}; later evaluations choose another"
             )
             state.best_model_checkpoint = state.best_metric = state.best_global_step = None
+
+    def _update_metric(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Compare by the metric of this session, if the best checkpoint was chosen by another one."""
+        evaluations = [entry for entry in state.log_history if entry["step"] == state.best_global_step]
+        scores = {name: value for entry in evaluations for name, value in entry.items() if name.startswith("eval_")}
+        name = metric_name(args)
+        if name in scores and state.best_metric in scores.values():
+            state.best_metric = scores[name]
 
 
 def _stored_states(state: TrainerState) -> dict[str, Any]:
@@ -60,8 +70,21 @@ def _stored_states(state: TrainerState) -> dict[str, Any]:
 class EarlyStopping(EarlyStoppingCallback):
     """Early stopping whose count survives resuming, so that a stopped run stays stopped.
 
-    A metric that is NaN or infinite is no improvement, not even as the first.
+    A metric that is NaN or infinite is no improvement, not even as the first; a tie is one if other metrics break it.
     """
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if breaks_tie(args, state, metrics):
+            self.early_stopping_patience_counter = 0
+        else:
+            super().on_evaluate(args, state, control, metrics, **kwargs)
 
     def check_metric_value(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metric_value: float

@@ -189,7 +189,7 @@ def _compare(
 
 
 def _measure(
-    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, tokenize: str, **options: Any
+    model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, tokenize: str | None, **options: Any
 ) -> System:
     sources = pairs["source"][:]
     translate(model, tokenizer, sources[:WARM_UP_SENTENCES], **options)

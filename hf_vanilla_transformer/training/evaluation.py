@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import datasets
@@ -17,10 +18,11 @@ from ..inference.alignment import find_alignment_heads, set_alignment_heads
 from ..inference.loading import load_model
 from ..inference.translation import tightest_limit, translate
 from .arguments import VanillaTransformerTrainingArguments
+from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .metrics import METRIC_NAMES, translation_scores
+from .metrics import METRIC_NAMES, bleu_fault, translation_scores
 from .results import FinalScores, ModelChoice, Sample, TrainingResults
-from .setup import METRICS, TextSplits, TokenizedSplits
+from .setup import TextSplits, TokenizedSplits, suitable_metric
 from .trainer import VanillaTransformerTrainer
 
 # Samples, and the most tokens of a side of one: people read them.
@@ -41,6 +43,7 @@ def training_results(
         ids: Tokenized pairs.
     """
     state, seconds, speed = trainer.state, metrics["train_runtime"], None
+    best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
         tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
         speed = tokens * (cast(float, state.epoch) - trainer.run_record.since_epoch) / seconds
@@ -57,6 +60,8 @@ def training_results(
         steps=state.global_step,
         skipped_steps=trainer.skipped_steps.total,
         tokens_per_second=speed,
+        best_checkpoint=Path(best).name if best else None,
+        best_metric=trainer.args.metric_for_best_model if best else None,
     )
 
 
@@ -69,7 +74,8 @@ def choose_model(
 ) -> ModelChoice:
     """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
-    The average wins ties, and runs without validation pairs.
+    By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide where
+    it ties. The average wins ties of all, and runs without validation pairs.
     """
     models = {"trained": load_model(args.output_dir, trust_remote_code=trust_remote_code)}
     number, averaged = args.average_last_checkpoints, None
@@ -78,16 +84,23 @@ def choose_model(
         models["averaged"] = average_checkpoints(checkpoints, trust_remote_code)
         models["averaged"].generation_config = models["trained"].generation_config
         averaged = len(checkpoints)
-    scores = {}
+    scores, metric = {}, None
     for name, model in models.items():
         model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
         if text.validation is not None:
+            references = text.validation["target"][:]
+            metric = args.metric_for_best_model
+            metric = metric if metric in METRICS else suitable_metric(references, args.bleu_tokenize)
             translations = best_translations(model, tokenizer, text.validation["source"][:], args, limits)
-            found = translation_scores(translations, text.validation["target"][:], tokenize=args.bleu_tokenize)
+            found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
             scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
-    metric = args.metric_for_best_model if args.metric_for_best_model in METRICS else "bleu"
-    best = max(models, key=lambda name: (scores[name][metric] if scores else 0.0, name == "averaged"))
-    return ModelChoice(best, models[best], scores, averaged)
+
+    def rank(name: str) -> tuple[float, ...]:
+        known = [scores[name][each] for each in (metric, *TIE_BREAKERS)] if metric else []
+        return (*known, name == "averaged")
+
+    best = max(models, key=rank)
+    return ModelChoice(best, models[best], scores, averaged, metric)
 
 
 def choose_alignment_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> None:
@@ -133,7 +146,7 @@ def score_test(
     references = text.test["target"][:]
     translations = best_translations(model, tokenizer, text.test["source"][:], args, limits)
     scores = translation_scores(translations, references, tokenize=args.bleu_tokenize, metrics=METRIC_NAMES)
-    return FinalScores(translations, scores)
+    return FinalScores(translations, scores, bleu_fault(references, args.bleu_tokenize))
 
 
 def translate_samples(

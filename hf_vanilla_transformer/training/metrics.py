@@ -1,6 +1,7 @@
 """Translation scores by sacreBLEU, which needs no network, and tests of the difference between systems."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from ..errors import as_value_errors, not_downloaded
 try:
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
     from sacrebleu.significance import PairedTest
 except ImportError as error:
     raise ImportError(
@@ -35,8 +37,17 @@ METRIC_NAMES = {
 # Fast enough for every evaluation during training; TER takes seconds for a thousand sentences.
 FAST_METRICS = ("bleu", "chrf")
 
-# As sacreBLEU chooses by target language; 13a for all others.
-LANGUAGE_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+DEFAULT_TOKENIZER = "13a"
+
+# As sacreBLEU chooses by target language, by ISO 639-1 and 639-3.
+LANGUAGE_TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+}
+
+# Those that take what stands between spaces, but for punctuation, as one token.
+SPACE_TOKENIZERS = (DEFAULT_TOKENIZER, "intl", "none")
 
 SEED_VARIABLE = "SACREBLEU_SEED"
 
@@ -45,7 +56,7 @@ def translation_scores(
     predictions: Sequence[str],
     references: References,
     lowercase: bool = False,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     metrics: Iterable[str] = FAST_METRICS,
 ) -> Scores:
     """Score the detokenized translations of a corpus.
@@ -54,8 +65,8 @@ def translation_scores(
         predictions: N translations.
         references: N references, or N lists of one or more, not necessarily equally many.
         lowercase: Ignore case, which TER and `lowercase_bleu` always do.
-        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval), "intl", "zh", "char", "none" (for
-            text that is tokenized), ...
+        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval, and the default), "intl", "zh",
+            "char", "none" (for text that is tokenized), ...
         metrics: Some of `METRIC_NAMES`.
 
     Returns:
@@ -82,7 +93,7 @@ def compare_translations(
     num_samples: int | None = None,
     seed: int | None = None,
     lowercase: bool = False,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
 ) -> dict[str, Scores]:
     """Score several systems by every metric, and test whether each differs from the first.
 
@@ -171,8 +182,35 @@ def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
             raise ValueError(f"its model {not_downloaded(error)}, or name another tokenizer") from error
 
 
-def _prepare(names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str) -> dict[str, Metric]:
+def language_tokenizer(language: str | None) -> str:
+    """BLEU's tokenizer for a target language, such as "zh", "zh-CN" or "zho_Hans"; the default one if it is None."""
+    return LANGUAGE_TOKENIZERS.get(re.split("[-_]", language or "")[0].lower(), DEFAULT_TOKENIZER)
+
+
+def bleu_fault(references: References, tokenize: str | None = None) -> str | None:
+    """Why BLEU cannot tell translations of a corpus apart; None if it can.
+
+    Args:
+        references: As for `translation_scores`.
+        tokenize: As for `translation_scores`.
+    """
+    tokenize = tokenize or DEFAULT_TOKENIZER
+    split = BLEU(tokenize=tokenize).tokenizer
+    rows = [[row] if isinstance(row, str) else row for row in references]
+    short = sum(all(len(split(text).split()) < MAX_NGRAM_ORDER for text in row) for row in rows)
+    if 2 * short > len(rows):
+        return f"{short} of {len(rows)} references have fewer than the {MAX_NGRAM_ORDER} tokens ({tokenize}) it needs"
+    unspaced = sum(all(len(text.split()) < 2 for text in row) for row in rows)
+    if tokenize in SPACE_TOKENIZERS and 2 * unspaced > len(rows):
+        return f"{unspaced} of {len(rows)} references have no space between tokens ({tokenize})"
+    return None
+
+
+def _prepare(
+    names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str | None
+) -> dict[str, Metric]:
     """Return metrics that hold the references."""
+    tokenize = tokenize or DEFAULT_TOKENIZER
     check_tokenizer(tokenize)
     classes: dict[str, Callable[..., Metric]] = {
         # `force` keeps sacreBLEU from warning of tokenized text: where it is meant to be, and a second time.
@@ -244,13 +282,14 @@ def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
 
 __all__ = [
     "FAST_METRICS",
-    "LANGUAGE_TOKENIZERS",
     "METRIC_NAMES",
     "References",
     "Scores",
     "SignificanceTest",
+    "bleu_fault",
     "check_counts",
     "check_tokenizer",
     "compare_translations",
+    "language_tokenizer",
     "translation_scores",
 ]

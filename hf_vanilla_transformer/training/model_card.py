@@ -106,6 +106,7 @@ def write_model_card(
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.as_dict(),
         metric_names=METRIC_NAMES,
+        bleu_fault=results.test.bleu_fault if results.test else None,
         minutes=results.training.seconds / SECONDS_PER_MINUTE,
         hyperparameters=_hyperparameters(args, data_args.links),
         command=_command(args.hub_token),

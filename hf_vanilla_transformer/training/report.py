@@ -18,7 +18,8 @@ from ..errors import one_line
 from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
-from .metrics import METRIC_NAMES
+from .best_model import METRICS
+from .metrics import METRIC_NAMES, bleu_fault
 from .model_card import write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
@@ -30,6 +31,9 @@ logger = logging.get_logger(__name__)
 
 # Part of a short run that its warm-up should take.
 GOOD_WARMUP = 0.25
+
+# Metrics that choose a model, by key.
+CHOOSING_METRICS = {**METRIC_NAMES, "exact_match": "exact match", "loss": "loss"}
 
 # Characters of a sentence in the summary.
 SHOWN_WIDTH = 40
@@ -50,6 +54,7 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
         f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",
         *_schedule_lines(trainer),
+        *_metric_lines(experiment),
     ]
     return "\n".join(lines)
 
@@ -85,6 +90,21 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
     return lines
 
 
+def _metric_lines(experiment: Experiment) -> list[str]:
+    """Say which metric chooses the model, and why, or why it cannot."""
+    args, validation = experiment.trainer.args, experiment.text.validation
+    if validation is None:
+        return []
+    key, fault = str(args.metric_for_best_model), bleu_fault(validation["target"][:], args.bleu_tokenize)
+    name = CHOOSING_METRICS[key] + (f" ({args.bleu_tokenize})" if key == "bleu" else "")
+    if not fault or key == "loss":
+        return [f"best model   by {name} on the validation pairs"]
+    if key == "bleu":
+        remedy = "leave `metric_for_best_model` out, or set chrf or exact_match"
+        return [f"warning      {name} chooses the best model, but {fault}; {remedy}"]
+    return [f"best model   by {name} on the validation pairs; not by BLEU: {fault}"]
+
+
 def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmup: int, steps: int) -> str:
     """Suggest a shorter warm-up for a run that would spend most of its steps on it."""
     shorter = max(1, int(steps * GOOD_WARMUP))
@@ -106,13 +126,23 @@ def end_summary(results: Results, output_dir: str) -> str:
         for key, name in METRIC_NAMES.items():
             lines.append(f"test {name:<17} {scores[key]:7.2f}  {scores[f'{key}_signature']}")
         lines.append(f"test {'exact match':<17} {scores['exact_match']:7.2f}  %")
+        if results.test.bleu_fault:
+            lines.append(f"note         BLEU says little about this text: {results.test.bleu_fault}")
     training = results.training
     speed = f", {training.tokens_per_second:.0f} tokens a second" if training.tokens_per_second else ""
     if training.skipped_steps:
         lines.append(f"skipped      {training.skipped_steps} of {training.steps} steps: loss or gradient not finite")
     lines.append(f"training     {training.seconds / 60:.1f} minutes{speed}")
-    lines.append(f"model        {output_dir} (the {results.choice.name} weights)")
+    lines.append(f"model        {output_dir} ({_chosen(results)})")
     return "\n".join(lines)
+
+
+def _chosen(results: Results) -> str:
+    choice, training = results.choice, results.training
+    if choice.name == "trained" and training.best_metric:
+        return f"the trained weights of {training.best_checkpoint}, by {CHOOSING_METRICS[training.best_metric]}"
+    by = f", by {CHOOSING_METRICS[choice.metric]}" if choice.metric and choice.averaged_checkpoints else ""
+    return f"the {choice.name} weights{by}"
 
 
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
@@ -145,6 +175,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
             label_smoothing=trainer.args.label_smoothing_factor or 0.0,
             dropout=getattr(config, "dropout", 0.0),
             vocab_size=vocabulary_sizes(experiment.tokenizer)[1],
+            metric=metric if (metric := trainer.args.metric_for_best_model) in METRICS else "bleu",
         )
     for sample in results.samples[:1]:
         with _warn_on_failure("attention.png"):

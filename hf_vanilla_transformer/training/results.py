@@ -21,6 +21,8 @@ class TrainingResults:
         steps: Optimizer steps, skipped ones included.
         skipped_steps: Steps skipped for a loss or gradient that was not finite.
         tokens_per_second: Source and target tokens a second, evaluation included; None for a stream.
+        best_checkpoint: Name of the checkpoint that the run ended with, if it was chosen.
+        best_metric: Metric that it was chosen by.
     """
 
     pairs: dict[str, int]
@@ -31,6 +33,8 @@ class TrainingResults:
     steps: int
     skipped_steps: int = 0
     tokens_per_second: float | None = None
+    best_checkpoint: str | None = None
+    best_metric: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         results: dict[str, Any] = {f"{split}_pairs": count for split, count in self.pairs.items()}
@@ -38,6 +42,8 @@ class TrainingResults:
         results |= {"parameters": self.parameters, "steps": self.steps, "skipped_steps": self.skipped_steps}
         if self.tokens_per_second is not None:
             results["train_tokens_per_second"] = self.tokens_per_second
+        if self.best_checkpoint is not None:
+            results |= {"best_checkpoint": self.best_checkpoint, "best_checkpoint_metric": self.best_metric}
         return results
 
 
@@ -50,12 +56,14 @@ class ModelChoice:
         model: The model of that name.
         validation_scores: Scores of each candidate by metric; none without validation pairs.
         averaged_checkpoints: Number of checkpoints in the average, if there is one.
+        metric: Metric of the choice; None without validation pairs.
     """
 
     name: str
     model: PreTrainedModel
     validation_scores: dict[str, dict[str, float]] = field(default_factory=dict)
     averaged_checkpoints: int | None = None
+    metric: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         results: dict[str, Any] = {}
@@ -63,15 +71,24 @@ class ModelChoice:
             results["averaged_checkpoints"] = self.averaged_checkpoints
         for name, scores in self.validation_scores.items():
             results |= {f"validation_{name}_{metric}": score for metric, score in scores.items()}
+        if self.metric is not None:
+            results["chosen_model_metric"] = self.metric
         return {**results, "chosen_model": self.name}
 
 
 @dataclass(frozen=True)
 class FinalScores:
-    """Translations of the test pairs, and their `translation_scores` by every metric."""
+    """Translations of the test pairs, and their `translation_scores` by every metric.
+
+    Attributes:
+        translations: One a pair.
+        scores: Of them.
+        bleu_fault: Why BLEU says little about such text, if it does.
+    """
 
     translations: list[str]
     scores: Scores
+    bleu_fault: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {f"test_{name}": value for name, value in self.scores.items()}

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.trainer_utils import EvalPrediction
+from transformers.utils import logging
 
 from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import check_token_ids, token_lengths
@@ -26,7 +27,7 @@ from ..data.encoding import PairCounts, TokenizedStream, add_alignments, tokeniz
 from ..data.splits import load_parallel_text
 from ..data.tokenizer_training import train_tokenizer
 from ..data.word_alignment import align_corpus
-from ..errors import DataError
+from ..errors import DataError, one_line
 from ..inference.alignment import set_alignment_heads
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.translation import position_limit, tightest_limit
@@ -34,16 +35,17 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .arguments import AUTO_METRIC, ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
 from .auto_preset import use_auto_preset
+from .best_model import METRICS
 from .callbacks import EarlyStopping
-from .metrics import FAST_METRICS, check_tokenizer, translation_scores
+from .metrics import bleu_fault, check_tokenizer, language_tokenizer, translation_scores
 from .model_card import check_template
 from .run_folder import save_tokenizer
 from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
 from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
 
-METRICS = (*FAST_METRICS, "exact_match")
+logger = logging.get_logger(__name__)
 
 # Longest output of the saved model's `generate()`, whose own default is 20 tokens.
 DEFAULT_MAX_LENGTH = 512
@@ -135,6 +137,7 @@ def set_up(
                 trust_remote_code=model_args.trust_remote_code,
             )
         fit_schedule(args, text)
+        fit_metrics(args, text, data_args.target_lang)
         text = align_text(text, data_args, args)
         tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
         name_languages(tokenizer, data_args)
@@ -150,9 +153,11 @@ def check_arguments(
 ) -> None:
     """Raise a ValueError for arguments that would otherwise fail only after hours."""
     metric = args.metric_for_best_model
-    if metric not in (*METRICS, "loss"):
-        raise ValueError(f"`metric_for_best_model` {metric} is unknown; use {', '.join(METRICS)} or loss")
-    if metric != "loss" and not args.predict_with_generate and args.eval_strategy != "no":
+    if metric not in (AUTO_METRIC, *METRICS, "loss"):
+        raise ValueError(
+            f"`metric_for_best_model` {metric} is unknown; use {', '.join((AUTO_METRIC, *METRICS))} or loss"
+        )
+    if metric in METRICS and not args.predict_with_generate and args.eval_strategy != "no":
         raise ValueError(f"`metric_for_best_model` {metric} needs `predict_with_generate`; use loss without it")
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
@@ -169,7 +174,8 @@ def check_arguments(
     for name, unit in units.items():
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"`{name}` {value} leaves no {unit}; set at least 1")
-    check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
+    if args.bleu_tokenize:
+        check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
     if card_template:
         check_template(card_template)
     if find_spec("matplotlib"):
@@ -252,6 +258,34 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
             args.eval_strategy, args.eval_steps = "steps", args.eval_steps or every
         if args.save_strategy == "epoch":
             args.save_strategy, args.save_steps = "steps", args.eval_steps or every
+
+
+def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, language: str | None) -> None:
+    """Choose BLEU's tokenizer and the metric of the best model, unless they are given.
+
+    Args:
+        args: Receives them.
+        text: The validation targets decide about the metric.
+        language: That of the targets, if known, decides about the tokenizer.
+    """
+    if args.bleu_tokenize is None:
+        args.bleu_tokenize = language_tokenizer(language)
+        try:
+            check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
+        except ValueError as error:
+            logger.warning(f"{one_line(error)}; BLEU counts characters instead")
+            args.bleu_tokenize = "char"
+    if args.metric_for_best_model == AUTO_METRIC and text.validation is not None:
+        if not args.predict_with_generate:
+            metric = "loss"
+        else:
+            metric = suitable_metric(text.validation["target"][:], args.bleu_tokenize)
+        args.metric_for_best_model, args.greater_is_better = metric, metric != "loss"
+
+
+def suitable_metric(references: list[str], bleu_tokenize: str | None) -> str:
+    """Metric that tells translations apart: BLEU or, where that cannot, chrF."""
+    return "chrf" if bleu_fault(references, bleu_tokenize) else "bleu"
 
 
 def load_or_train_tokenizer(
@@ -481,7 +515,7 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     settings.validate(strict=True)
 
 
-def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str], bleu_tokenize: str = "13a") -> Any:
+def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str], bleu_tokenize: str | None = None) -> Any:
     """Return a `compute_metrics` that scores generated ids against references in text."""
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
@@ -494,10 +528,10 @@ def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str], ble
 
 
 __all__ = [
-    "METRICS",
     "Experiment",
     "TextSplits",
     "TokenizedSplits",
     "check_arguments",
     "set_up",
+    "suitable_metric",
 ]

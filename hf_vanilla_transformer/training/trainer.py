@@ -13,7 +13,6 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
-from transformers.utils import logging
 
 from ..data.batching import (
     TokenBudgetBatchSampler,
@@ -29,7 +28,8 @@ from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_opt
 from ..inference.teacher_forcing import position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
-from .arguments import DEFAULT_METRIC, peak_learning_rate
+from .arguments import peak_learning_rate
+from .best_model import BestModelTrainer
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
 from .layerwise import LayerwiseTrainer
@@ -37,8 +37,6 @@ from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
 from .rdrop import RDropTrainer
 from .saving import SavingTrainer
-
-logger = logging.get_logger(__name__)
 
 
 class EndlessStream(IterableDataset):
@@ -76,7 +74,7 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 
 
 class VanillaTransformerTrainer(
-    FiniteTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
+    FiniteTrainer, BestModelTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
 ):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
@@ -336,7 +334,7 @@ class VanillaTransformerTrainer(
         if self._batch_losses:
             metrics[f"{metric_key_prefix}_loss"] = loss = self._mean_loss()
             self._check_evaluation_loss(f"{metric_key_prefix}_loss", loss)
-        self._choose_best_metric(metrics, metric_key_prefix)
+        self.choose_metric(metrics, metric_key_prefix)
         return output
 
     def _mean_loss(self) -> float:
@@ -345,17 +343,6 @@ class VanillaTransformerTrainer(
         # A batch without labels may have a NaN loss.
         losses, labels = batches[batches[:, 1] > 0].T
         return ((losses * labels).sum() / labels.sum()).item()
-
-    def _choose_best_metric(self, metrics: dict[str, float], prefix: str) -> None:
-        """Fall back on the loss if nothing computes the default metric; of several evaluation sets, take the first."""
-        sets = [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
-        if self.args.metric_for_best_model != DEFAULT_METRIC or prefix not in sets[:1]:
-            return
-        computed = f"{prefix}_{DEFAULT_METRIC}" in metrics
-        metric = f"{prefix}_{DEFAULT_METRIC if computed else 'loss'}".removeprefix("eval_")
-        if metric != DEFAULT_METRIC:
-            logger.warning(f"evaluation computes no eval_{DEFAULT_METRIC}: eval_{metric} decides which model is best")
-            self.args.metric_for_best_model, self.args.greater_is_better = metric, computed
 
     def prediction_step(
         self,

@@ -72,6 +72,20 @@ def test_tokenize_option(tmp_path, capsys, references, fail):
     assert "--tokenize spacy is unknown" in fail(*both, "--tokenize", "spacy")
 
 
+@pytest.mark.parametrize(("options", "fault"), [([], "(13a)"), (["--tokenize", "char"], None)])
+def test_text_that_bleu_does_not_suit(tmp_path, capsys, options, fault):
+    words = write(tmp_path / "words.txt", ["katze", "hund", "vogel"])
+    both = ("--predictions", words, "--references", words, *options)
+    printed = run(capsys, *both)
+    assert ("BLEU  " in printed and " 0.00  nrefs:1" in printed) and "100.00  % of 3 segments" in printed
+    remark = (
+        f"BLEU says little about this text: 3 of 3 references have fewer than the 4 tokens {fault} it needs; go by"
+    )
+    assert (remark in printed) == bool(fault)
+    other = write(tmp_path / "other.txt", ["katze", "hund", "vogl"])
+    assert run(capsys, "--predictions", words, other, *both[2:]).count("says little") == bool(fault)
+
+
 def test_different_line_counts(tmp_path, references, fail):
     predictions = write(tmp_path / "short.txt", PREDICTIONS[:2])
     message = fail("--predictions", predictions, "--references", references)

@@ -123,6 +123,13 @@ def test_training_curve(tmp_path):
     assert imread(tmp_path / "training.png").std() > 0.05
 
 
+def test_training_curve_of_another_score():
+    log = [*LOG, {"step": 10, "eval_chrf": 30.0}, {"step": 20, "eval_chrf": 40.0}]
+    _, axes, _ = panels(plot_training_curve(log, metric="chrf"))
+    assert axes.get_ylabel() == "chrF2"
+    assert axes.get_legend().get_texts()[0].get_text() == "validation (best 40 at step 20)"
+
+
 def test_training_curve_says_what_the_losses_are():
     figure = plot_training_curve(LOG, label_smoothing=0.1, dropout=0.25, vocab_size=50)
     loss_axes, bleu_axes, _ = panels(figure)

@@ -9,9 +9,10 @@ from hf_vanilla_transformer.data.encoding import LengthLimits
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.best_model import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
-from hf_vanilla_transformer.training.setup import METRICS, TextSplits
+from hf_vanilla_transformer.training.setup import TextSplits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,7 +60,11 @@ class TestChoice:
             ("bleu", {"bleu": 1.0}, {"bleu": 2.0}, "averaged"),
             ("bleu", {"bleu": 1.0}, {"bleu": 1.0}, "averaged"),
             ("chrf", {"chrf": 2.0}, {"bleu": 9.0, "chrf": 1.0}, "trained"),
-            ("loss", {"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}, "trained"),
+            ("loss", {"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}, "averaged"),
+            # Of one word.
+            ("auto", {"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}, "averaged"),
+            ("bleu", {"chrf": 9.0}, {"chrf": 2.0}, "trained"),
+            ("bleu", {"exact_match": 9.0}, {"exact_match": 2.0}, "trained"),
         ],
     )
     def test_the_better_one_on_validation(self, finished, monkeypatch, metric, trained, averaged, chosen):

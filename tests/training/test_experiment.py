@@ -6,6 +6,7 @@ import shutil
 import sys
 from functools import wraps
 from importlib.util import find_spec
+from itertools import product
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +20,7 @@ from transformers import (
     TrainerState,
 )
 
-from experiments import TINY, assert_equal_weights, history, sentences, train, weights
+from experiments import MODEL, TINY, assert_equal_weights, history, sentences, train, weights
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -80,6 +81,37 @@ class TestRuns:
         outputs = [row[0].text for row in translate(model, tokenizer, [source for source, _ in pairs])]
         matches = sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True))
         assert results["test_exact_match"] == pytest.approx(100 * matches / 9)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"average_last_checkpoints": 0, "early_stopping_patience": 1},
+            {"average_last_checkpoints": 2, "ema_decay": 0.5},
+            {"average_last_checkpoints": 0, "metric_for_best_model": "bleu", "early_stopping_patience": 1},
+        ],
+    )
+    def test_targets_of_one_word(self, tmp_path, options):
+        """BLEU is always 0, and still the run ends with its best checkpoint."""
+        words = ["".join(letters) for letters in product("bdgk", "aeiou", "lmn", "aeiou")]
+        pairs = [(word, word.upper()) for word in words]
+        files = {
+            f"{split}_file": write(tmp_path / f"{split}.tsv", tsv(part))
+            for split, part in {"train": pairs[::2], "validation": pairs[1:60:2]}.items()
+        }
+        schedule = {"max_steps": 80, "eval_strategy": "steps", "eval_steps": 20, "learning_rate": 0.02}
+        options = {**schedule, "max_tokens": 1000, "save_total_limit": 1, **options}
+        model = {**MODEL, "tokenizer_algorithm": "character"}
+        model["config_overrides"] = TINY.replace("d_model=16", "d_model=32")
+        folder = tmp_path / "model"
+        results = train(folder, model, **files, **options)
+        assert not any(score for _, score in history(folder, "eval_bleu"))
+        chrf = dict(history(folder, "eval_chrf"))
+        best = max(chrf, key=chrf.get)
+        assert list(chrf) == [20, 40, 60, 80] and best > 40 and (folder / f"checkpoint-{best}").is_dir()
+        assert results["best_checkpoint"] == f"checkpoint-{best}"
+        assert results["best_checkpoint_metric"] == options.get("metric_for_best_model", "chrf")
+        if results["chosen_model"] == "trained":
+            assert_equal_weights(weights(folder), weights(folder / f"checkpoint-{best}"))
 
     def test_the_seed_decides(self, tmp_path, files):
         curves = []

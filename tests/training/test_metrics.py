@@ -1,5 +1,6 @@
 import gzip
 import os
+import re
 from unittest.mock import Mock
 from urllib.error import HTTPError, URLError
 
@@ -11,8 +12,10 @@ from sacrebleu.significance import PairedTest
 
 from hf_vanilla_transformer.training.metrics import (
     METRIC_NAMES,
+    bleu_fault,
     check_tokenizer,
     compare_translations,
+    language_tokenizer,
     translation_scores,
 )
 
@@ -229,3 +232,36 @@ def test_real_corpus(shared_data):
     assert len(references) == 1000
     assert scores["bleu"] == sacrebleu.corpus_bleu(predictions, [references]).score
     assert translation_scores(references, references)["exact_match"] == 100
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        (None, "13a"),
+        ("de", "13a"),
+        ("zh", "zh"),
+        ("zh-TW", "zh"),
+        ("zho_Hans", "zh"),
+        ("ja_XX", "ja-mecab"),
+        ("ko", "ko-mecab"),
+    ],
+)
+def test_the_tokenizer_of_a_language(language, tokenizer):
+    assert language_tokenizer(language) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("references", "tokenize", "fault"),
+    [
+        (["a b c d", "a"], None, None),
+        (["a b c d", "a", "b"], None, r"2 of 3 references have fewer than the 4 tokens \(13a\)"),
+        # Another reference of the segment has them.
+        ([["a", "a b c d"], ["b", "c"]], None, None),
+        (["C(=O)O", "N(=O)O"], None, "2 of 2 references have no space between tokens"),
+        (["C(=O)O", "N(=O)O"], "char", None),
+        (["cat", "dog"], "char", "2 of 2"),
+    ],
+)
+def test_text_that_bleu_does_not_suit(references, tokenize, fault):
+    found = bleu_fault(references, tokenize)
+    assert found is None if fault is None else re.match(fault, found)

@@ -1,6 +1,7 @@
 """The report: summaries on the screen, and results that survive a failure of what follows."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.model_card import TEMPLATE
 from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
 from hf_vanilla_transformer.training.setup import set_up
+from parallel_text import tsv, write
 from trainers import TOKENIZER, trainable_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,8 +76,44 @@ class TestStart:
         advice = report.warmup_advice(args, 16, 100, 40)
         assert advice.endswith("highest learning rate is 0.2; with warmup_steps 10 it is 0.5")
 
+    @pytest.mark.parametrize(
+        ("targets", "options", "line"),
+        [
+            (["A B C D"], {}, "best model   by BLEU (13a) on the validation pairs"),
+            (["ANT"], {}, "best model   by chrF2 on the validation pairs; not by BLEU: 1 of 1 references have fewer"),
+            (["ANT"], {"metric_for_best_model": "loss"}, "best model   by loss on the validation pairs"),
+            (["ANT"], {"metric_for_best_model": "bleu"}, "warning      BLEU (13a) chooses the best model, but 1 of 1"),
+        ],
+    )
+    def test_the_metric_of_the_best_model(self, files, tmp_path, targets, options, line):
+        file = write(tmp_path / "val.tsv", tsv([("ant", target) for target in targets]))
+        assert line in summary(tmp_path / "model", train_file=files["train_file"], validation_file=file, **options)
+
 
 class TestEnd:
+    @pytest.mark.parametrize(
+        ("choice", "chosen"),
+        [
+            (
+                {"name": "trained", "averaged_checkpoints": 2, "metric": "bleu"},
+                "the trained weights of checkpoint-9, by loss",
+            ),
+            ({"name": "averaged", "averaged_checkpoints": 2, "metric": "chrf"}, "the averaged weights, by chrF2"),
+        ],
+    )
+    def test_what_chose_the_model(self, choice, chosen):
+        results = results_of()
+        training = replace(results.training, best_checkpoint="checkpoint-9", best_metric="loss")
+        results = replace(results, training=training, choice=ModelChoice(model=None, **choice))
+        assert report.end_summary(results, "my-model").endswith(f"model        my-model ({chosen})")
+        assert results.as_dict()["best_checkpoint_metric"] == "loss"
+        assert results.as_dict()["chosen_model_metric"] == choice["metric"]
+
+    def test_a_score_that_says_little(self):
+        results = results_of()
+        results = replace(results, test=replace(results.test, bleu_fault="9 of 9 references are short"))
+        assert "note         BLEU says little about this text: 9 of 9 references" in report.end_summary(results, "x")
+
     def test_with_scores(self):
         text = report.end_summary(results_of(), "my-model")
         assert text.startswith("translations of test pairs\n\nsource       w1 w2\nreference    w2 w1\n")
@@ -95,7 +133,7 @@ class TestFiles:
     def experiment(self, tmp_path):
         log = [{"step": 1, "loss": 3.0}]
         state = SimpleNamespace(log_history=log, save_to_json=lambda path: Path(path).touch())
-        args = SimpleNamespace(output_dir=str(tmp_path), label_smoothing_factor=0.1)
+        args = SimpleNamespace(output_dir=str(tmp_path), label_smoothing_factor=0.1, metric_for_best_model="bleu")
         trainer = SimpleNamespace(state=state, args=args)
         return SimpleNamespace(trainer=trainer, tokenizer=TOKENIZER)
 

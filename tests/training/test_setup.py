@@ -1,6 +1,7 @@
 """Setting an experiment up: arguments, text of every kind, tokenizers, models, and faults before training."""
 
 import json
+import sys
 from importlib.util import find_spec
 
 import datasets
@@ -18,7 +19,7 @@ from hf_vanilla_transformer.inference.languages import language_pairs
 from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.training import setup
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.setup import TextSplits, check_arguments
+from hf_vanilla_transformer.training.setup import TextSplits, check_arguments, fit_metrics
 from parallel_text import lines, tsv, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -250,6 +251,44 @@ class TestModel:
         assert (scores["bleu"] == pytest.approx(100)) == perfect
 
 
+class TestFitMetrics:
+    """BLEU's tokenizer, and the metric of the best model."""
+
+    def fitted(self, tmp_path, targets, language=None, **options):
+        _, _, args = arguments(tmp_path, train_file="x.tsv", **options)
+        pairs = datasets.Dataset.from_dict({"source": targets, "target": targets})
+        fit_metrics(args, TextSplits(pairs, validation=pairs), language)
+        return args.metric_for_best_model, args.bleu_tokenize, args.greater_is_better
+
+    @pytest.mark.parametrize(
+        ("targets", "language", "expected"),
+        [
+            (["A man sleeps here.", "Yes."], "en", ("bleu", "13a")),
+            (["K AE T S", "D AO G"], None, ("bleu", "13a")),
+            (["katze", "hund"], "de", ("chrf", "13a")),
+            (["CC(=O)Oc1ccccc1C(=O)O", "C1CC1(N)C(=O)O"], None, ("chrf", "13a")),
+            (["他喜欢吃苹果。", "今天去学校，明天在家。"], None, ("chrf", "13a")),
+            (["他喜欢吃苹果。", "今天去学校，明天在家。"], "zh", ("bleu", "zh")),
+            (["他喜欢吃苹果。", "今天去学校，明天在家。"], "zho_Hans", ("bleu", "zh")),
+        ],
+    )
+    def test_they_suit_the_text(self, tmp_path, targets, language, expected):
+        assert self.fitted(tmp_path, targets, language) == (*expected, True)
+
+    def test_what_is_given_stays(self, tmp_path):
+        options = {"metric_for_best_model": "bleu", "bleu_tokenize": "intl"}
+        assert self.fitted(tmp_path, ["cat", "dog"], "zh", **options) == ("bleu", "intl", True)
+        assert self.fitted(tmp_path, ["cat"], "xx", metric_for_best_model="loss") == ("loss", "13a", False)
+
+    def test_nothing_is_generated(self, tmp_path):
+        assert self.fitted(tmp_path, ["a b c d"], predict_with_generate=False) == ("loss", "13a", False)
+
+    def test_a_tokenizer_that_is_not_installed(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setitem(sys.modules, "MeCab", None)
+        assert self.fitted(tmp_path, ["りんごを食べるのが好きです。"], "ja-JP") == ("bleu", "char", True)
+        assert "`bleu_tokenize` ja-mecab cannot be used" in caplog.text and "BLEU counts characters" in caplog.text
+
+
 class TestCheckArguments:
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -258,8 +297,11 @@ class TestCheckArguments:
             ({"bf16_full_eval": True}, "`bf16_full_eval` changes nothing: evaluations during training compute as"),
             ({"fp16_full_eval": True}, "`fp16_full_eval` changes nothing"),
             ({"bleu_tokenize": "14a"}, "`bleu_tokenize` 14a is unknown; use one of none, zh, 13a"),
-            ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use bleu, chrf"),
-            ({"predict_with_generate": False}, "bleu needs `predict_with_generate`; use loss without it"),
+            ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use auto, bleu, chrf"),
+            (
+                {"predict_with_generate": False, "metric_for_best_model": "bleu"},
+                "bleu needs `predict_with_generate`; use loss without it",
+            ),
             ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),
             ({"num_train_epochs": 0.0}, "`num_train_epochs` 0 leaves no training; set more than 0"),
             ({"num_train_epochs": -1.0}, "`num_train_epochs` -1 leaves no training"),
