@@ -159,7 +159,7 @@ def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):
     unscored = translate(model, tokenizer, sentences, **SEARCHES[search])
     assert [[each.text for each in row] for row in unscored] == [[each.text for each in row] for row in alone]
     tried(
-        f"sentences that do not end by themselves, alone and with longer ones, {search}: the same texts, scores to 1e-5",
+        f"sentences without an end, translated alone and with longer ones, {search}: the same texts, scores to 1e-5",
         len(sentences) * (len(batches) + 1),
     )
 
