@@ -19,7 +19,7 @@ from .model.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerModel,
 )
-from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from .model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 
 
 @cache
@@ -30,7 +30,9 @@ def register() -> None:
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
     AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
     AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
-    AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=VanillaTransformerTokenizer)
+    # A configuration has one class; the others are found by their names.
+    for tokenizer_class in (VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer):
+        AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=tokenizer_class, exist_ok=True)
     register_pipeline()
 
 

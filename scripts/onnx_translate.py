@@ -73,6 +73,9 @@ class Translator:
         if not files[0].is_file():
             raise ValueError(f"{folder} holds no tokenizer.json: tokenizers of this kind need transformers")
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.from_file(str(file)) for file in files)
+        # Tokens that were added, which the tokenizer itself finds in texts, but does not leave out of the output.
+        added = [self.target_tokenizer.token_to_id(token) for token in tokenizer.get("extra_special_tokens") or []]
+        self.left_out = {index for index in added if index is not None}
         self.source_tokenizer.no_padding()
         self.source_tokenizer.no_truncation()
         # A text that spells a special token is cut like any other.
@@ -90,7 +93,8 @@ class Translator:
         texts = [""] * len(sentences)
         if rows:
             ids = [encoding.ids for encoding in self.source_tokenizer.encode_batch([sentences[i] for i in rows])]
-            outputs = self.target_tokenizer.decode_batch(self.generate(ids), skip_special_tokens=True)
+            found = [[index for index in row if index not in self.left_out] for row in self.generate(ids)]
+            outputs = self.target_tokenizer.decode_batch(found, skip_special_tokens=True)
             for i, text in zip(rows, outputs, strict=True):
                 texts[i] = text
         return texts

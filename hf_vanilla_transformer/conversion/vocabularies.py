@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..errors import as_value_errors
 from ..files import read_lines
-from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, Layout
 from .weights import TransformedWeights
 
@@ -116,7 +116,7 @@ class WordVocabulary:
 
     def tokenizer(
         self, special: Mapping[str, str], prefix: Iterable[str] = (), suffix: Iterable[str] = ()
-    ) -> PreTrainedTokenizerFast:
+    ) -> VanillaTransformerSharedTokenizer:
         """Return a tokenizer that splits at blanks, or as its tokenizer file says.
 
         Args:
@@ -131,7 +131,7 @@ class WordVocabulary:
             pair=[*prefix, "$A", *suffix, "$B", *suffix],
             special_tokens=[(token, self.tokens.index(token)) for token in dict.fromkeys((*prefix, *suffix))],
         )
-        return PreTrainedTokenizerFast(
+        return VanillaTransformerSharedTokenizer(
             tokenizer_object=backend,
             model_input_names=["input_ids", "attention_mask"],
             clean_up_tokenization_spaces=False,

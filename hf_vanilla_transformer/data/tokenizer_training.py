@@ -5,10 +5,9 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from ..errors import did_you_mean, lone_surrogate
-from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
+from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS, VanillaTransformerSharedTokenizer
 
 _T = TypeVar("_T")
 
@@ -96,7 +95,7 @@ def train_tokenizer(
     normalization: str | None = None,
     max_length: int | None = None,
     show_progress: bool = False,
-) -> PreTrainedTokenizerFast:
+) -> VanillaTransformerSharedTokenizer:
     r"""Train a tokenizer.
 
     | algorithm | token | `decode(..., skip_special_tokens=True)` returns |
@@ -108,9 +107,10 @@ def train_tokenizer(
     | `"character"` | Unicode code point, blanks included | the exact text, if training saw all its characters |
 
     A text that spells a special token, such as HTML's `<s>`, is tokenized like any other text
-    (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Markers that must stay whole inside
-    texts, such as a language tag, are therefore added by `add_tokens([...])`, not by `add_special_tokens`. A lone
-    surrogate is not Unicode text and cannot be encoded; `"unigram"` turns the noncharacter U+FFFF into U+2581.
+    (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Markers that must stay whole
+    inside texts, such as a language tag, are added by `add_special_tokens({"extra_special_tokens": [...]})`, which
+    `decode(..., skip_special_tokens=True)` drops, or by `add_tokens([...])`, which it keeps. A lone surrogate is
+    not Unicode text and cannot be encoded; `"unigram"` turns the noncharacter U+FFFF into U+2581.
 
     The same texts in the same order give the same tokenizer, except with `"unigram"`: the `tokenizers` library sums in
     an order that varies between processes, which changes scores by about 0.001 and so the ids of pieces of about equal
@@ -156,7 +156,7 @@ def train_tokenizer(
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
     )
-    return PreTrainedTokenizerFast(
+    return VanillaTransformerSharedTokenizer(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
         # The default also names token_type_ids, which generate() would pass to the model.

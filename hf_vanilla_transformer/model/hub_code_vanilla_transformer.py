@@ -20,8 +20,8 @@ MODEL_AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
 }
 
-# The slow and the fast tokenizer, for tokenizer_config.json.
-TOKENIZER_AUTO_MAP = {"AutoTokenizer": [None, "tokenization_vanilla_transformer.VanillaTransformerTokenizer"]}
+# Classes that tokenizer_config.json may name.
+TOKENIZERS = ("VanillaTransformerTokenizer", "VanillaTransformerSharedTokenizer")
 
 CODE_FILES = "*_vanilla_transformer.py"
 
@@ -40,8 +40,9 @@ def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """
     if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
         return settings | {"auto_map": MODEL_AUTO_MAP}
-    if name == "tokenizer_config.json" and settings.get("tokenizer_class") == "VanillaTransformerTokenizer":
-        return settings | {"auto_map": TOKENIZER_AUTO_MAP}
+    if name == "tokenizer_config.json" and (tokenizer := settings.get("tokenizer_class")) in TOKENIZERS:
+        # The slow and the fast one.
+        return settings | {"auto_map": {"AutoTokenizer": [None, f"tokenization_vanilla_transformer.{tokenizer}"]}}
     return settings
 
 

@@ -1,4 +1,4 @@
-"""Tokenizer with one vocabulary for the source and another for the target.
+"""Tokenizers with one vocabulary for both sides, or one for the source and another for the target.
 
     tokenizer = VanillaTransformerTokenizer.from_pair(source_tokenizer, target_tokenizer)
     tokenizer(source_texts, text_target=target_texts)  # input_ids, attention_mask, labels
@@ -13,7 +13,7 @@ import json
 import os
 from typing import Any, Self
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .hub_code_vanilla_transformer import HubCodeMixin
@@ -32,7 +32,41 @@ PLACEHOLDER_TOKENIZER_JSON = json.dumps(
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
-class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
+class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
+    """Tokenizer with one vocabulary, for both sides or for one of a pair.
+
+    With `split_special_tokens`, a text that spells the padding, begin, end or unknown token is tokenized like any
+    other, while tokens that were added, special or not, are found wherever they stand. Where neither the package nor
+    its code is at hand, the same files load as a `PreTrainedTokenizerFast`, which keeps added special tokens in
+    decoded texts.
+    """
+
+    def _added_special_tokens(self) -> list[str]:
+        """Return the special tokens that are found in texts, which the backend takes for others."""
+        own = {self.special_tokens_map.get(role) for role in SPECIAL_TOKENS}
+        return [token for token in self.all_special_tokens if token not in own]
+
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        added = 0
+        for token in new_tokens:
+            is_special = special_tokens or getattr(token, "special", False)
+            if is_special and str(token) not in self.all_special_tokens:
+                self.extra_special_tokens = [*self.extra_special_tokens, str(token)]
+            if is_special and str(token) not in self._added_special_tokens():
+                added += super()._add_tokens([token], True)
+            else:
+                added += super()._add_tokens([findable(token, is_special, self.backend_tokenizer)])
+        return added
+
+    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
+        if skip_special_tokens and (added := self._added_special_tokens()):
+            ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
+            dropped = set(self.convert_tokens_to_ids(added))
+            token_ids = [index for index in ([ids] if isinstance(ids, int) else ids) if index not in dropped]
+        return super()._decode(token_ids, skip_special_tokens, **kwargs)
+
+
+class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
     """Tokenizer with one vocabulary for the source and another for the target.
 
     Encoding uses the source vocabulary, or the target's for `text_target`. Decoding uses the target vocabulary, which
@@ -44,8 +78,8 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     A model needs `len(tokenizer)` as its `vocab_size` and `target_vocab_size` as its `decoder_vocab_size`.
 
     Settings such as `padding_side`, `truncation_side` and `model_max_length` apply to both sides. `add_tokens` and
-    `add_special_tokens` extend both vocabularies and return the number of tokens added to the source. The padding,
-    begin, end and unknown tokens always have the same ids on both sides.
+    `add_special_tokens` extend both vocabularies and return the number of tokens added to the source; both kinds are
+    found in texts. The padding, begin, end and unknown tokens always have the same ids on both sides.
 
     A saved folder contains `source_tokenizer.json`, `target_tokenizer.json`, and a `tokenizer.json` with which any
     other loader fails, naming this class.
@@ -123,12 +157,12 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         return kwargs
 
     @property
-    def source_tokenizer(self) -> PreTrainedTokenizerFast:
+    def source_tokenizer(self) -> VanillaTransformerSharedTokenizer:
         """The source side as a plain tokenizer, with the current settings."""
         return self._side(self.backend_tokenizer)
 
     @property
-    def target_tokenizer(self) -> PreTrainedTokenizerFast:
+    def target_tokenizer(self) -> VanillaTransformerSharedTokenizer:
         """The target side as a plain tokenizer, with the current settings."""
         return self._side(self._target_backend)
 
@@ -188,9 +222,6 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     def add_special_tokens(self, special_tokens_dict: Any, replace_extra_special_tokens: bool = True) -> int:
         """Add special tokens to both vocabularies.
 
-        A new token sets `split_special_tokens` to false, so that all special tokens are recognized inside texts:
-        otherwise it would never be found.
-
         Args:
             special_tokens_dict: Tokens by role, such as `{"mask_token": "<mask>"}`.
             replace_extra_special_tokens: Replace the list of extra special tokens instead of extending it.
@@ -207,9 +238,9 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         trial._check_special_ids()
         return super().add_special_tokens(special_tokens_dict, replace_extra_special_tokens)
 
-    def _side(self, backend: Tokenizer) -> PreTrainedTokenizerFast:
+    def _side(self, backend: Tokenizer) -> VanillaTransformerSharedTokenizer:
         # A new view on each call: settings live in one place, and no call can leave the wrong side selected.
-        side = object.__new__(PreTrainedTokenizerFast)
+        side = object.__new__(VanillaTransformerSharedTokenizer)
         side.__dict__.update(self.__dict__, _tokenizer=backend)
         del side.__dict__["_target_backend"]
         return side
@@ -233,11 +264,8 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         return super()._from_pretrained(files, *args, **kwargs)
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        gained = self.target_tokenizer._add_tokens(new_tokens, special_tokens)
-        gained_by_source = super()._add_tokens(new_tokens, special_tokens)
-        if special_tokens and (gained or gained_by_source):
-            self.split_special_tokens = False
-        return gained_by_source
+        self.target_tokenizer._add_tokens(new_tokens, special_tokens)
+        return super()._add_tokens(new_tokens, special_tokens)
 
     def _convert_id_to_token(self, index: int) -> str | None:
         return self.target_tokenizer._convert_id_to_token(index)
@@ -260,6 +288,25 @@ class VanillaTransformerTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         with open(files[2], "w", encoding="utf-8") as placeholder:
             placeholder.write(PLACEHOLDER_TOKENIZER_JSON)
         return (*file_names, *files)
+
+
+def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> AddedToken:
+    """Return an added token that a backend which splits special tokens finds anywhere in a text.
+
+    It splits those that it knows as special. It looks for normalized tokens in normalized text, and a normalizer that
+    begins every text with a blank, as that of unigram, hides them there; the blank of the text after them then makes
+    two, and is left to the token.
+    """
+    normalize = backend.normalizer.normalize_str if backend.normalizer else str
+    begins_texts = not normalize("ab").endswith(normalize("b"))
+    given = token if isinstance(token, AddedToken) else AddedToken(token, normalized=not is_special)
+    return AddedToken(
+        given.content,
+        single_word=given.single_word,
+        lstrip=given.lstrip,
+        rstrip=given.rstrip or begins_texts,
+        normalized=given.normalized and not begins_texts,
+    )
 
 
 def source_vocabulary_file(

@@ -3,10 +3,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.cli.tokenizer import ALGORITHMS
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from parallel_text import ENGLISH, SPANISH
 
 
@@ -55,7 +56,7 @@ def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, c
         script.main(one)
     assert "tokenizer.json already" in capsys.readouterr().err
     script.main([*one, "--overwrite"])
-    assert type(AutoTokenizer.from_pretrained(output)) is PreTrainedTokenizerFast
+    assert type(AutoTokenizer.from_pretrained(output)) is VanillaTransformerSharedTokenizer
     assert not list(output.glob("*_tokenizer.json"))
 
 

@@ -50,6 +50,19 @@ def test_translations_are_those_of_generate(onnx_export, translator_class, num_b
     assert translator.translate(SENTENCES) == translated(model, tokenizer, num_beams)
 
 
+def test_added_special_tokens_are_found_and_left_out(onnx_export, translator_class, tmp_path, monkeypatch):
+    _, tokenizer, exported = onnx_export
+    folder, tokenizer, sources = tmp_path / "exported", copy.deepcopy(tokenizer), []
+    shutil.copytree(exported, folder)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<2de>"]})
+    tokenizer.save_pretrained(folder)
+    target = tokenizer(text_target="<2de> el gato")["input_ids"]
+    translator = translator_class(folder, threads=1)
+    monkeypatch.setattr(translator, "generate", lambda ids: sources.extend(ids) or [target])
+    assert translator.translate(["<2de> a cat"]) == ["el gato"]
+    assert sources == tokenizer(["<2de> a cat"])["input_ids"] and sources[0][0] == len(tokenizer) - 1
+
+
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-2.0, 0.0, 1.0, 3.0])
 def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_stopping, length_penalty):

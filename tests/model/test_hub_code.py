@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import (
@@ -22,10 +23,12 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import (
     MODEL_AUTO_MAP,
-    TOKENIZER_AUTO_MAP,
+    TOKENIZERS,
     add_code,
     code_files,
+    with_auto_map,
 )
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from translators import build
 
 CONFIG_FILES = ("config.json", "tokenizer_config.json")
@@ -44,8 +47,13 @@ def test_auto_map_names_every_registered_class():
         name: getattr(transformers, name)._model_mapping[VanillaTransformerConfig]
         for name in MODEL_AUTO_MAP.keys() - {"AutoConfig"}
     }
-    registered |= {"AutoConfig": VanillaTransformerConfig, "AutoTokenizer": VanillaTransformerTokenizer}
-    named = {**MODEL_AUTO_MAP, "AutoTokenizer": TOKENIZER_AUTO_MAP["AutoTokenizer"][1]}
+    registered |= {"AutoConfig": VanillaTransformerConfig}
+    named = dict(MODEL_AUTO_MAP)
+    for kind in (VanillaTransformerTokenizer, VanillaTransformerSharedTokenizer):
+        settings = with_auto_map("tokenizer_config.json", {"tokenizer_class": kind.__name__})
+        registered[kind.__name__], named[kind.__name__] = kind, settings["auto_map"]["AutoTokenizer"][1]
+        assert tokenizer_class_from_name(kind.__name__) is kind
+    assert {*TOKENIZERS} <= registered.keys()
     assert named == {name: f"{kind.__module__.split('.')[-1]}.{kind.__name__}" for name, kind in registered.items()}
     exported = [getattr(hf_vanilla_transformer, name) for name in hf_vanilla_transformer.__all__]
     models = [kind for kind in exported if inspect.isclass(kind) and issubclass(kind, torch.nn.Module)]

@@ -14,7 +14,11 @@ from tokenizers import AddedToken, Tokenizer, models
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
-from hf_vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
+from hf_vanilla_transformer.model.hub_code_vanilla_transformer import add_code
+from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
+    SPECIAL_TOKENS,
+    VanillaTransformerSharedTokenizer,
+)
 from parallel_text import ENGLISH, SPANISH
 
 
@@ -26,7 +30,7 @@ def pair() -> VanillaTransformerTokenizer:
 
 def test_pair_uses_each_side_for_its_texts(pair: VanillaTransformerTokenizer) -> None:
     source, target = pair.source_tokenizer, pair.target_tokenizer
-    assert type(source) is type(target) is PreTrainedTokenizerFast
+    assert type(source) is type(target) is VanillaTransformerSharedTokenizer
     encoded = pair(ENGLISH, text_target=SPANISH)
     assert encoded["input_ids"] == source(ENGLISH)["input_ids"]
     assert encoded["labels"] == target(SPANISH)["input_ids"] != source(SPANISH)["input_ids"]
@@ -187,7 +191,7 @@ def test_auto_tokenizer_finds_the_class(pair, tmp_path: Path, with_model_config:
         VanillaTransformerConfig().save_pretrained(single)
     pair.target_tokenizer.save_pretrained(single)
     loaded = AutoTokenizer.from_pretrained(single)
-    assert type(loaded) is PreTrainedTokenizerFast
+    assert type(loaded) is VanillaTransformerSharedTokenizer
     assert dict(loaded(SPANISH)) == dict(pair(text_target=SPANISH))
 
 
@@ -245,14 +249,155 @@ def test_added_tokens_reach_both_sides(pair: VanillaTransformerTokenizer) -> Non
     assert [pair.pad_token_id, pair.bos_token_id, pair.eos_token_id, pair.unk_token_id] == [0, 1, 2, 3]
 
 
-def test_special_tokens_added_are_found_in_texts(pair: VanillaTransformerTokenizer, tmp_path: Path) -> None:
-    assert pair.tokenize("<s>") != ["<s>"]
-    pair.add_special_tokens({"extra_special_tokens": ["<2es>"]})
+def shared(algorithm="bpe", **options):
+    return train_tokenizer(ENGLISH + SPANISH, algorithm=algorithm, vocab_size=400, **options)
+
+
+def paired(algorithm, **options):
+    source, target = (train_tokenizer(side, algorithm=algorithm, **options) for side in (ENGLISH, SPANISH))
+    return VanillaTransformerTokenizer.from_pair(source, target)
+
+
+ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
+EVERY_VOCABULARY = [
+    pytest.param(lambda make=make, each=each, **options: make(each, **options), id=f"{make.__name__} {each}")
+    for make in (shared, paired)
+    for each in ALGORITHMS
+]
+# Ways to add a token, and whether decoding drops it.
+WAYS = {
+    "extra": (lambda tokenizer, token: tokenizer.add_special_tokens({"extra_special_tokens": [token]}), True),
+    "role": (lambda tokenizer, token: tokenizer.add_special_tokens({"mask_token": token}), True),
+    "flag": (lambda tokenizer, token: tokenizer.add_tokens([AddedToken(token, special=True)]), True),
+    "special": (lambda tokenizer, token: tokenizer.add_tokens([token], special_tokens=True), True),
+    "word": (lambda tokenizer, token: tokenizer.add_tokens([token]), False),
+    "added word": (lambda tokenizer, token: tokenizer.add_tokens([AddedToken(token)]), False),
+}
+# How often it stands in a text.
+COUNTS = {"<2de> cat": 1, "cat <2de>": 1, "a<2de>cat": 1, "<2de><2de>": 2, "2de": 0, "<2 de>": 0}
+# Nothing of a text may become one of these.
+OWN = {"<pad>": 0, "<s>": 1, "</s>": 2}
+
+
+def sides_of(tokenizer, text):
+    """The ids of a text as a source and as a target, and what each side decodes them to."""
+    for name, own in (("text", "source"), ("text_target", "target")):
+        side = getattr(tokenizer, f"{own}_tokenizer", tokenizer)
+        yield tokenizer(**{name: text}, add_special_tokens=False)["input_ids"], side
+
+
+@pytest.mark.parametrize("make", EVERY_VOCABULARY)
+@pytest.mark.parametrize("way", WAYS)
+def test_added_tokens_are_found_in_texts(make, way: str, tmp_path: Path) -> None:
+    tokenizer, (add, is_dropped) = make(), WAYS[way]
+    assert add(tokenizer, "<2de>") == 1
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    again.save_pretrained(tmp_path)
+    for each in (tokenizer, again, AutoTokenizer.from_pretrained(tmp_path), copy.deepcopy(tokenizer)):
+        for text, count in COUNTS.items():
+            for ids, side in sides_of(each, text):
+                marker = side.convert_tokens_to_ids("<2de>")
+                assert ids.count(marker) == count, (text, side.convert_ids_to_tokens(ids))
+                assert ("<2de>" in side.decode(ids, skip_special_tokens=True)) == (count > 0 and not is_dropped)
+                assert count == 0 or "<2de>" in side.decode(ids)
+                assert side.batch_decode([[marker]], skip_special_tokens=True) == ["" if is_dropped else "<2de>"]
+        for text in (*OWN, "a </s> <pad> b", "<s>cat</s>", "<2de></s>", "<unk>"):
+            for ids, side in sides_of(each, text):
+                assert not {*OWN.values()} & {*ids}, (text, side.convert_ids_to_tokens(ids))
+
+
+@pytest.mark.parametrize("make", EVERY_VOCABULARY)
+def test_what_follows_an_added_token_is_a_text(make) -> None:
+    """A blank after it included: unigram begins every text with one."""
+    tokenizer = make()
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<2de>"]})
+    for text in ("cat", " cat"):
+        for ids, side in sides_of(tokenizer, f"<2de>{text}"):
+            found = side.decode(ids, skip_special_tokens=True)
+            assert found.lstrip() == side.decode(side(text)["input_ids"], skip_special_tokens=True).lstrip()
+    ids, side = next(sides_of(tokenizer, "<2de> cat"))
+    if type(side.backend_tokenizer.model) is models.Unigram:
+        assert ids[1:] == side("cat", add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_added_words_are_normalized_like_texts(algorithm: str) -> None:
+    tokenizer = shared(algorithm, lowercase=True)
+    tokenizer.add_tokens(["covid"])
+    found = tokenizer("a Covid")["input_ids"]
+    assert (tokenizer.convert_tokens_to_ids("covid") in found) == (algorithm != "unigram")
+
+
+def test_a_token_that_pads_stays_text() -> None:
+    tokenizer = shared()
+    assert tokenizer.add_special_tokens({"pad_token": "<blank>", "extra_special_tokens": ["<2de>"]}) == 2
+    assert tokenizer.pad_token_id not in tokenizer("<blank> <2de>")["input_ids"]
+    assert tokenizer.decode([tokenizer.pad_token_id, 2], skip_special_tokens=True) == ""
+    tokenizer.pad_token = "</s>"
+    ids = tokenizer("<2de> cat")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == " cat" and tokenizer.decode(ids[0]) == "<2de>"
+
+
+def test_details_of_an_added_token_are_kept(tmp_path: Path) -> None:
+    tokenizer = shared()
+    tokenizer.add_special_tokens({"extra_special_tokens": [AddedToken("<2de>", lstrip=True)]})
+    expected = tokenizer("cat <2de> cat")["input_ids"]
+    assert expected != shared()("cat <2de> cat")["input_ids"]
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)("cat <2de> cat")["input_ids"] == expected
+
+
+def test_a_tokenizer_of_an_earlier_release_loads(tmp_path: Path) -> None:
+    """It was a plain one; this class reads it too."""
+    tokenizer = shared()
+    earlier = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, split_special_tokens=True, **SPECIAL_TOKENS
+    )
+    earlier.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is PreTrainedTokenizerFast and loaded(ENGLISH)["input_ids"] == tokenizer(ENGLISH)["input_ids"]
+    loaded = VanillaTransformerSharedTokenizer.from_pretrained(tmp_path)
+    assert loaded(ENGLISH)["input_ids"] == tokenizer(ENGLISH)["input_ids"]
+    loaded.add_special_tokens({"extra_special_tokens": ["<2de>"]})
+    assert loaded("<2de>")["input_ids"] == [len(tokenizer), 2]
+
+
+def test_a_pair_whose_special_tokens_are_all_found_stays_so(pair: VanillaTransformerTokenizer, tmp_path: Path) -> None:
+    """Earlier releases found all special tokens in texts once one was added."""
+    pair.split_special_tokens = False
     pair.save_pretrained(tmp_path)
-    for each in (pair, AutoTokenizer.from_pretrained(tmp_path)):
-        assert each("<2es> cat")["input_ids"][0] == each.convert_tokens_to_ids("<2es>")
-        ids = each(text_target="<2es>gato")["input_ids"]
-        assert each.decode(ids, skip_special_tokens=True) == "gato"
+    assert AutoTokenizer.from_pretrained(tmp_path)("cat</s>")["input_ids"].count(2) == 2
+
+
+PLAIN = """
+import json, sys
+sys.modules["hf_vanilla_transformer"] = None
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=len(sys.argv) > 2)
+ids = tokenizer(json.loads(sys.stdin.read()))["input_ids"]
+print(json.dumps([type(tokenizer).__name__, ids, tokenizer.batch_decode(ids, skip_special_tokens=True)]))
+"""
+
+
+@pytest.mark.parametrize("with_code", [False, True])
+def test_a_shared_vocabulary_without_the_package(tmp_path: Path, with_code: bool) -> None:
+    """Only dropping markers needs the code."""
+    tokenizer, texts = shared(), [*ENGLISH, "<s></s>", "<2de> cat"]
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<2de>"]})
+    folder = tmp_path / "saved"
+    tokenizer.save_pretrained(folder)
+    if with_code:
+        add_code(folder)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    run = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(folder), *["code"] * with_code],
+        input=json.dumps(texts), capture_output=True, text=True, check=True, cwd=tmp_path, env=environment,
+    )  # fmt: skip  # one option after the other
+    name, ids, decoded = json.loads(run.stdout)
+    expected = tokenizer(texts)["input_ids"]
+    assert (name == type(tokenizer).__name__) == with_code and ids == expected
+    assert decoded == [*texts[:-1], " cat" if with_code else "<2de> cat"]
 
 
 def test_special_tokens_never_part(pair: VanillaTransformerTokenizer) -> None:
