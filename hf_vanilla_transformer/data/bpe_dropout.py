@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import PreTokenizedString, models, pre_tokenizers
@@ -49,7 +49,7 @@ class BpeDropout:
         self.tokenizer.set_epoch(int(self._epoch))
         with_text = [row for row in rows if row["source"] is not None]
         texts = {name: [row[name] for row in with_text] for name in TEXT_COLUMNS if name in rows[0]}
-        encoded = encode_pairs(self.tokenizer, texts) if with_text else {}
+        encoded = encode_pairs(cast(Any, self.tokenizer), texts) if with_text else {}
         pairs = (dict(zip(encoded, columns, strict=True)) for columns in zip(*encoded.values(), strict=True))
         return self.collate([_own(row) if row["source"] is None else self._fitting(next(pairs), row) for row in rows])
 
@@ -65,8 +65,8 @@ def _own(row: Mapping[str, Any]) -> dict[str, Any]:
 class DroppingTokenizer:
     """Tokenizer that leaves out each merge with a probability.
 
-    Its tokens depend on the seed, the epoch, the side and the text alone, so that training is reproducible; the dropout
-    of the tokenizers library cannot be seeded.
+    Its tokens depend on the seed, the epoch, the side and the text alone, so that training is reproducible: the
+    tokenizers library's own dropout cannot be seeded.
 
     Args:
         tokenizer: A fast tokenizer whose vocabularies were learned by BPE; it stays as it is.

@@ -1,7 +1,13 @@
-"""Fingerprint of the code that turns files into token ids, for the caches of `datasets`."""
+"""Fingerprints: of the code that turns files into token ids, for the caches of `datasets`, and of training data."""
 
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import datasets
+import numpy as np
 from datasets.fingerprint import Hasher
 
 MODULES = ("data/reading.py", "data/encoding.py", "files.py", "model/tokenization_vanilla_transformer.py")
@@ -14,4 +20,36 @@ def code_fingerprint(package: Path) -> str:
 
 CODE_FINGERPRINT = code_fingerprint(Path(__file__).parents[1])
 
-__all__ = ["CODE_FINGERPRINT", "MODULES", "code_fingerprint"]
+# Pairs of a stream that stand for all of it: more would be read again by every run that is resumed.
+STREAM_SAMPLE = 1000
+
+# Rows to hash at a time.
+ROWS = 10_000
+
+
+def data_fingerprint(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """Hash the content of columns, whatever file, folder or cache it comes from.
+
+    Args:
+        rows: A `datasets.Dataset`, or a stream, of which the first pairs are hashed.
+        columns: Names; those that are missing are left out.
+
+    Returns:
+        The number of pairs, None for a stream, and a digest of each column.
+    """
+    if isinstance(rows, datasets.Dataset):
+        columns, number = [name for name in columns if name in rows.column_names], len(rows)
+        tables = rows.select_columns(columns).with_format("arrow").iter(ROWS)
+        batches: Iterable[Any] = ({name: table[name].to_pylist() for name in columns} for table in tables)
+    else:
+        head, number = list(islice(rows, STREAM_SAMPLE)), None
+        batches = [{name: [row[name] for row in head if name in row] for name in columns}]
+    digests = {name: hashlib.blake2b(digest_size=6) for name in columns}
+    for batch in batches:
+        for name, digest in digests.items():
+            for value in batch[name]:
+                digest.update(f"{value}\n".encode() if isinstance(value, str) else np.array(value, np.int64).tobytes())
+    return {"pairs": number, **{name: digest.hexdigest() for name, digest in digests.items()}}
+
+
+__all__ = ["CODE_FINGERPRINT", "MODULES", "code_fingerprint", "data_fingerprint"]

@@ -37,4 +37,11 @@ def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["model_fingerprint"]
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the sizes of the vocabularies and a hash of their tokens and ids."""
+    vocabularies = [sorted(each.get_vocab().items()) for each in tokenizer_sides(tokenizer)]
+    digest = hashlib.blake2b(json.dumps(vocabularies).encode(), digest_size=6).hexdigest()
+    return f"{'/'.join(str(len(each)) for each in vocabularies)} tokens, {digest}"
+
+
+__all__ = ["model_fingerprint", "tokenizer_fingerprint"]

@@ -51,6 +51,9 @@ TOKENIZER_FIELDS = (
 class ModelArguments:
     """Model and tokenizer to train; for `transformers.HfArgumentParser`.
 
+    Attributes:
+        given: Names of the fields that were given.
+
     Raises:
         ValueError: Two arguments exclude each other, the preset is unknown, or an override is malformed.
     """
@@ -111,6 +114,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         refuse_empty_strings(self)
+        self.given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         self._check_excluded("tokenizer_name_or_path", TOKENIZER_FIELDS, "its own vocabulary")
         from_scratch = ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_FIELDS)
         self._check_excluded("model_name_or_path", from_scratch, "its own tokenizer and configuration")
@@ -330,6 +334,13 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
     )
+    resume_with_changes: bool = field(
+        default=False,
+        metadata={
+            "help": "Resume although training goes on otherwise than it began: other text, batches, seed, loss or "
+            "optimizer."
+        },
+    )
     final_num_beams: int = field(
         default=4, metadata={"help": "Beams of the final evaluation and of the saved model's generate()."}
     )
@@ -434,6 +445,12 @@ def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
     return (d_model * max(warmup_steps, MIN_RATE_WARMUP)) ** -0.5
 
 
+def set_learning_rate(args: Any, model: Any) -> None:
+    """Set the paper's learning rate for the width of a model, unless one was given."""
+    if args.learning_rate is None:
+        args.learning_rate = peak_learning_rate(model.config.hidden_size, args.warmup_steps)
+
+
 __all__ = [
     "PRESET_DEFAULTS",
     "ModelArguments",
@@ -442,4 +459,5 @@ __all__ = [
     "join_overrides",
     "parse_overrides",
     "peak_learning_rate",
+    "set_learning_rate",
 ]

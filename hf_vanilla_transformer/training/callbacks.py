@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 from transformers.utils import logging
 
 from .best_model import breaks_tie, metric_name
@@ -17,7 +17,7 @@ logger = logging.get_logger(__name__)
 
 
 class SamplerEpoch(TrainerCallback):
-    """Sets the epoch of sampler and collator: resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
+    """Sets the epoch of sampler and collator; resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
 
     def on_epoch_begin(
         self,
@@ -27,9 +27,14 @@ class SamplerEpoch(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
+        epoch = int(state.epoch or 0)
+        if has_length(train_dataloader):
+            # Batches of another size have another number an epoch: the state still counts the epochs of earlier ones.
+            epoch = state.global_step // max(1, -(-len(train_dataloader) // args.gradient_accumulation_steps))
+        each: Any
         for each in (train_dataloader, getattr(train_dataloader, "collate_fn", None)):
             if hasattr(each, "set_epoch"):
-                each.set_epoch(int(state.epoch or 0))
+                each.set_epoch(epoch)
 
 
 class BestCheckpointLocation(TrainerCallback):

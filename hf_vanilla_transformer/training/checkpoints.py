@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -30,18 +30,22 @@ RESUME_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*")
 CHUNK = 1 << 20
 
 
-def publish_checkpoint(partial: Path, checkpoint: Path, scheduled: bool = True) -> None:
+def publish_checkpoint(
+    partial: Path, checkpoint: Path, scheduled: bool = True, record: Mapping[str, Any] | None = None
+) -> None:
     """Put a checkpoint that is fully written in its place, at one stroke, with a manifest.
 
     Args:
         partial: Its temporary folder.
         checkpoint: Its place; a checkpoint there is replaced.
         scheduled: Whether its step is one that the run saves at, rather than the one at which it was interrupted.
+        record: What it was trained with, as JSON can hold it.
     """
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     entries = {file.relative_to(partial).as_posix(): _fingerprint(file) for file in files}
     manifest = partial / MANIFEST
-    manifest.write_text(json.dumps({"scheduled": scheduled, "files": entries}, indent=2) + "\n", encoding="utf-8")
+    content = {"scheduled": scheduled, "trained_with": record, "files": entries}
+    manifest.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     for path in (*files, manifest, *(path for path in partial.rglob("*") if path.is_dir()), partial):
         flush_to_disk(path)
     if os.path.lexists(checkpoint):
@@ -88,6 +92,15 @@ def is_scheduled(checkpoint: Path) -> bool:
         return bool(_read_manifest(checkpoint)["scheduled"])
     except (OSError, ValueError):
         return True
+
+
+def trained_with(checkpoint: str | Path) -> dict[str, Any] | None:
+    """What a checkpoint was trained with; None if it has no record of that, as those of earlier releases."""
+    try:
+        record = _read_manifest(Path(checkpoint)).get("trained_with")
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def best_checkpoint(checkpoint: Path) -> Path | None:
@@ -281,5 +294,6 @@ __all__ = [
     "newest_checkpoint",
     "publish_checkpoint",
     "rotate_checkpoints",
+    "trained_with",
     "weights_fault",
 ]

@@ -31,7 +31,7 @@ def train_translation(
         model_args: Model and tokenizer.
         data_args: Parallel text.
         args: Training. `resume_from_checkpoint="last"` resumes from the newest checkpoint of the folder, with its
-            model and tokenizer, whatever `model_args` says.
+            model and tokenizer; see `resuming` for what may have changed.
         card_template: Jinja template of the model card; None writes no card.
 
     Returns:

@@ -40,6 +40,8 @@ class SavingTrainer(Seq2SeqTrainer):
 
     # Whether a checkpoint is being written, and whether at a step of the schedule.
     _is_saving, _is_scheduled = False, True
+    # What checkpoints say that they were trained with.
+    trained_with: dict[str, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,6 +61,7 @@ class SavingTrainer(Seq2SeqTrainer):
             resume_from_checkpoint = newest_checkpoint(output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"{output_dir} holds no complete checkpoint to resume from")
+        self._begin(resume_from_checkpoint or None)
         self._clear_scratch(output_dir)
         if resume_from_checkpoint and self.args.should_save:
             self._finish_rotation(Path(output_dir), Path(resume_from_checkpoint))
@@ -66,6 +69,9 @@ class SavingTrainer(Seq2SeqTrainer):
         self._is_scheduled = True
         with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _begin(self, checkpoint: str | None) -> None:
+        """Refuse to train, before anything is written, if that is not as the checkpoint asks for."""
 
     # Signals
 
@@ -134,7 +140,7 @@ class SavingTrainer(Seq2SeqTrainer):
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
                     self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
-                    publish_checkpoint(partial, checkpoint, self._is_scheduled)
+                    publish_checkpoint(partial, checkpoint, self._is_scheduled, self.trained_with)
                     rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
         finally:
             self._is_saving = False

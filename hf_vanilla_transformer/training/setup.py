@@ -35,12 +35,19 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..presets import get_preset, preset_config
-from .arguments import AUTO_METRIC, ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .arguments import (
+    AUTO_METRIC,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    parse_overrides,
+    set_learning_rate,
+)
 from .auto_preset import use_auto_preset
 from .best_model import METRICS
 from .callbacks import EarlyStopping
 from .metrics import bleu_fault, check_tokenizer, language_tokenizer, translation_scores
 from .model_card import check_template
+from .resuming import asked_dropout, check_changes, experiment_record, run_record
 from .run_folder import save_tokenizer
 from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
 from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
@@ -118,10 +125,10 @@ def set_up(
         model_args: Model and tokenizer.
         data_args: Parallel text.
         args: Training; what depends on text or preset is set here.
-        checkpoint: Resume from it, with its model and tokenizer, whatever `model_args` says.
+        checkpoint: Resume from it, with its model and tokenizer.
 
     Raises:
-        ValueError: Data or arguments cannot be used (`DataError` for data).
+        ValueError: Data or arguments cannot be used (`DataError` for data), or are not those of the checkpoint.
     """
     if model_args.attn_implementation == "flex_attention" and args.device.type == "cpu":
         raise ValueError("`attn_implementation` flex_attention has no gradients on a CPU; leave it out")
@@ -130,22 +137,31 @@ def set_up(
         text = load_text(data_args)
         model_args, plan = use_auto_preset(model_args, data_args, args, text.train)
         use_preset_smoothing(args, model_args)
+        fit_schedule(args, text)
+        fit_metrics(args, text, data_args.target_lang)
+        source, dropout = model_args, {}
         if checkpoint:
-            model_args = ModelArguments(
+            source = ModelArguments(
                 model_name_or_path=checkpoint,
                 attn_implementation=model_args.attn_implementation,
                 trust_remote_code=model_args.trust_remote_code,
             )
-        fit_schedule(args, text)
-        fit_metrics(args, text, data_args.target_lang)
-        text = align_text(text, data_args, args)
-        tokenizer = load_or_train_tokenizer(model_args, args, text.train, data_args.synthetic_tag or "")
+            dropout = asked_dropout(model_args)
+        tokenizer = load_or_train_tokenizer(source, args, text.train, data_args.synthetic_tag or "")
         name_languages(tokenizer, data_args)
-        model = load_or_build_model(model_args, tokenizer, bool(model_args.extend_vocab or data_args.synthetic_tag))
+        model = load_or_build_model(source, tokenizer, bool(source.extend_vocab or data_args.synthetic_tag), **dropout)
+        set_learning_rate(args, model)
+        record = experiment_record(model_args, data_args, text, checkpoint)
+        if checkpoint:
+            # Before the text is aligned and tokenized, which may take long.
+            check_changes(checkpoint, run_record(args, model, tokenizer) | record, args.resume_with_changes)
+        text = align_text(text, data_args, args)
         if data_args.links:
             guide_alignments(model, tokenizer, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, dropping_tokenizer(tokenizer, args))
-    return Experiment(text, ids, tokenizer, make_trainer(model, tokenizer, text, ids, args), plan)
+    trainer = make_trainer(model, tokenizer, text, ids, args)
+    trainer.experiment = record
+    return Experiment(text, ids, tokenizer, trainer, plan)
 
 
 def check_arguments(
@@ -352,7 +368,7 @@ def _train_tokenizer(model_args: ModelArguments, texts: Texts) -> PreTrainedToke
 
 
 def load_or_build_model(
-    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase, may_have_new_tokens: bool = False
+    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase, may_have_new_tokens: bool = False, **dropout: Any
 ) -> PreTrainedModel:
     """Load the model that the arguments name, or build one for the tokenizer's vocabulary.
 
@@ -360,6 +376,7 @@ def load_or_build_model(
         model_args: What to load or build.
         tokenizer: Of the run.
         may_have_new_tokens: Whether the tokenizer may have more tokens than the one saved with the model.
+        **dropout: Fields of the configuration to change in a model that is loaded.
 
     Raises:
         ValueError: An override is impossible, tokenizer and model do not fit, or the attention cannot be used.
@@ -367,7 +384,7 @@ def load_or_build_model(
     model: PreTrainedModel
     if model_args.model_name_or_path:
         name, trust_remote_code = model_args.model_name_or_path, model_args.trust_remote_code
-        model = load_model(name, trust_remote_code=trust_remote_code)
+        model = load_model(name, trust_remote_code=trust_remote_code, **dropout)
         if may_have_new_tokens:
             add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
     else:

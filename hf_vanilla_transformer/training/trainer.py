@@ -28,7 +28,7 @@ from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_opt
 from ..inference.teacher_forcing import position_limit
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..model.loss_vanilla_transformer import IGNORE_INDEX
-from .arguments import peak_learning_rate
+from .arguments import set_learning_rate
 from .best_model import BestModelTrainer
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
@@ -36,7 +36,7 @@ from .layerwise import LayerwiseTrainer
 from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
 from .rdrop import RDropTrainer
-from .saving import SavingTrainer
+from .resuming import ResumingTrainer
 
 
 class EndlessStream(IterableDataset):
@@ -74,7 +74,7 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 
 
 class VanillaTransformerTrainer(
-    FiniteTrainer, BestModelTrainer, SavingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
+    FiniteTrainer, BestModelTrainer, ResumingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
 ):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
@@ -93,8 +93,7 @@ class VanillaTransformerTrainer(
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
         super().__init__(*args, **kwargs)
         model: Any = self.model
-        if self.args.learning_rate is None:
-            self.args.learning_rate = peak_learning_rate(model.config.hidden_size, self.args.warmup_steps)
+        set_learning_rate(self.args, model)
         # The default collator of `Trainer` does not pad labels.
         tokenizer = self.processing_class
         if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
@@ -157,6 +156,11 @@ class VanillaTransformerTrainer(
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
         """End training with the loss and time of the whole run; `Trainer` knows only this session and process."""
+        if self.state.global_step == self._initial_global_step and self.is_world_process_zero():
+            logger.warning(
+                f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train on, raise "
+                "`max_steps` or `num_train_epochs`"
+            )
         self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         mean = mean_training_loss(self.state.log_history)
         if mean is not None:

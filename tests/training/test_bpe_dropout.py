@@ -42,7 +42,9 @@ def epochs_of(trainer):
     """The labels of two epochs, as the trainer starts them."""
     loader, found = trainer.get_train_dataloader(), []
     for epoch in (0, 1):
-        SamplerEpoch().on_epoch_begin(trainer.args, TrainerState(epoch=epoch), trainer.control, loader)
+        SamplerEpoch().on_epoch_begin(
+            trainer.args, TrainerState(global_step=epoch * len(loader)), trainer.control, loader
+        )
         found.append([batch["labels"] for batch in loader])
     return found
 

@@ -1,0 +1,358 @@
+"""What a run trains with, as its checkpoints record it, and what may be another when it is resumed."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..data.arguments import AUTO, DataArguments
+from ..data.encoding import ALIGNMENT_COLUMN
+from ..data.fingerprint import data_fingerprint
+from ..data.reading import PAIR_FEATURES
+from ..inference.fingerprint import tokenizer_fingerprint
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..presets import preset_config
+from .arguments import ModelArguments, parse_overrides
+from .checkpoints import trained_with
+from .saving import SavingTrainer
+
+logger = logging.get_logger(__name__)
+
+# Each argument is in one of these sets. Those of transformers that are in none are `FREE`.
+
+# The model and its vocabulary are those of the checkpoint, whatever else changes.
+FIXED = frozenset(
+    "model_name_or_path extend_vocab tokenizer_name_or_path tokenizer_algorithm vocab_size min_frequency "
+    "separate_vocabularies lowercase normalization synthetic_tag".split()
+)
+
+# Training would go on otherwise than it began: only if that is meant, and then from the next step on.
+MEANT = frozenset(
+    # Optimizer
+    "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio layerwise_lr_decay weight_decay "
+    "adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
+    # Loss
+    "label_smoothing_factor guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
+    "average_tokens_across_devices "
+    # Batches and their order
+    "max_tokens per_device_train_batch_size gradient_accumulation_steps seed data_seed bpe_dropout "
+    "train_sampling_strategy length_column_name dataloader_drop_last streaming "
+    # Pairs
+    "validation_split_size test_split_size split_seed max_train_samples train_copies guided_alignment "
+    "max_source_length max_target_length on_long max_length_ratio".split()
+)
+
+# The weights of a step do not depend on it, but for rounding; or only on how long the run is.
+FREE = frozenset(
+    "attn_implementation packing num_train_epochs per_device_eval_batch_size predict_with_generate "
+    "generation_num_beams generation_max_length eval_strategy save_strategy save_steps logging_steps "
+    "logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end metric_for_best_model "
+    "bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience final_num_beams "
+    "final_length_penalty source_lang target_lang".split()
+)
+
+# Neither recorded nor compared: what says the same by another field or by the text, and what concerns no weight.
+UNTRACKED = frozenset(
+    # By the configuration
+    "preset config_overrides "
+    # By the text
+    "train_source_file train_target_file train_file validation_source_file validation_target_file validation_file "
+    "test_source_file test_target_file test_file synthetic_source_file synthetic_target_file synthetic_file "
+    "monolingual_target reverse_model source_column target_column dataset_name dataset_config_name toy_corpus "
+    # By another field
+    "bf16_if_fast greater_is_better "
+    # Folders, reports, the Hub
+    "output_dir cache_dir synthetic_dir resume_from_checkpoint resume_with_changes ignore_data_skip "
+    "restore_callback_states_from_checkpoint trust_remote_code test_dataset_name preprocessing_num_workers "
+    "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm log_level "
+    "log_level_replica log_on_each_node push_to_hub hub_token hub_private_repo hub_model_id hub_strategy "
+    "hub_always_push hub_revision do_train do_eval do_predict "
+    # The machine
+    "local_rank dataloader_pin_memory accelerator_config parallelism_config deepspeed fsdp fsdp_config debug "
+    "ddp_backend ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph".split()
+)
+
+# What is recorded beside the arguments; of the configuration each field, after this prefix.
+TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
+    "training text", "validation text", "training data", "tokenizer", "processes",
+)  # fmt: skip  # one line says it
+FIELD = "config_overrides "
+
+# Fields of the configuration that say nothing of the weights; those of dropout may change.
+UNTRACKED_FIELDS = ("use_cache", "is_encoder_decoder", "init_std")
+VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
+# As long as their product stays, they may change.
+BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
+
+# What an epoch is cut from and how; with another value, one that has begun goes on in another order.
+ORDER = (
+    BATCH
+    | {TEXT, DATA}
+    | frozenset(
+        "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples train_copies "
+        "max_source_length max_target_length on_long max_length_ratio".split()
+    )
+)
+
+# With another value, the state of the optimizer belongs to another one, or to other groups of parameters.
+NEW_OPTIMIZER = frozenset("muon optim optim_args optim_target_modules layerwise_lr_decay".split())
+
+# With another value, earlier scores cannot be compared with those to come.
+SCORES = frozenset(
+    ("metric_for_best_model", "bleu_tokenize", "generation_num_beams", "generation_max_length", VALIDATION)
+)
+
+Changes = dict[str, tuple[Any, Any]]
+"""Values before and now, by name."""
+
+
+# The record
+
+
+def arguments_record(arguments: Any, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the fields of a dataclass that are recorded, all or those with such names."""
+    found = {each.name: getattr(arguments, each.name) for each in fields(arguments)}
+    tracked = (found.keys() if names is None else found.keys() & names) - UNTRACKED
+    return {name: getattr(found[name], "value", found[name]) for name in sorted(tracked)}
+
+
+def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Return the arguments of training, the configuration, and fingerprints of the vocabulary."""
+    record = {
+        **arguments_record(args),
+        **configuration_record(getattr(model, "config", None)),
+        PROCESSES: args.world_size,
+    }
+    is_known = isinstance(tokenizer, PreTrainedTokenizerBase)
+    return record | {TOKENIZER: tokenizer_fingerprint(tokenizer)} if is_known else record
+
+
+def experiment_record(
+    model_args: ModelArguments, data_args: DataArguments, text: Any, checkpoint: str | None
+) -> dict[str, Any]:
+    """Return what a trainer does not know of an experiment: how its tokenizer was made, and its text.
+
+    Args:
+        model_args: As given. A run that is resumed has the model of the checkpoint, so what is not given says nothing.
+        data_args: Selection of pairs.
+        text: Splits.
+        checkpoint: The run is resumed from it.
+    """
+    record = {**arguments_record(model_args, model_args.given if checkpoint else None), **arguments_record(data_args)}
+    for name in ("model_name_or_path", "tokenizer_name_or_path"):
+        if record.get(name):
+            record[name] = Path(record[name]).name
+    if data_args.links not in (None, AUTO):
+        # The text has its links.
+        record["guided_alignment"] = "a file"
+    record[TEXT] = data_fingerprint(text.train, (*PAIR_FEATURES, ALIGNMENT_COLUMN))
+    if text.validation is not None:
+        record[VALIDATION] = data_fingerprint(text.validation, PAIR_FEATURES)
+    return record | (_asked_configuration(model_args) if checkpoint else {})
+
+
+def _asked_configuration(model_args: ModelArguments) -> dict[str, Any]:
+    """Return the fields of the configuration that arguments set; those of its vocabulary follow from the tokenizer."""
+    overrides = parse_overrides(model_args.config_overrides)
+    asked = {f"{FIELD}{name}": value for name, value in overrides.items()}
+    if "preset" not in model_args.given:
+        return asked
+    config = preset_config(model_args.preset, **overrides)
+    # A field that is derived from others is None.
+    shape = {name for name, value in config.to_dict().items() if value is not None} - {*VOCABULARY_FIELDS}
+    record = configuration_record(config)
+    return {name: value for name, value in record.items() if name.removeprefix(FIELD) in shape} | asked
+
+
+def asked_dropout(model_args: ModelArguments) -> dict[str, Any]:
+    """Return the dropout that arguments set, the only part of a configuration that may change."""
+    asked = {name.removeprefix(FIELD): value for name, value in _asked_configuration(model_args).items()}
+    return {name: asked[name] for name in DROPOUTS if name in asked}
+
+
+def configuration_record(config: Any) -> dict[str, Any]:
+    """Return the fields of a configuration of this package; none of another's."""
+    if getattr(config, "model_type", None) != MODEL_TYPE:
+        return {}
+    own = VanillaTransformerConfig.__annotations__.keys() - {*UNTRACKED_FIELDS}
+    names = sorted(each.name for each in fields(VanillaTransformerConfig) if each.name in own)
+    return {f"{FIELD}{name}": getattr(config, name) for name in names}
+
+
+# The comparison
+
+
+def check_changes(checkpoint: str | Path, record: Mapping[str, Any], with_changes: bool = False) -> Changes:
+    """Compare what a run trains with with the record in the checkpoint that it is resumed from.
+
+    Args:
+        checkpoint: Its folder.
+        record: What the run trains with.
+        with_changes: Whether training may go on otherwise than it began.
+
+    Returns:
+        What has changed; nothing for a checkpoint without a record, of an earlier release.
+
+    Raises:
+        ValueError: A change is impossible, or not meant.
+    """
+    before, now = trained_with(checkpoint) or {}, json.loads(json.dumps(dict(record)))
+    changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
+    where = f"`resume_from_checkpoint` {checkpoint} was trained otherwise"
+    if fixed := {name for name in changes if _is_fixed(name)}:
+        raise ValueError(
+            f"{where}: {_listed(changes, fixed)}; its model and vocabulary stay, so leave that out, or train anew in "
+            "another `output_dir`"
+        )
+    same_batch = _batch_size(before) == _batch_size(now)
+    meant = {name for name in changes if _is_meant(name) and not (name in BATCH and same_batch)}
+    if meant and not with_changes:
+        raise ValueError(
+            f"{where}: {_listed(changes, meant)}; repeat its command, or give `resume_with_changes` if that is meant"
+        )
+    return changes
+
+
+def _is_fixed(name: str) -> bool:
+    return name in FIXED or name == TOKENIZER or (name.startswith(FIELD) and name.removeprefix(FIELD) not in DROPOUTS)
+
+
+def _is_meant(name: str) -> bool:
+    return name in MEANT or name in (TEXT, DATA, PROCESSES) or name.startswith(FIELD)
+
+
+def _batch_size(record: Mapping[str, Any]) -> int:
+    size = record.get("max_tokens") or record.get("per_device_train_batch_size", 1)
+    return prod((size, record.get("gradient_accumulation_steps", 1), record.get(PROCESSES, 1)))
+
+
+def _listed(changes: Changes, names: Collection[str]) -> str:
+    """Say both values of each change, for an error."""
+    return ", ".join(_shown(name, *change) for name, change in changes.items() if name in names)
+
+
+def _shown(name: str, before: Any, now: Any) -> str:
+    before, now = (f"{value:g}" if isinstance(value, float) else value for value in (before, now))
+    if name in (TEXT, VALIDATION, DATA):
+        one, other = (list(value.values()) for value in (before, now))
+        if one[1:3] == other[2:0:-1]:
+            return f"{name} with source and target exchanged"
+        return f"{name} {_fingerprint(other)} (was {_fingerprint(one)})"
+    if name.startswith(FIELD):
+        return f"`{FIELD.strip()}` {name.removeprefix(FIELD)}={now} (was {before})"
+    return f"{name} {now} (was {before})" if " " in name else f"`{name}` {now} (was {before})"
+
+
+def _fingerprint(value: Sequence[Any]) -> str:
+    number, *digests = value
+    return f"of {'a stream' if number is None else f'{number} pairs'}, {'/'.join(digests)}"
+
+
+def _summary(checkpoint: str, changes: Changes) -> str:
+    """Say what has changed, and what follows from it."""
+    consequences = {
+        "an epoch that has begun goes on in another order": ORDER,
+        "the optimizer begins anew": NEW_OPTIMIZER,
+        "the best checkpoint is chosen anew": SCORES,
+    }
+    parts = [f"resuming {Path(checkpoint).name} with {_listed(changes, changes).replace('`', '')}"]
+    return "; ".join([*parts, *(text for text, names in consequences.items() if names & changes.keys())])
+
+
+class ResumingTrainer(SavingTrainer):
+    """A trainer that refuses to resume a run otherwise than it began, unless `args.resume_with_changes` says so.
+
+    Attributes:
+        experiment: What the run trains with, beside arguments, model, tokenizer and token ids.
+    """
+
+    experiment: Mapping[str, Any] = {}
+    _changes: Changes = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Before an evaluation falls back on another.
+        self._metric = self.args.metric_for_best_model
+
+    def record(self) -> dict[str, Any]:
+        """Return what the run trains with."""
+        record = run_record(self.args, self.model, self.processing_class)
+        record["metric_for_best_model"] = self._metric
+        if TEXT not in self.experiment and isinstance(self.train_dataset, datasets.Dataset):
+            record[DATA] = data_fingerprint(self.train_dataset, ("input_ids", "labels"))
+        return record | dict(self.experiment)
+
+    def _begin(self, checkpoint: str | None) -> None:
+        record, self._changes = self.record(), {}
+        if checkpoint:
+            before = trained_with(checkpoint)
+            self._changes = check_changes(checkpoint, record, getattr(self.args, "resume_with_changes", False))
+            record = {**(before or {}), **record}
+            if before is None and self.is_world_process_zero():
+                logger.warning(f"{checkpoint} does not say what it was trained with, so nothing is compared")
+            if self._changes and self.is_world_process_zero():
+                logger.warning(_summary(checkpoint, self._changes))
+        self.trained_with = record
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the state of the optimizer; after changes, its settings and schedule are those of the arguments."""
+        if not (checkpoint and self._changes) or self.is_deepspeed_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        optimizer, schedule = cast(torch.optim.Optimizer, self.optimizer), cast(Any, self.lr_scheduler)
+        settings = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        if not NEW_OPTIMIZER & self._changes.keys():
+            if "lr_scheduler_type" in self._changes:
+                self.lr_scheduler = cast(Any, _WithoutState())
+            super()._load_optimizer_and_scheduler(checkpoint)
+            for group, own in zip(optimizer.param_groups, settings, strict=True):
+                group.update(own)
+        self.lr_scheduler = schedule
+        if isinstance(schedule, LambdaLR):
+            step = schedule.last_epoch or self.state.global_step
+            self.lr_scheduler = LambdaLR(optimizer, schedule.lr_lambdas, last_epoch=step - 1)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the random generators, unless another seed has set them."""
+        if "seed" not in self._changes:
+            super()._load_rng_state(checkpoint)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Decide whether this model is the best, forgetting scores that it cannot be compared with."""
+        if SCORES & self._changes.keys():
+            self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
+            self._changes = {name: change for name, change in self._changes.items() if name not in SCORES}
+        return super()._determine_best_metric(metrics, trial)
+
+
+class _WithoutState:
+    """Stands for a schedule that takes over nothing from another kind."""
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+__all__ = [
+    "FIXED",
+    "FREE",
+    "MEANT",
+    "UNTRACKED",
+    "ResumingTrainer",
+    "arguments_record",
+    "asked_dropout",
+    "check_changes",
+    "experiment_record",
+    "run_record",
+]
