@@ -38,7 +38,7 @@ FIXED = frozenset(
 # Training would go on otherwise than it began: only if that is meant, and then from the next step on.
 MEANT = frozenset(
     # Optimizer
-    "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio layerwise_lr_decay weight_decay "
+    "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps layerwise_lr_decay weight_decay "
     "adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
     # Loss
     "label_smoothing_factor guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
@@ -251,7 +251,7 @@ def _shown(name: str, before: Any, now: Any) -> str:
         return f"{name} {_fingerprint(other)} (was {_fingerprint(one)})"
     if name.startswith(FIELD):
         return f"`{FIELD.strip()}` {name.removeprefix(FIELD)}={now} (was {before})"
-    return f"{name} {now} (was {before})" if " " in name else f"`{name}` {now} (was {before})"
+    return f"{name if name in (TOKENIZER, PROCESSES) else f'`{name}`'} {now} (was {before})"
 
 
 def _fingerprint(value: Sequence[Any]) -> str:
