@@ -13,6 +13,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.utils import logging
 
 from ..data.batching import (
     TokenBudgetBatchSampler,
@@ -37,6 +38,8 @@ from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
 from .rdrop import RDropTrainer
 from .resuming import ResumingTrainer
+
+logger = logging.get_logger(__name__)
 
 
 class EndlessStream(IterableDataset):
