@@ -223,7 +223,8 @@ DOCUMENTED_MODULES = (
     "accelerate.utils transformers.cache_utils transformers.exporters transformers.modeling_outputs "
     "transformers.pipelines transformers.trainer_utils transformers.training_args transformers.utils "
     "transformers.utils.logging torch.autograd torch.autograd.function torch.autograd.graph torch.distributed "
-    "torch.distributed.fsdp torch.nn torch.nn.utils.rnn torch.optim.swa_utils torch.utils.data"
+    "torch.distributed.fsdp torch.nn torch.nn.utils.rnn torch.optim.lr_scheduler torch.optim.swa_utils "
+    "torch.utils.data"
 ).split()
 # Attributes that metaclasses give to every class; methods of named tuples; `os._exit`.
 PUBLIC = {"_abc_impl", "_backward_cls", "_replace", "_asdict", "_fields", "_exit"}

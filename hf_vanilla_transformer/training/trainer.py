@@ -233,11 +233,12 @@ class VanillaTransformerTrainer(
         Raises:
             DataError: There are no pairs, or a pair is longer than the budget.
         """
-        if not self._packing:
-            return self._train_dataloader()
-        # Dispatching would cut the rows of a batch in as many parts as there are processes.
-        dispatch = replaced(self.accelerator.dataloader_config, "dispatch_batches", False)
-        with replaced(self, "data_collator", self.packed_collator), dispatch:
+        # Dispatching needs batches of equal width, and would cut a packed row in as many parts as there are processes.
+        # Instead each process reads the whole stream, and keeps its batches.
+        config = self.accelerator.dataloader_config
+        dispatches = bool(config.dispatch_batches) and not self._packing
+        collator = self.packed_collator if self._packing else self.data_collator
+        with replaced(self, "data_collator", collator), replaced(config, "dispatch_batches", dispatches):
             return self._train_dataloader()
 
     def _train_dataloader(self) -> DataLoader:

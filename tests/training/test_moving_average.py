@@ -89,7 +89,7 @@ def test_resuming_is_exact(tmp_path, dropout):
 def test_an_average_that_starts_late_and_one_that_ends_early(tmp_path):
     without = trainer_of(tmp_path / "without", **SAVING)
     without.train()
-    late = trainer_of(tmp_path / "late", trainable_model(seed=1), **SAVING, ema_decay=0.5)
+    late = trainer_of(tmp_path / "late", trainable_model(seed=1), **SAVING, ema_decay=0.5, resume_with_changes=True)
     late_weights = Recorded(late, 6)
     late.train(resume_from_checkpoint=str(tmp_path / "without" / "checkpoint-4"))
     start = load_file(tmp_path / "without" / "checkpoint-4" / "model.safetensors")
@@ -101,7 +101,7 @@ def test_an_average_that_starts_late_and_one_that_ends_early(tmp_path):
         torch.testing.assert_close(late.model.get_parameter(name), expected, rtol=1e-5, atol=1e-6)
     with_average = trainer_of(tmp_path / "with", **SAVING, ema_decay=0.5)
     with_average.train()
-    ended = trainer_of(tmp_path / "ended", trainable_model(seed=1), **SAVING)
+    ended = trainer_of(tmp_path / "ended", trainable_model(seed=1), **SAVING, resume_with_changes=True)
     ended.train(resume_from_checkpoint=str(tmp_path / "with" / "checkpoint-4"))
     assert_same_weights(ended.model, without.model)
 

@@ -487,5 +487,33 @@ def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
     assert_same_weights(resumed, whole)
 
 
+STREAMED = {"max_tokens": 0, "per_device_train_batch_size": 4, "max_steps": 6}
+
+
+def train_on_a_stream(folder, **options):
+    """Train on batches of sentences, whose widths differ, from a data set without a length."""
+    trainer = trainer_of(folder, trainable_model(dropout=0.0), id_pairs().to_iterable_dataset(), **STREAMED, **options)
+    trainer.train()
+    return trainer
+
+
+def stream_as_process(folder):
+    trainer = train_on_a_stream(folder)
+    if trainer.is_world_process_zero():
+        trainer.model.save_pretrained(folder)
+        Path(folder, "found.json").write_text(json.dumps(losses(trainer)))
+    leave()
+
+
+@pytest.mark.slow
+def test_a_stream_of_sentences_in_two_processes(tmp_path):
+    run_in_two(Path(__file__), tmp_path, "stream")
+    one = train_on_a_stream(tmp_path / "one", gradient_accumulation_steps=2)
+    assert losses(one) == pytest.approx(json.loads((tmp_path / "found.json").read_text()), abs=1e-4)
+    assert_same_weights(one.model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path), 1e-4)
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "stream":
+        stream_as_process(sys.argv[1])
     run_as_process(sys.argv[1], bool(sys.argv[2]))
