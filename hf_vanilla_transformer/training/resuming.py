@@ -124,7 +124,8 @@ def arguments_record(arguments: Any, names: Collection[str] | None = None) -> di
     """Return the fields of a dataclass that are recorded, all or those with such names."""
     found = {each.name: getattr(arguments, each.name) for each in fields(arguments)}
     tracked = (found.keys() if names is None else found.keys() & names) - UNTRACKED
-    return {name: getattr(found[name], "value", found[name]) for name in sorted(tracked)}
+    values = {name: getattr(found[name], "value", found[name]) for name in sorted(tracked)}
+    return cast(dict[str, Any], json.loads(json.dumps(values, default=str)))
 
 
 def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def check_changes(checkpoint: str | Path, record: Mapping[str, Any], with_change
     Raises:
         ValueError: A change is impossible, or not meant.
     """
-    before, now = trained_with(checkpoint) or {}, json.loads(json.dumps(dict(record)))
+    before, now = trained_with(checkpoint) or {}, record
     changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
     where = f"`resume_from_checkpoint` {checkpoint} was trained otherwise"
     if fixed := {name for name in changes if _is_fixed(name)}:

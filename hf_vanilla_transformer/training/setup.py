@@ -34,7 +34,7 @@ from ..inference.translation import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
-from ..presets import get_preset, preset_config
+from ..presets import AUTO_PRESET, get_preset, preset_config
 from .arguments import (
     AUTO_METRIC,
     ModelArguments,
@@ -45,6 +45,7 @@ from .arguments import (
 from .auto_preset import use_auto_preset
 from .best_model import METRICS
 from .callbacks import EarlyStopping
+from .checkpoints import trained_with
 from .metrics import bleu_fault, check_tokenizer, language_tokenizer, translation_scores
 from .model_card import check_template
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
@@ -135,6 +136,9 @@ def set_up(
     # Of all machines: they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
+        if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
+            # That of the length which the run had when it began.
+            args.warmup_steps = (trained_with(checkpoint) or {}).get("warmup_steps", args.warmup_steps)
         model_args, plan = use_auto_preset(model_args, data_args, args, text.train)
         use_preset_smoothing(args, model_args)
         fit_schedule(args, text)

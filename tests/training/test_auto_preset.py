@@ -10,6 +10,7 @@ from experiments import arguments, assert_equal_weights, set_up, train, weights
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
 from hf_vanilla_transformer.training.auto_preset import PLANS, Plan, count_words, use_auto_preset
+from hf_vanilla_transformer.training.checkpoints import trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from paths import ROOT
 
@@ -239,3 +240,12 @@ def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
     shutil.copytree(tmp_path / "whole" / "checkpoint-4", tmp_path / "parts" / "checkpoint-4")
     assert train(tmp_path / "parts", AUTO, **options, resume_from_checkpoint="last")["steps"] == steps > 4
     assert_equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_plan):
+    """It is a part of the length, but one that is over."""
+    options = {**files, **DEFAULTS, "eval_strategy": "no", "max_tokens": 400, "average_last_checkpoints": 0}
+    train(tmp_path / "run", AUTO, **options, max_steps=20)
+    assert train(tmp_path / "run", AUTO, **options, max_steps=40, resume_from_checkpoint="last")["steps"] == 40
+    record = trained_with(tmp_path / "run" / "checkpoint-40")
+    assert (record["warmup_steps"], record["max_steps"]) == (2, 40)
