@@ -68,7 +68,7 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
     Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not shift the alignment
-    of two files. A byte order mark is skipped.
+    of two files. A byte order mark is skipped. A file that only "\r" divides into lines is refused.
 
     Args:
         path: The file, or "-" for standard input; gzip is recognized by its first bytes or the extension `.gz`.
@@ -78,7 +78,7 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
         The lines, by default without their ends.
 
     Raises:
-        DataError: The file cannot be read, is truncated or not UTF-8.
+        DataError: The file cannot be read, is truncated, not UTF-8, or has the line ends of old Macs.
     """
     name = _name(path)
     with open_input(path) as file:
@@ -90,6 +90,11 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
                     f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
                     "not UTF-8; convert it to UTF-8"
                 ) from None
+            if number == 1 and "\r" in text.rstrip("\r") and not text.endswith("\n"):
+                raise DataError(
+                    f"{name}: its lines end in carriage returns alone, as on old Macs, so that it would be a single "
+                    "line; convert it: tr '\\r' '\\n'"
+                )
             yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 

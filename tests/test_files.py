@@ -31,6 +31,12 @@ def test_reads_lines_at_newlines_only(tmp_path, name):
     assert list(read_lines(path)) == ["one\x85still one", "", "two\u2028\x0c", "last"]
 
 
+@pytest.mark.parametrize("text", ["one\r", "one\rtwo\n", "one\rtwo\r\nthree\rfour", "one\nt\rwo", "", "\r"])
+def test_carriage_returns_inside_lines_stay(tmp_path, text):
+    expected = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    assert list(read_lines(write(tmp_path / "x.en", text))) == expected
+
+
 def test_knows_gzip_by_its_first_bytes(tmp_path):
     assert list(read_lines(write(tmp_path / "x.en", gzip.compress(b"one\ntwo\n")))) == ["one", "two"]
 
@@ -40,6 +46,8 @@ def test_knows_gzip_by_its_first_bytes(tmp_path):
     [
         ("x.en", b"good\nb\xe4d\n", r"x\.en, line 2: byte 0xe4 at position 2 is not UTF-8"),
         ("x.en", gzip.compress(b"some text\n" * 50, mtime=0)[:-12], r"x\.en: incomplete or damaged gzip file"),
+        ("x.en", b"one\rtwo\rthree\r", r"x\.en: its lines end in carriage returns alone, as on old Macs"),
+        ("x.en", b"one\rtwo", r"x\.en: its lines end in carriage returns alone"),
         ("x.gz", None, r"x\.gz: cannot be read \(No such file"),
     ],
 )

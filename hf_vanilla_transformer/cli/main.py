@@ -15,7 +15,7 @@ PROGRAM = "vanilla-transformer"
 # Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
 COMMANDS = (
     "train", "distill", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average",
-    "tokenizer",
+    "tokenizer", "inspect",
 )  # fmt: skip  # a table, not an expression
 
 # How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Shapes rarely recur, so that

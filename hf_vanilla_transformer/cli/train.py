@@ -19,7 +19,7 @@ The folder then holds model, tokenizer, generation settings, all_results.json, p
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import get_annotations
 from pathlib import Path
@@ -64,11 +64,7 @@ INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 def add_arguments(parser: OneLineParser) -> None:
     parser.usage = "%(prog)s [options.yaml] [options]"
     if not parser.shows_all:
-        for title, options in MAIN_OPTIONS.items():
-            group = parser.add_argument_group(title)
-            for option, text in options.items():
-                name, _, metavar = option.partition(" ")
-                group.add_argument(f"--{name}", metavar=metavar, help=text)
+        add_main_options(parser, MAIN_OPTIONS)
         return
     model, data, training = _dataclasses()
     add_fields(parser, data, {}, "text")
@@ -76,6 +72,15 @@ def add_arguments(parser: OneLineParser) -> None:
     add_fields(parser, training, {"training": get_annotations(training)}, INHERITED)
     # None: not given.
     parser.set_defaults(do_train=None, do_eval=None)
+
+
+def add_main_options(parser: OneLineParser, options_of: Mapping[str, Mapping[str, str]]) -> None:
+    """Add options for the short help, by the titles of their groups."""
+    for title, options in options_of.items():
+        group = parser.add_argument_group(title)
+        for option, text in options.items():
+            name, _, metavar = option.partition(" ")
+            group.add_argument(f"--{name}", metavar=metavar, help=text)
 
 
 def _dataclasses() -> tuple[Any, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import datasets
@@ -15,7 +17,7 @@ from ..errors import DataError
 from .alignments import read_alignments
 from .arguments import AUTO, SPLITS, SYNTHETIC, DataArguments
 from .encoding import add_alignments
-from .reading import load_files, load_named
+from .reading import check_files, iterate_pairs, load_files, load_named, located_pairs
 from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
@@ -40,16 +42,8 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     Raises:
         DataError: The data cannot be read or used.
     """
-    if not (arguments.dataset_name or arguments.toy_corpus or any(map(arguments.files, SPLITS))):
-        raise DataError(
-            "no data is named; give `train_source_file` and `train_target_file`, `train_file`, `dataset_name` or "
-            "`toy_corpus`"
-        )
-    splits: dict[str, Any] = {}
-    if arguments.toy_corpus:
-        splits |= load_toy_corpus()
-    if arguments.dataset_name:
-        splits |= load_named(arguments)
+    _check_named(arguments)
+    splits = _load_sets(arguments)
     splits |= {split: load_files(files, arguments) for split in SPLITS if (files := arguments.files(split))}
     if not arguments.streaming:
         _warn_of_overlap(splits)
@@ -62,6 +56,50 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
         splits["train"] = _with_synthetic(splits["train"], arguments)
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
+
+
+def located_splits(arguments: DataArguments) -> dict[str, Callable[[], Iterator[tuple[str, Mapping[str, str]]]]]:
+    """Return a reader of each split as it is given, before any pairs are held out, sampled or added.
+
+    Args:
+        arguments: As for `load_parallel_text`.
+
+    Returns:
+        For some of `SPLITS` and `SYNTHETIC` a function that yields the pairs, each after its place: "line 7" of a file
+        of text, "row 7" of others.
+
+    Raises:
+        DataError: The data cannot be read or used.
+    """
+    _check_named(arguments)
+    splits: dict[str, Any] = {split: partial(_located, pairs) for split, pairs in _load_sets(arguments).items()}
+    for split in (*SPLITS, SYNTHETIC):
+        if files := arguments.files(split):
+            check_files(files)
+            splits[split] = partial(located_pairs, files, arguments)
+    return splits
+
+
+def _check_named(arguments: DataArguments) -> None:
+    if not (arguments.dataset_name or arguments.toy_corpus or any(map(arguments.files, SPLITS))):
+        raise DataError(
+            "no data is named; give `train_source_file` and `train_target_file`, `train_file`, `dataset_name` or "
+            "`toy_corpus`"
+        )
+
+
+def _load_sets(arguments: DataArguments) -> dict[str, Any]:
+    """Load the splits that are no files."""
+    splits: dict[str, Any] = {}
+    if arguments.toy_corpus:
+        splits |= load_toy_corpus()
+    if arguments.dataset_name:
+        splits |= load_named(arguments)
+    return splits
+
+
+def _located(pairs: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
+    return ((f"row {number}", pair) for number, pair in enumerate(iterate_pairs(pairs), start=1))
 
 
 def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
@@ -153,4 +191,4 @@ def _with_keys(dataset: Any, keys: np.ndarray | None, low: float, high: float, s
     return dataset.filter(lambda row: low <= _split_key(row["source"], seed) < high)
 
 
-__all__ = ["load_parallel_text"]
+__all__ = ["load_parallel_text", "located_splits"]

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from ..data.arguments import DataArguments
 from ..data.encoding import PairCounts
+from ..data.inspection import oddities
 from ..data.reading import headerless_tsv_files
 from ..errors import one_line
 from ..files import atomic_update
@@ -49,6 +50,7 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
     parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
     lines = [
         *_data_lines(experiment.ids.counts, data_args),
+        *_oddity_lines(experiment, data_args),
         *experiment.plan,
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
@@ -68,6 +70,14 @@ def _data_lines(counts: dict[str, PairCounts], data_args: DataArguments) -> list
         first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
         lines.append(f"first pair   {first} (if {name} has a header, set source_column and target_column)")
     return lines
+
+
+def _oddity_lines(experiment: Experiment, data_args: DataArguments) -> list[str]:
+    """Say what is odd about the training pairs."""
+    found = oddities(experiment.text.train, experiment.tokenizer, may_repeat=data_args.train_copies > 1)
+    if not found:
+        return []
+    return [f"warning      {'; '.join(map(str, found))} (`vanilla-transformer inspect` shows them)"]
 
 
 def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:

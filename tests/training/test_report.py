@@ -77,6 +77,24 @@ class TestStart:
         assert advice.endswith("highest learning rate is 0.2; with warmup_steps 10 it is 0.5")
 
     @pytest.mark.parametrize(
+        ("pairs", "odd"),
+        [
+            ([("ant bee", "ANT BEE")] * 200, "199 of 200 pairs (99.5%) have the text of an earlier pair"),
+            ([(f"ant {i}", f"ant {i}") for i in range(9)], "9 of 9 pairs (100.0%) have the same text on both sides"),
+            # Each letter once, so that the tokenizer learns none of them.
+            ([(f"ant {i}", chr(945 + i)) for i in range(9)], "9 of 9 pairs (100.0%) have a target of mostly unknown"),
+            (sentences(), ""),
+        ],
+    )
+    def test_text_that_cannot_be_meant(self, tmp_path, pairs, odd):
+        file = write(tmp_path / "train.tsv", tsv(pairs))
+        text = summary(tmp_path / "model", train_file=file, min_frequency=2)
+        assert text.count("`vanilla-transformer inspect` shows them") == bool(odd) and odd in text
+
+    def test_copies_on_purpose(self, files, tmp_path):
+        assert "inspect" not in summary(tmp_path / "model", **files, train_copies=3)
+
+    @pytest.mark.parametrize(
         ("targets", "options", "line"),
         [
             (["A B C D"], {}, "best model   by BLEU (13a) on the validation pairs"),

@@ -46,6 +46,8 @@ class TestText:
         [
             ("a\nb\n", "a\n", r"a has 2 lines but "),
             ("", "", "a: no lines in it"),
+            ("a\rb\r", "a\nb\n", "a: its lines end in carriage returns alone, as on old Macs"),
+            ("a\nb\n", "a\rb\r", "b: its lines end in carriage returns alone, as on old Macs"),
             (b"a\n\xff\n", "a\nb\n", "a, line 2: byte 0xff at position 1 is not UTF-8"),
         ],
     )

@@ -1,0 +1,100 @@
+r"""Show what is odd about parallel text: pairs that cannot be meant, before you train on them.
+
+With the options that name the text of `train`, for example:
+
+    vanilla-transformer inspect --train_source_file train.en --train_target_file train.de
+    vanilla-transformer inspect --train_file pairs.tsv --examples 20
+    vanilla-transformer inspect --train_file words.tsv --tokenizer_name_or_path my-tokenizer
+
+For each kind, it prints how many pairs there are and the first of them, source above target: the same text on both
+sides, pairs that occur twice, sides of very different length, another script or language than the rest of their side
+has, and, with a tokenizer, mostly unknown tokens. It reads the text twice and changes nothing.
+"""
+
+import re
+import unicodedata
+from argparse import Namespace
+from collections.abc import Iterator
+from shutil import get_terminal_size
+from typing import Any
+
+from .options import OneLineParser, add_fields, add_trust_option, importing, parse_dataclasses
+from .train import MAIN_OPTIONS, add_main_options
+
+NO_TERMINAL = (120, 24)
+
+# Fields of `DataArguments` that name text, and how it is read.
+FIELDS = (
+    *(f"{split}_{side}" for split in ("train", "validation", "test", "synthetic")
+      for side in ("source_file", "target_file", "file")),
+    "source_column", "target_column", "source_lang", "target_lang", "dataset_name", "dataset_config_name",
+    "toy_corpus", "cache_dir",
+)  # fmt: skip  # a table by topic, not a column
+
+# They would move the cursor, or end the line.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    if parser.shows_all:
+        with importing():
+            from ..data.arguments import DataArguments
+        add_fields(parser, DataArguments, {"text": FIELDS}, "options of train that change nothing here")
+    else:
+        options = {name: text for name, text in MAIN_OPTIONS["text"].items() if name.partition(" ")[0] in FIELDS}
+        add_main_options(parser, {"text": options})
+    report = parser.add_argument_group("report")
+    report.add_argument("--examples", type=int, default=5, metavar="N", help="Pairs of a kind to show (default: 5).")
+    report.add_argument(
+        "--tokenizer_name_or_path", metavar="NAME", help="Tokenizer (folder or Hub name) to find unknown tokens by."
+    )
+    add_trust_option(parser, report)
+
+
+def run(arguments: Namespace) -> None:
+    if arguments.examples < 0:
+        raise ValueError(f"`examples` {arguments.examples} is negative; set 0 or more")
+    with importing():
+        from ..data.arguments import DataArguments
+        from ..data.inspection import inspect_pairs
+        from ..data.splits import located_splits
+        from ..inference.loading import load_tokenizer
+    (data_args,) = parse_dataclasses([DataArguments], arguments)
+    splits, tokenizer = located_splits(data_args), None
+    if arguments.tokenizer_name_or_path:
+        tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
+    for split, read in splits.items():
+        number, findings = inspect_pairs(read, tokenizer, arguments.examples)
+        print("\n".join(_report(split, number, findings)))
+
+
+def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:
+    yield f"{split}: {number} pairs" if findings else f"{split}: {number} pairs, none of them odd"
+    for finding in findings:
+        yield f"\n{finding}"
+        indent = max([len(place) for place, _ in finding.examples], default=0)
+        width = max(20, get_terminal_size(NO_TERMINAL).columns - indent - 4)
+        for place, pair in finding.examples:
+            yield f"  {place:{indent}}  {truncated(pair['source'], width)}"
+            yield f"  {'':{indent}}  {truncated(pair['target'], width)}"
+    yield ""
+
+
+def truncated(text: str, width: int) -> str:
+    """A text in at most `width` columns of a terminal, with control characters as escapes."""
+    text = CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+    columns = 0
+    for index, character in enumerate(text):
+        columns += _columns(character)
+        if columns > width:
+            cut = text[:index]
+            while cut and sum(map(_columns, cut)) >= width:
+                cut = cut[:-1]
+            return f"{cut}…"
+    return text
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

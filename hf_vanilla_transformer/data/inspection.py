@@ -1,0 +1,294 @@
+"""What is odd about parallel text: pairs that cannot be meant, found by comparing each with the rest of the corpus."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from statistics import median
+from typing import Any, NamedTuple
+
+import datasets
+from transformers import PreTrainedTokenizerBase
+
+from .encoding import encode_pairs
+from .reading import PAIR_FEATURES, iterate_pairs
+
+Pair = Mapping[str, str]
+
+SIDES = tuple(PAIR_FEATURES)
+
+
+class _Kind(NamedTuple):
+    """A kind of odd pairs.
+
+    Attributes:
+        name: What they have.
+        share: Share of all pairs from which on the corpus is odd; one that is meant has less.
+    """
+
+    name: str
+    share: float
+
+
+KINDS = {
+    "empty": _Kind("an empty side", math.inf),  # Training counts them by itself.
+    "equal": _Kind("the same text on both sides", 0.05),
+    "repeated": _Kind("the text of an earlier pair", 0.5),
+    "lengths": _Kind("sides of very different length", 0.05),
+    "source_script": _Kind("a source in another script than most", 0.05),
+    "target_script": _Kind("a target in another script than most", 0.05),
+    "source_language": _Kind("a source that looks like the language of the targets", 0.05),
+    "target_language": _Kind("a target that looks like the language of the sources", 0.05),
+    "source_unknown": _Kind("a source of mostly unknown tokens", 0.1),
+    "target_unknown": _Kind("a target of mostly unknown tokens", 0.1),
+    "returns": _Kind("a carriage return inside, the line end of old Macs", 0.01),
+}
+
+# Pairs that show what is usual, and those of them that are tokenized to find unknown tokens in a summary.
+SAMPLE, TOKENIZED_SAMPLE = 20_000, 1000
+
+# Pairs to tokenize at once.
+BATCH = 1000
+
+# A pair is odd if its ratio of lengths is this many times the usual one, or less than its inverse; lengths count some
+# characters more than they have, since short texts differ by chance.
+MAX_RATIO, RATIO_SLACK = 4, 16
+
+# A language is known by its most frequent words, each seen some times. Those of a side are so many times as frequent
+# there as on the other.
+TYPICAL_WORDS, MIN_COUNT, TIMES = 100, 3, 5
+
+# A text looks like the language of the other side if so many of its words are typical there, and few for its own side;
+# fewer words tell nothing. Where no texts of a side have a language of their own, both sides have the same one:
+# code, formulas, corrections.
+MIN_WORDS, MIN_TYPICAL, CLEARLY, MIN_OWN_SHARE = 4, 0.3, 4, 0.05
+
+# Single letters are symbols: of a spelling, a formula, a molecule.
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
+# Scripts that one language mixes.
+_EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH")
+
+
+class Finding(NamedTuple):
+    """Odd pairs of a kind.
+
+    Attributes:
+        kind: Key of `KINDS`.
+        count: How many there are.
+        of: Pairs looked at.
+        examples: The first of them, each after its place.
+    """
+
+    kind: str
+    count: int
+    of: int
+    examples: list[tuple[str, Pair]]
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.of} pairs ({self.count / self.of:.1%}) have {KINDS[self.kind].name}"
+
+    @property
+    def makes_corpus_odd(self) -> bool:
+        return self.count >= KINDS[self.kind].share * self.of
+
+
+def inspect_pairs(
+    read: Callable[[], Iterable[tuple[str, Pair]]],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    examples: int = 0,
+) -> tuple[int, list[Finding]]:
+    """Find the odd pairs of a corpus, reading it twice: what is usual, by a sample, and what is not.
+
+    Args:
+        read: Returns the pairs, each after its place, such as "line 7".
+        tokenizer: Also finds texts of tokens unknown to it.
+        examples: Pairs of a kind to return.
+
+    Returns:
+        The number of pairs, and what was found, in the order of `KINDS`.
+    """
+    usual = _Usual([pair for _, pair in _thinned(read(), SAMPLE)])
+    counts: Counter[str] = Counter()
+    shown: dict[str, list[tuple[str, Pair]]] = {kind: [] for kind in KINDS}
+    seen: set[int] = set()
+    number, pairs = 0, iter(read())
+    while batch := list(islice(pairs, BATCH)):
+        unknown = _unknown(tokenizer, [pair for _, pair in batch])
+        for (place, pair), more in zip(batch, unknown, strict=True):
+            key = hash(tuple(pair[side].strip() for side in SIDES))
+            repeated = ["repeated"] if key in seen else []
+            seen.add(key)
+            for kind in (*usual.kinds_of(pair), *repeated, *more):
+                counts[kind] += 1
+                if len(shown[kind]) < examples:
+                    shown[kind].append((place, pair))
+        number += len(batch)
+    return number, [Finding(kind, counts[kind], number, shown[kind]) for kind in KINDS if counts[kind]]
+
+
+def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None, may_repeat: bool = False) -> list[Finding]:
+    """Find what makes a corpus odd, by a sample of it.
+
+    Args:
+        pairs: A dataset, or a stream, of which the first pairs are the sample.
+        tokenizer: As for `inspect_pairs`.
+        may_repeat: Whether pairs are repeated on purpose.
+    """
+    if isinstance(pairs, datasets.Dataset):
+        pairs = pairs.select(range(0, len(pairs), _step(len(pairs), SAMPLE)))
+    sample = [*islice(iterate_pairs(pairs), SAMPLE)]
+    _, found = inspect_pairs(lambda: (("", pair) for pair in sample))
+    if tokenizer is not None:
+        tokenized = sample[:: _step(len(sample), TOKENIZED_SAMPLE)]
+        unknown = Counter(kind for kinds in _unknown(tokenizer, tokenized) for kind in kinds)
+        found += [Finding(kind, count, len(tokenized), []) for kind, count in unknown.items()]
+    return [each for each in found if each.makes_corpus_odd and not (may_repeat and each.kind == "repeated")]
+
+
+def _step(number: int, size: int) -> int:
+    return max(1, -(-number // size))
+
+
+def _thinned(items: Iterable[Any], size: int) -> list[Any]:
+    """At most `size` items, evenly spread over all of them, without knowing how many there are."""
+    kept, step = [], 1
+    for index, item in enumerate(items):
+        if index % step == 0:
+            kept.append(item)
+        if len(kept) > size:
+            kept, step = kept[::2], 2 * step
+    return kept
+
+
+class _Usual:
+    """What is usual in a corpus, by a sample of its pairs."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.scripts = {side: _most_common(_script(pair[side]) for pair in pairs) for side in SIDES}
+        ratios = [_log_ratio(pair) for pair in pairs if all(pair[side].strip() for side in SIDES)]
+        self.ratio = median(ratios) if ratios else 0.0
+        counts = {side: Counter(word for pair in pairs for word in _words(pair[side])) for side in SIDES}
+        self.languages = {}
+        for side, other in (SIDES, SIDES[::-1]):
+            language = _Languages(counts[side], counts[other])
+            if language.has_own(pair[side] for pair in pairs):
+                self.languages[side] = language
+
+    def kinds_of(self, pair: Pair) -> Iterator[str]:
+        """Yield the kinds of `KINDS` that a pair is of, except those that need the other pairs or a tokenizer."""
+        source, target = (pair[side].strip() for side in SIDES)
+        if "\r" in source or "\r" in target:
+            yield "returns"
+        if not (source and target):
+            yield "empty"
+            return
+        if source == target:
+            yield "equal"
+            return
+        if abs(_log_ratio(pair) - self.ratio) > math.log(MAX_RATIO):
+            yield "lengths"
+        for side in SIDES:
+            script = _script(pair[side])
+            if script and self.scripts[side] and script != self.scripts[side]:
+                yield f"{side}_script"
+            if side in self.languages and self.languages[side].is_other(pair[side]):
+                yield f"{side}_language"
+
+
+class _Shares(NamedTuple):
+    """Shares of the words of a text that are typical of a side."""
+
+    own: float
+    other: float
+
+
+class _Languages:
+    """The language of a side, and that of the other one, by their frequent words."""
+
+    def __init__(self, counts: Counter[str], others: Counter[str]) -> None:
+        scale = TIMES * counts.total() / max(1, others.total())
+        self.own = _frequent(word for word in _by_count(counts) if counts[word] >= scale * others[word])
+        self.other = _frequent(word for word in _by_count(others))
+
+    def has_own(self, texts: Iterable[str]) -> bool:
+        """Whether some texts are clearly in a language that the other side has not."""
+        shares = [shares for text in texts if (shares := self._shares(text))]
+        clear = sum(own >= MIN_TYPICAL and own > other for own, other in shares)
+        return bool(shares) and clear >= MIN_OWN_SHARE * len(shares)
+
+    def is_other(self, text: str) -> bool:
+        """Whether a text is clearly in the language of the other side."""
+        shares = self._shares(text)
+        return shares is not None and shares.other >= max(MIN_TYPICAL, CLEARLY * shares.own)
+
+    def _shares(self, text: str) -> _Shares | None:
+        words = _words(text)
+        if len(words) < MIN_WORDS:
+            return None
+        own, other = (sum(word in typical for word in words) for typical in (self.own, self.other))
+        return _Shares(own / len(words), other / len(words))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _by_count(counts: Counter[str]) -> Iterator[str]:
+    return (word for word, count in counts.most_common() if count >= MIN_COUNT)
+
+
+def _frequent(words: Iterable[str]) -> frozenset[str]:
+    return frozenset(islice(words, TYPICAL_WORDS))
+
+
+def _log_ratio(pair: Pair) -> float:
+    source, target = (len(pair[side].strip()) + RATIO_SLACK for side in SIDES)
+    return math.log(target / source)
+
+
+def _most_common(values: Iterable[str | None]) -> str | None:
+    """The value of more than half, without None."""
+    counts = Counter(filter(None, values))
+    ((value, count),) = counts.most_common(1) or [(None, 0)]
+    return value if 2 * count > counts.total() else None
+
+
+def _script(text: str) -> str | None:
+    """Script of most letters of a text, such as "LATIN"; None without a letter."""
+    if text.isascii():
+        return "LATIN" if any(map(str.isalpha, text)) else None
+    return _most_common(map(_script_of, text))
+
+
+@lru_cache(maxsize=1 << 16)
+def _script_of(character: str) -> str | None:
+    if not character.isalpha():
+        return None
+    script = unicodedata.name(character, "").partition(" ")[0]
+    return _EAST_ASIAN[0] if script in _EAST_ASIAN else script
+
+
+def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -> list[list[str]]:
+    """For each pair the kinds of its sides of which more than half of the tokens are unknown."""
+    if tokenizer is None or tokenizer.unk_token_id is None:
+        return [[] for _ in pairs]
+    encoded = encode_pairs(tokenizer, {side: [pair[side] for pair in pairs] for side in SIDES})
+    sides = zip(encoded["input_ids"], encoded["labels"], strict=True)
+    return [
+        [
+            f"{side}_unknown"
+            for side, ids in zip(SIDES, pair, strict=True)
+            # Without the end token.
+            if 2 * ids.count(tokenizer.unk_token_id) > max(1, len(ids) - 1)
+        ]
+        for pair in sides
+    ]
+
+
+__all__ = ["KINDS", "Finding", "inspect_pairs", "oddities"]

@@ -1,0 +1,103 @@
+"""The command inspect: what is odd about text, with the lines that show it."""
+
+import gzip
+import json
+import unicodedata
+from functools import partial
+
+import pytest
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli.inspect import truncated
+from hf_vanilla_transformer.cli.main import main
+
+PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft."), ("A cow.", "A cow.")]
+
+
+def write(path, lines, end="\n"):
+    data = "".join(f"{line}{end}" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.fixture
+def fail(refusal):
+    return partial(refusal, "inspect")
+
+
+@pytest.fixture
+def files(tmp_path):
+    english, german = zip(*PAIRS, strict=True)
+    source, target = write(tmp_path / "en.gz", english), write(tmp_path / "de", german)
+    return ["--train_source_file", source, "--train_target_file", target]
+
+
+def run(capsys, *words):
+    main(["inspect", *map(str, words)])
+    return capsys.readouterr().out
+
+
+def test_two_files(files, capsys):
+    found = "1 of 3 pairs (33.3%) have the same text on both sides"
+    assert run(capsys, *files) == f"train: 3 pairs\n\n{found}\n  line 3  A cow.\n          A cow.\n\n"
+    assert "line 3" not in run(capsys, *files, "--examples", 0)
+
+
+def test_text_without_oddities(tmp_path, capsys):
+    tsv = write(tmp_path / "x.tsv", map("\t".join, PAIRS[:2]))
+    assert run(capsys, "--train_file", tsv) == "train: 2 pairs, none of them odd\n\n"
+
+
+def test_every_split_and_the_places_in_files_with_a_header(files, tmp_path, capsys):
+    rows = [("source", "target"), *PAIRS]
+    csv = write(tmp_path / "x.csv", map(",".join, rows))
+    synthetic = write(tmp_path / "x.tsv", map("\t".join, rows))
+    printed = run(capsys, *files, "--test_file", csv, "--synthetic_file", synthetic, "--validation_file", csv)
+    assert [line for line in printed.splitlines() if line.endswith(" pairs")] == [
+        f"{split}: 3 pairs" for split in ("train", "validation", "test", "synthetic")
+    ]
+    assert printed.count("  line 4  A cow.\n") == 3
+
+
+def test_options_of_train_that_hold_pairs_out_do_not_move_lines(files, capsys):
+    more = ("--validation_split_size", "1", "--max_train_samples", "1", "--train_copies", "2")
+    assert "  line 3  A cow." in run(capsys, *files, *more)
+
+
+def test_a_data_set(tmp_path, capsys):
+    (tmp_path / "set").mkdir()
+    rows = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in PAIRS]
+    write(tmp_path / "set" / "train.jsonl", rows)
+    printed = run(capsys, "--dataset_name", tmp_path / "set", "--source_lang", "en", "--target_lang", "de")
+    assert printed.startswith("train: 3 pairs\n") and "  row 3  A cow.\n" in printed
+
+
+def test_lines_are_cut_to_the_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = ["漢字" * 40, "long " * 30, "a\x1b[31m\tb"]
+    tsv = write(tmp_path / "x.jsonl", ['{"source": "%s", "target": "%s"}' % (2 * (line,)) for line in lines[:2]])
+    printed = run(capsys, "--train_file", tsv).splitlines()
+    shown = [line for line in printed if "…" in line]
+    assert len(shown) == 4 and {line.index(line.strip()) for line in shown[1::2]} == {10}
+    for line in shown:
+        assert 36 <= sum(2 if unicodedata.east_asian_width(each) == "W" else 1 for each in line) <= 40
+    assert truncated(lines[2], 40) == r"a\x1b[31m\tb" and truncated("abcdef", 6) == "abcdef"
+    assert truncated("abcdefg", 6) == "abcde…"
+
+
+def test_unknown_tokens(files, tmp_path, capsys):
+    train_tokenizer([source for source, _ in PAIRS], algorithm="word", min_frequency=1).save_pretrained(tmp_path / "t")
+    printed = run(capsys, *files, "--tokenizer_name_or_path", tmp_path / "t")
+    assert "2 of 3 pairs (66.7%) have a target of mostly unknown tokens\n  line 1  A dog runs.\n" in printed
+
+
+def test_faults(files, tmp_path, fail):
+    assert "no data is named; give --train_source_file" in fail()
+    assert "--examples -1 is negative" in fail(*files, "--examples", "-1")
+    empty = write(tmp_path / "empty", [])
+    assert "empty: no lines in it" in fail("--train_source_file", empty, "--train_target_file", empty)
+    assert "no pairs in it" in fail("--train_file", write(tmp_path / "x.jsonl", []))
+    mac = write(tmp_path / "mac", ["a", "b"], end="\r")
+    assert f"{mac}: its lines end in carriage returns" in fail("--train_source_file", mac, "--train_target_file", mac)
+    assert "no such file" in fail("--train_file", str(tmp_path / "absent.tsv"))
+    assert "unknown option --preset" in fail("--preset", "tiny")
