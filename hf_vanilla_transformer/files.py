@@ -1,5 +1,6 @@
 """Text and JSON files with faults named by file and line; atomic writes of files and folders."""
 
+import codecs
 import errno
 import gzip
 import json
@@ -18,6 +19,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from .errors import DataError, one_line
+
+# Byte order marks; the one of little-endian UTF-16 begins that of UTF-32.
+BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+# Bytes that tell an encoding.
+HEAD = 4096
+# What a text without a mark may be in.
+UNMARKED = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
 
 StrPath = str | os.PathLike[str]
 
@@ -82,13 +95,15 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     """
     name = _name(path)
     with open_input(path) as file:
+        if encoding := _other_encoding(cast(BufferedReader, file).peek(HEAD)[:HEAD]):
+            raise DataError(f"{name} is {encoding}, not UTF-8; convert it: {_CONVERT.format(encoding)}")
         for number, line in enumerate(file, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
-                    "not UTF-8; convert it to UTF-8"
+                    f"not UTF-8; convert it, from Windows-1252 or Latin-1 by {_CONVERT.format('WINDOWS-1252')}"
                 ) from None
             if number == 1 and "\r" in text.rstrip("\r") and not text.endswith("\n"):
                 raise DataError(
@@ -96,6 +111,27 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
                     "line; convert it: tr '\\r' '\\n'"
                 )
             yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
+
+
+_CONVERT = "iconv -f {} -t UTF-8 old.txt > new.txt"
+
+
+def _other_encoding(head: bytes) -> str | None:
+    """Recognize UTF-16 and UTF-32 by the first bytes of a file; None if it is neither."""
+    for mark, name in BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return name
+    # Without a mark most of it is UTF-8 too, with zeros in blanks, digits and Latin letters.
+    if head.count(0) < max(2, len(head) / 20):
+        return None
+    largest = {}
+    for name in UNMARKED:
+        with suppress(UnicodeDecodeError):
+            text = "".join(codecs.getincrementaldecoder(name)().decode(head).split())
+            if text.isprintable():
+                largest[name] = max(map(ord, text), default=0)
+    # In the wrong byte order, characters of an alphabet become large numbers.
+    return min(largest, key=largest.__getitem__, default=None)
 
 
 def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[str, Any]]:

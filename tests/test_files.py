@@ -44,7 +44,7 @@ def test_knows_gzip_by_its_first_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.en", b"good\nb\xe4d\n", r"x\.en, line 2: byte 0xe4 at position 2 is not UTF-8"),
+        ("x.en", b"good\nb\xe4d\n", r"x\.en, line 2: byte 0xe4 at position 2 is not UTF-8.*iconv -f WINDOWS-1252"),
         ("x.en", gzip.compress(b"some text\n" * 50, mtime=0)[:-12], r"x\.en: incomplete or damaged gzip file"),
         ("x.en", b"one\rtwo\rthree\r", r"x\.en: its lines end in carriage returns alone, as on old Macs"),
         ("x.en", b"one\rtwo", r"x\.en: its lines end in carriage returns alone"),
@@ -56,6 +56,32 @@ def test_names_the_fault(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(read_lines(tmp_path / name))
+
+
+TEXTS = {
+    "Latin": "Ein Mädchen – «läuft».\nZwei\n",
+    "Cyrillic": "Девочка бежит по улице.\nДва\n",
+    "Chinese": "2 个女孩 在跑。\n两\n",
+    "one word": "Mann\nFrau\n",
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE"])
+def test_names_another_encoding(tmp_path, encoding, text, zipped):
+    content = text.encode(encoding)
+    (tmp_path / "x.en").write_bytes(gzip.compress(content) if zipped else content)
+    with pytest.raises(DataError, match=rf"x\.en is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8"):
+        list(read_lines(tmp_path / "x.en"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b c\n", "\x1b[1mfett\x1b[0m, und Text\n", "\0\n", "\x01\n", "", "\n", "é\n", *TEXTS.values()]
+)
+def test_takes_utf_8_for_what_it_is(tmp_path, text):
+    (tmp_path / "x.en").write_bytes(text.encode())
+    assert "".join(read_lines(tmp_path / "x.en", keep_ends=True)) == text
 
 
 def test_names_standard_input(tmp_path, monkeypatch):

@@ -314,6 +314,9 @@ def check_files(files: tuple[str, ...]) -> None:
     if 0 in counts:
         raise DataError(f"{files[counts.index(0)]}: no lines in it; check the path")
     if counts[0] != counts[1]:
+        # Of a file in another encoding, the lines are wrong.
+        for _ in chain.from_iterable(map(read_lines, files)):
+            pass
         raise DataError(
             f"{files[0]} has {counts[0]} lines but {files[1]} has {counts[1]}; line n of both must be one pair"
         )

@@ -90,7 +90,7 @@ def test_finished_lines_are_kept_and_resumed(command, expected, refusal, capsys)
 def test_nothing_finished_leaves_nothing(command, refusal):
     Path("in").write_bytes(b"a cat\n\xff\n")
     message = refusal(*command, "--resume")
-    assert message.endswith("line 2: byte 0xff at position 1 is not UTF-8; convert it to UTF-8\n")
+    assert "line 2: byte 0xff at position 1 is not UTF-8; convert it" in message
     assert names() == ["in"]
 
 

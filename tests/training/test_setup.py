@@ -49,6 +49,9 @@ class TestText:
             ("a\rb\r", "a\nb\n", "a: its lines end in carriage returns alone, as on old Macs"),
             ("a\nb\n", "a\rb\r", "b: its lines end in carriage returns alone, as on old Macs"),
             (b"a\n\xff\n", "a\nb\n", "a, line 2: byte 0xff at position 1 is not UTF-8"),
+            (b"a\n\xff\n\n", "a\nb\n", "a, line 2: byte 0xff at position 1 is not UTF-8"),
+            ("ä\nb\n".encode("UTF-16"), "a\nb\n", "a is UTF-16, not UTF-8; convert it: iconv"),
+            ("a\nb\n", "ä\nb\n".encode("UTF-16LE"), "b is UTF-16LE, not UTF-8; convert it: iconv"),
         ],
     )
     def test_faults_of_two_files(self, tmp_path, source, target, message):
