@@ -80,22 +80,22 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: Key of `KINDS`.
-        count: How many there are.
+        number: How many there are.
         of: Pairs looked at.
         examples: The first of them, each after its place.
     """
 
     kind: str
-    count: int
+    number: int
     of: int
     examples: list[tuple[str, Pair]]
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.of} pairs ({self.count / self.of:.1%}) have {KINDS[self.kind].name}"
+        return f"{self.number} of {self.of} pairs ({self.number / self.of:.1%}) have {KINDS[self.kind].name}"
 
     @property
     def makes_corpus_odd(self) -> bool:
-        return self.count >= KINDS[self.kind].share * self.of
+        return self.number >= KINDS[self.kind].share * self.of
 
 
 def inspect_pairs(
@@ -255,8 +255,7 @@ def _log_ratio(pair: Pair) -> float:
 def _most_common(values: Iterable[str | None]) -> str | None:
     """The value of more than half, without None."""
     counts = Counter(filter(None, values))
-    ((value, count),) = counts.most_common(1) or [(None, 0)]
-    return value if 2 * count > counts.total() else None
+    return next((value for value, count in counts.items() if 2 * count > counts.total()), None)
 
 
 def _script(text: str) -> str | None:

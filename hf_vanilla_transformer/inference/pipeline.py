@@ -108,7 +108,7 @@ class TranslationPipeline(Base):
         named = DIRECTED_TASK.fullmatch(self.task or "")
         source, target = named.groups() if named else (None, None)
         if is_multilingual(self.tokenizer):
-            self._preprocess_params = _given(src_lang=source, tgt_lang=target) | self._preprocess_params
+            self._preprocess_params: Any = _given(src_lang=source, tgt_lang=target) | self._preprocess_params
         else:
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}

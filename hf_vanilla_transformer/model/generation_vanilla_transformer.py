@@ -4,7 +4,7 @@ Shapes: B sentences, N = B * k rows of k beams, P cached positions, T target len
 """
 
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -57,11 +57,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if kwargs.get("cu_seq_lens") is not None:
             raise ValueError("`cu_seq_lens` is set, but `generate()` takes no packed sequences; pad them instead.")
         self._check_counts(generation_config, kwargs)
-        base: Any = super()
+        base, config = cast(Any, super()), cast(Any, self).config
         if (cache := pop_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         ids = kwargs.get("input_ids") if inputs is None else inputs
-        if (mask := mask_padding(kwargs.get("attention_mask"), ids, self.config)) is not None:
+        if (mask := mask_padding(kwargs.get("attention_mask"), ids, config)) is not None:
             kwargs["attention_mask"] = mask
         with decoding_products():
             outputs = base.generate(inputs, generation_config, *args, **kwargs)

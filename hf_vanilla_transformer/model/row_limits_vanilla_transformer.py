@@ -28,7 +28,7 @@ class RowLimits(StoppingCriteria):
             return given[0]
         return cls(torch.full((len(input_ids) // num_beams,), max_length, device=input_ids.device), [max_length])
 
-    def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:
         """Return whether each of the hypotheses (N, T) has reached its limit."""
         return self.of_rows(len(input_ids)) <= input_ids.shape[1]
 
@@ -47,7 +47,7 @@ class ForcedEnd(LogitsProcessor):
     def __init__(self, row_limits: RowLimits, tokens: int | list[int]):
         self.row_limits, self.tokens = row_limits, tokens
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores (N, V) that leave hypotheses (N, T) only an end token where one more reaches their limit."""
         length = input_ids.shape[1] + 1
         if length not in self.row_limits.lengths:

@@ -11,7 +11,7 @@ start with no special token: the model itself prepends `<s>` to the labels.
 import copy
 import json
 import os
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
@@ -47,23 +47,29 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         return [token for token in self.all_special_tokens if token not in own]
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        added = 0
+        added, own = 0, cast(Any, self)
         for token in new_tokens:
             is_special = special_tokens or getattr(token, "special", False)
             if is_special and str(token) not in self.all_special_tokens:
-                self.extra_special_tokens = [*self.extra_special_tokens, str(token)]
+                own.extra_special_tokens = [*own.extra_special_tokens, str(token)]
             if is_special and str(token) not in self._added_special_tokens():
                 added += super()._add_tokens([token], True)
             else:
                 added += super()._add_tokens([findable(token, is_special, self.backend_tokenizer)])
         return added
 
-    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
+    def _decode(
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        **kwargs: Any,
+    ) -> str:
         if skip_special_tokens and (added := self._added_special_tokens()):
             ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
-            dropped = set(self.convert_tokens_to_ids(added))
+            dropped = [self.convert_tokens_to_ids(token) for token in added]
             token_ids = [index for index in ([ids] if isinstance(ids, int) else ids) if index not in dropped]
-        return super()._decode(token_ids, skip_special_tokens, **kwargs)
+        return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
 
 
 class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):

@@ -83,7 +83,7 @@ class EarlyStopping(EarlyStoppingCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: dict[str, float],
+        metrics: Any = None,
         **kwargs: Any,
     ) -> None:
         if breaks_tie(args, state, metrics):

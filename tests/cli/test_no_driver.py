@@ -29,6 +29,7 @@ WORDS = {
     "publish": ["--model=model", "--repo_id=me/model", "--dry_run"],
     "average": ["--checkpoints", "model", "copy", "--output_dir=averaged"],
     "tokenizer": ["--source_files=source", "--output_dir=tokenizer"],
+    "inspect": ["--train_file=train.tsv"],
 }
 
 

@@ -112,7 +112,7 @@ class TestInspectPairs:
         read = [(f"line {n}", {"source": s, "target": t}) for n, (s, t) in enumerate(rows, start=1)]
         number, findings = inspect_pairs(lambda: read, examples=1)
         assert number == 5
-        assert [(each.kind, each.count, [place for place, _ in each.examples]) for each in findings] == [
+        assert [(each.kind, each.number, [place for place, _ in each.examples]) for each in findings] == [
             ("empty", 1, ["line 4"]),
             ("equal", 2, ["line 2"]),
             ("repeated", 2, ["line 3"]),
