@@ -151,6 +151,7 @@ class RunRecord(_Stored):
         seconds: Training time before this session.
         since_epoch: First epoch whose time is recorded: 0, or later if an earlier release began the run.
         train_pairs: Pairs kept of a stream, at the last checkpoint; None if the training data are no stream.
+        first_step: Steps before this session.
     """
 
     initial: ClassVar[dict[str, Any]] = {"seconds": 0.0, "since_epoch": None, "train_pairs": None}
@@ -160,7 +161,7 @@ class RunRecord(_Stored):
 
     def __init__(self) -> None:
         super().__init__()
-        self._start = time.perf_counter()
+        self._start, self.first_step = time.perf_counter(), 0
 
     def state(self) -> dict[str, Any]:
         stored = super().state()
@@ -170,7 +171,7 @@ class RunRecord(_Stored):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._start = time.perf_counter()
+        self._start, self.first_step = time.perf_counter(), state.global_step
         super().on_train_begin(args, state, control, **kwargs)
         if self.since_epoch is None:
             self.since_epoch = state.epoch or 0.0

@@ -159,7 +159,7 @@ class VanillaTransformerTrainer(
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
         """End training with the loss and time of the whole run; `Trainer` knows only this session and process."""
-        if self.state.global_step == self._initial_global_step and self.is_world_process_zero():
+        if self.state.global_step == self.run_record.first_step > 0 and self.is_world_process_zero():
             logger.warning(
                 f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train on, raise "
                 "`max_steps` or `num_train_epochs`"
