@@ -7,14 +7,14 @@ The files are UTF-8, plain or .gz, one sentence (or reaction, word, formula, ...
 
     # One vocabulary per side: languages of different scripts, or spelling to phonemes
     vanilla-transformer tokenizer --source_files words.txt --target_files phonemes.txt \
-        --separate_vocabularies --algorithm character --target_algorithm whitespace --output_dir tokenizer
+        --separate_vocabularies --tokenizer_algorithm character --target_algorithm whitespace --output_dir tokenizer
 
     # SMILES: the same notation on both sides
-    vanilla-transformer tokenizer --source_files reactions.txt --algorithm character --output_dir tokenizer
+    vanilla-transformer tokenizer --source_files reactions.txt --tokenizer_algorithm character --output_dir tokenizer
 """
 
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -34,12 +34,15 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--overwrite", **SWITCH, help="Replace a tokenizer in the output folder.")
     vocabulary = parser.add_argument_group("vocabulary")
     vocabulary.add_argument(
-        "--algorithm",
+        "--tokenizer_algorithm",
+        dest="algorithm",
         choices=ALGORITHMS,
         default="bpe",
         help="bpe (lossless subwords, default) or unigram (likelihood subwords) for prose; word for words and "
         "punctuation; whitespace for symbols separated by spaces; character for single characters.",
     )
+    # Its name in earlier releases.
+    vocabulary.add_argument("--algorithm", choices=ALGORITHMS, default=SUPPRESS, help=SUPPRESS)
     vocabulary.add_argument(
         "--vocab_size",
         type=int,
@@ -51,7 +54,7 @@ def add_arguments(parser: OneLineParser) -> None:
     vocabulary.add_argument(
         "--target_algorithm",
         choices=ALGORITHMS,
-        help="Algorithm of the target side, with --separate_vocabularies. Default: --algorithm.",
+        help="Algorithm of the target side, with --separate_vocabularies. Default: --tokenizer_algorithm.",
     )
     text = parser.add_argument_group("text")
     text.add_argument("--lowercase", **SWITCH, help="Lower-case all text; translations are then lower-case too.")

@@ -1,5 +1,6 @@
 import gzip
 import logging
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from transformers import AutoTokenizer
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.cli.tokenizer import ALGORITHMS
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
+from hf_vanilla_transformer.training.arguments import ModelArguments
 from parallel_text import ENGLISH, SPANISH
 
 
@@ -46,7 +48,7 @@ def test_the_example_may_be_longer_than_the_limit(script, corpus, tmp_path: Path
 def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, corpus, tmp_path: Path, capsys) -> None:
     output = tmp_path / "tokenizer"
     one = ["--source_files", corpus[0], "--output_dir", str(output), "--lowercase", "--max_length", "7"]
-    two = [*one, "--target_files", corpus[1], "--separate_vocabularies", "--algorithm", "character"]
+    two = [*one, "--target_files", corpus[1], "--separate_vocabularies", "--tokenizer_algorithm", "character"]
     script.main([*two, "--target_algorithm", "word", "--normalization", "NFKC"])
     loaded = VanillaTransformerTokenizer.from_pretrained(output)
     assert loaded.tokenize("Cat") == list("cat")
@@ -58,6 +60,13 @@ def test_script_trains_two_vocabularies_and_replaces_them_only_if_told(script, c
     script.main([*one, "--overwrite"])
     assert type(AutoTokenizer.from_pretrained(output)) is VanillaTransformerSharedTokenizer
     assert not list(output.glob("*_tokenizer.json"))
+
+
+@pytest.mark.parametrize("option", ["--tokenizer_algorithm", "--tokenizer-algorithm", "--algorithm"])
+def test_the_algorithm_has_the_name_that_training_gives_it(script, corpus, tmp_path: Path, option: str) -> None:
+    assert any(field.name == "tokenizer_algorithm" for field in fields(ModelArguments))
+    script.main(["--source_files", corpus[0], "--output_dir", str(tmp_path / "new"), option, "character"])
+    assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("cat") == ["c", "a", "t"]
 
 
 @pytest.mark.parametrize(
