@@ -381,8 +381,9 @@ class VanillaTransformerTrainer(
         settings, input_ids = model.generation_config, inputs["input_ids"]
         if settings.max_new_tokens is not None:
             return {}
-        mask = inputs.get("attention_mask", input_ids.ne(settings.pad_token_id if settings.pad_token_id else 0))
-        limits = [output_limit(length, model.config) for length in mask.sum(1).tolist()]
+        mask = inputs.get("attention_mask")
+        lengths = (input_ids.ne(settings.pad_token_id or 0) if mask is None else mask).sum(1)
+        limits = [output_limit(length, model.config) for length in lengths.tolist()]
         forced_end = options.get("forced_eos_token_id", settings.forced_eos_token_id)
         return row_limit_options(limits, model.device, forced_end, **options)
 
