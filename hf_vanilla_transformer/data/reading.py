@@ -307,14 +307,11 @@ def check_files(files: tuple[str, ...]) -> None:
     for path in files:
         if path == "-" or Path(path).is_fifo():
             raise DataError(f"{path} is a pipe, but training text is read twice; write it to a file first")
-    for path in files:
-        # Text that is not UTF-8, or with line ends of another kind, has no lines to count.
-        next(read_lines(path), None)
     counts = [_count_lines(path) for path in files]
     if 0 in counts:
         raise DataError(f"{files[counts.index(0)]}: no lines in it; check the path")
     if counts[0] != counts[1]:
-        # Of a file in another encoding, the lines are wrong.
+        # Of a file in another encoding, or with other line ends, the lines are wrong.
         for _ in chain.from_iterable(map(read_lines, files)):
             pass
         raise DataError(

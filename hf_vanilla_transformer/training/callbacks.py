@@ -10,7 +10,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 from transformers.utils import logging
 
-from .best_model import breaks_tie, metric_name
+from .best_model import breaks_tie
 from .checkpoints import best_checkpoint, weights_fault
 
 logger = logging.get_logger(__name__)
@@ -48,20 +48,11 @@ class BestCheckpointLocation(TrainerCallback):
         best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
         if best and not weights_fault(best):
             state.best_model_checkpoint = str(best)
-            self._update_metric(args, state)
         elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
             logger.warning(
                 f"{state.best_model_checkpoint} was the best, but {fault}; later evaluations choose another"
             )
             state.best_model_checkpoint = state.best_metric = state.best_global_step = None
-
-    def _update_metric(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Compare by the metric of this session, if the best checkpoint was chosen by another one."""
-        evaluations = [entry for entry in state.log_history if entry["step"] == state.best_global_step]
-        scores = {name: value for entry in evaluations for name, value in entry.items() if name.startswith("eval_")}
-        name = metric_name(args)
-        if name in scores and state.best_metric in scores.values():
-            state.best_metric = scores[name]
 
 
 def _stored_states(state: TrainerState) -> dict[str, Any]:
