@@ -39,7 +39,7 @@ def data_fingerprint(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
     """
     if isinstance(rows, datasets.Dataset):
         columns, number = [name for name in columns if name in rows.column_names], len(rows)
-        tables = rows.select_columns(columns).with_format("arrow").iter(ROWS)
+        tables = rows.select_columns(columns).with_format("arrow").iter(ROWS) if columns else ()
         batches: Iterable[Any] = ({name: table[name].to_pylist() for name in columns} for table in tables)
     else:
         head, number = list(islice(rows, STREAM_SAMPLE)), None

@@ -284,6 +284,8 @@ class TestFingerprint:
         found = data_fingerprint(rows, ("source", "target", "alignment"))
         assert found["pairs"] == len(rows) and found.keys() == {"pairs", "source", "target"}
         assert data_fingerprint(rows.select(range(len(rows))), ("source", "target")) == found
+        # Such as one whose rows a transform makes.
+        assert data_fingerprint(rows, ("input_ids", "labels")) == {"pairs": len(rows)}
         for other in (rows.select(range(1, len(rows))), rows.select(range(len(rows) - 1, -1, -1))):
             assert data_fingerprint(other, ("source", "target")) != found
 
