@@ -19,7 +19,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..model.attention_vanilla_transformer import mask_padding
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .alignment import token_attention
@@ -141,7 +140,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
 
         Args:
             input_ids: Source tokens (B, S).
-            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
+            attention_mask: 1 at source tokens, 0 at padding, (B, S).
             decoder_input_ids: Target tokens (N, T).
             decoder_attention_mask: 1 at target tokens, 0 at padding, (N, P + T).
             encoder_outputs: What `get_encoder()` returned, to skip running it.
@@ -156,7 +155,6 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             ValueError: Attentions or hidden states are asked for, or the inputs are inconsistent.
         """
         _refuse_inner_outputs(output_attentions, output_hidden_states)
-        attention_mask = mask_padding(attention_mask, input_ids, self.config)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         cache = either(past_key_values, cache)

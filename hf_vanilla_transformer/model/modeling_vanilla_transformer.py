@@ -34,7 +34,6 @@ from .attention_vanilla_transformer import (
     VanillaTransformerAttention,
     fold_beams,
     lowest_to_inf,
-    mask_padding,
     match_rows,
     may_leave_out,
 )
@@ -270,14 +269,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
-        Without a mask, `pad_token_id` in `input_ids` is padding. Of packed sources (1, S), `cu_seq_lens` (n + 1) are
-        the edges, and `max_length` is the length of the longest.
+        Of packed sources (1, S), `cu_seq_lens` (n + 1) are the edges, and `max_length` is the length of the longest.
 
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         if cu_seq_lens is None and max_length is None:
-            attention_mask = mask_padding(attention_mask, input_ids, self.config)
             return self._encode(input_ids, attention_mask, inputs_embeds, **kwargs)
         self._refuse_with_packing({"attention_mask": attention_mask}, kwargs)
         x: Any = inputs_embeds if input_ids is None else input_ids
@@ -531,16 +528,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
 
-        Without `attention_mask`, `pad_token_id` in `input_ids` is padding. Of packed pairs (1, S) and (1, T),
-        `cu_seq_lens` and `decoder_cu_seq_lens` (n + 1) are the edges, `max_length` and `decoder_max_length` the
-        lengths of the longest source and target.
+        Of packed pairs (1, S) and (1, T), `cu_seq_lens` and `decoder_cu_seq_lens` (n + 1) are the edges, `max_length`
+        and `decoder_max_length` the lengths of the longest source and target.
 
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
         check_target(decoder_input_ids, decoder_inputs_embeds)
-        if input_ids is not None and cu_seq_lens is None:
-            attention_mask = mask_padding(attention_mask, input_ids, self.config)
         encoded: Any = encoder_outputs
         if encoded is None:
             packing: dict[str, Any] = {"cu_seq_lens": cu_seq_lens, "max_length": max_length}
@@ -639,11 +633,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
         Args:
             input_ids: Source tokens (B, S).
-            attention_mask: 1 at source tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
+            attention_mask: 1 at source tokens, 0 at padding, (B, S).
             decoder_input_ids: Target tokens (B, T); by default `labels` shifted right. Unless a cache is filled, rows
                 may start with -100 for padding.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
-            encoder_outputs: Outputs of the encoder, to skip running it; of a padded source with `attention_mask`.
+            encoder_outputs: Outputs of the encoder, to skip running it.
             past_key_values: Keys and values of earlier target tokens, as an earlier output has them.
             inputs_embeds: Unscaled source embeddings (B, S, d) instead of `input_ids`.
             decoder_inputs_embeds: Unscaled target embeddings (B, T, d) instead of `decoder_input_ids`.
@@ -686,7 +680,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
         options: dict[str, Any] = dict(kwargs)
         if alignments is not None:
-            attention_mask = mask_padding(attention_mask, input_ids, self.config)
             guided = self._alignment_head(alignment_head, attention_mask, decoder_cu_seq_lens)
             options["alignment_head"] = guided
         outputs = self.model(
@@ -795,7 +788,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
 
         Args:
             input_ids: Tokens (B, S).
-            attention_mask: 1 at tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
+            attention_mask: 1 at tokens, 0 at padding, (B, S).
             inputs_embeds: Unscaled embeddings (B, S, d) instead of `input_ids`.
             labels: By `config.problem_type`: classes (B) for "single_label_classification", 0 or 1 per class (B, K)
                 for "multi_label_classification", numbers (B) or (B, K) for "regression". If it is None, it is inferred
@@ -809,7 +802,6 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         """
         if kwargs.get("cu_seq_lens") is not None:
             raise ValueError("`cu_seq_lens` is set, but a classifier takes no packed sequences; pad them instead.")
-        attention_mask = mask_padding(attention_mask, input_ids, self.config)
         encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
         logits = self.classifier(mean_over_tokens(states, attention_mask))

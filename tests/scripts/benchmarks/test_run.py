@@ -18,7 +18,7 @@ def one_case(args, data_args):
 def test_results_say_where_they_come_from(tmp_path):
     run_benchmarks({"fake": one_case}, small_arguments(tmp_path, threads=1), DataArguments())
     found = results(tmp_path)
-    assert found["machine"]["versions"]["torch"] == torch.__version__
+    assert found["machine"]["versions"]["torch"] in torch.__version__
     assert found["machine"]["threads"] == 1 and found["machine"]["hardware"]
     assert found["roofline"]["flops"]["float32"] > 0 and found["roofline"]["bandwidth"] > 0
     assert found["arguments"]["rounds"] == 2 and found["data"]["on_long"] == "drop"
