@@ -329,7 +329,7 @@ class TestInputs:
         expected = decode(**source)
         for found in (decode(ids), decode(inputs=ids), decode(input_ids=ids), decode(ids, attention_mask=None)):
             assert torch.equal(found, expected)
-        encoded = model.get_encoder()(ids)
+        encoded = model.get_encoder()(**source)
         assert torch.equal(decode(ids, encoder_outputs=encoded), expected)
 
     @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])

@@ -70,7 +70,9 @@ def test_greedy_translations(converted, tmp_path):
     lengths = set()
     for row in batch(model)[0]:
         expected = greedy(model, row[None], start, end, 9)
-        found = loaded.generate(row[None], do_sample=False, num_beams=1, max_new_tokens=9)
+        # The padding token among them is a token like any other here.
+        mask = torch.ones_like(row[None])
+        found = loaded.generate(row[None], attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=9)
         assert found[0].tolist() == expected
         lengths.add(len(expected))
     assert max(lengths) > 2
