@@ -108,7 +108,7 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
             if number == 1 and "\r" in text.rstrip("\r") and not text.endswith("\n"):
                 raise DataError(
                     f"{name}: its lines end in carriage returns alone, as on old Macs, so that it would be a single "
-                    "line; convert it: tr '\\r' '\\n'"
+                    "line; convert it: tr '\\r' '\\n' < old.txt > new.txt"
                 )
             yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
