@@ -1,6 +1,8 @@
 """Registration with transformers' Auto classes and pipelines."""
 
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
 from transformers import (
     AutoConfig,
@@ -19,6 +21,7 @@ from .model.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerModel,
 )
+from .model.pretrained_vanilla_transformer import WHEN_BUILT
 from .model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 
 
@@ -34,6 +37,9 @@ def register() -> None:
     for tokenizer_class in (VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer):
         AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=tokenizer_class, exist_ok=True)
     register_pipeline()
+    # The folder may be left out: models are plain then.
+    if find_spec(f"{__package__}.fast"):
+        WHEN_BUILT.append(import_module(".fast", __package__).accelerate)
 
 
 __all__ = ["register"]

@@ -37,7 +37,7 @@ GPU = "--device cuda --dtype bfloat16 --preset base --vocab_size 37000"
 CPU = "--device cpu --dtype bfloat16 --preset tiny --vocab_size 500 --length 8 --rounds 1 --roofline_seconds 0.1"
 SIZES = {
     "cuda": {
-        "check": "-n 12 tests/gpu tests/model tests/inference tests/training/test_trainer.py",
+        "check": "-n 12 tests/gpu tests/model tests/fast tests/search tests/inference tests/training/test_trainer.py",
         "train": f"{GPU} --tokens 25000 --rounds 5",
         "text": f"{GPU} --max_tokens 50000 --steps 20 --rounds 5",
         "generate": f"{GPU} --batch_size 1 128 --rounds 5",

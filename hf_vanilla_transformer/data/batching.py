@@ -310,13 +310,15 @@ def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             label, is left out.
 
     Returns:
-        `input_ids` and `labels` of shape (1, tokens) and, as the model takes them, the edges of the sequences and the
-        length of the longest: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
+        `input_ids` and `labels` of shape (1, tokens) and, as the model takes them, in `packing` the edges of the
+        sequences and the length of the longest: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`,
+        `decoder_max_length`.
 
     Raises:
         DataError: A side of a pair is missing, has no token, or is not a list of integers.
     """
     batch: dict[str, Any] = {}
+    packing: dict[str, Any] = {}
     for name, prefix in (("input_ids", ""), ("labels", "decoder_")):
         sequences = [_without_padding(feature, name) for feature in features]
         edges = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
@@ -325,8 +327,8 @@ def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             raise DataError(f"a pair has no token in '{name}'; packed pairs need one on each side, so drop such pairs")
         batch[name] = torch.from_numpy(np.concatenate(sequences)[None])
         # The length stays an int: as a tensor, a device would have to tell it.
-        batch |= {f"{prefix}cu_seq_lens": torch.from_numpy(edges), f"{prefix}max_length": int(lengths.max())}
-    return batch
+        packing |= {f"{prefix}cu_seq_lens": torch.from_numpy(edges), f"{prefix}max_length": int(lengths.max())}
+    return {**batch, "packing": packing}
 
 
 def _without_padding(feature: Mapping[str, Any], name: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from ..model.beam_search_vanilla_transformer import MASKED_SCORE, Beams, beam_search, blockwise_topk
+from ..search.beams import MASKED_SCORE, Beams, beam_search, blockwise_topk
 from .glossary import GlossaryError, in_word
 
 # Text in front of a term decides how it is tokenized: a blank, nothing, an opening bracket. The first is always tried.

@@ -21,8 +21,8 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from ..errors import one_line
 from ..files import read_json_object
-from ..model.attention_vanilla_transformer import mask_padding
-from ..model.row_limits_vanilla_transformer import RowLimits
+from ..model.masks_vanilla_transformer import mask_padding
+from ..search.row_limits import RowLimits
 from .generation_settings import check_generation_settings
 from .loading import load_tokenizer
 from .output_limits import LENGTH_BOUNDS

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from ..model.pretrained_vanilla_transformer import finish
 from .alignment import token_attention
 from .languages import check_direction, only_pair
 from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
@@ -88,7 +89,10 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         super().__init__(PreTrainedConfig(**fields))
         self.members = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
+        # What transformers knows no other way: only these take several hypotheses for one source.
+        self.shares_sources = all(isinstance(model, VanillaTransformerGenerationMixin) for model in models)
         self.eval()
+        finish(self)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # of several models
@@ -193,12 +197,6 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         edges = [sum(self._depths[:i]) for i in range(len(self._depths) + 1)]
         for first, end in pairwise(edges):
             yield None if cache is None else _select_layers(cache, slice(first, end))
-
-    def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
-        """Repeat the inputs for each beam: the source's only if a member is of another family."""
-        shares = all(isinstance(member, VanillaTransformerGenerationMixin) for member in self.members)
-        base: Any = super() if shares else super(VanillaTransformerGenerationMixin, self)
-        return base._expand_inputs_for_generation(*args, is_encoder_decoder=is_encoder_decoder, **kwargs)
 
 
 def _select_layers(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderCache:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..model.row_limits_vanilla_transformer import ForcedEnd, RowLimits
+from ..search.row_limits import ForcedEnd, RowLimits
 from .teacher_forcing import position_limit
 
 # Section 6.1: "we set the maximum output length during inference to input length + 50".

@@ -5,6 +5,7 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from os import PathLike
@@ -18,7 +19,6 @@ from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
 from ..errors import lone_surrogate, one_line, unknown_words
-from ..model.linear_vanilla_transformer import decoding_products
 from .alignment import word_alignments
 from .attention import cross_attentions
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
@@ -303,6 +303,11 @@ class RefuseNaN(LogitsProcessor):
             raise ValueError(NAN_SCORE)
 
 
+def many_calls(model: Any) -> AbstractContextManager[None]:
+    """Return a context in which calls of `generate()` share what they find out about the model's weights, if any."""
+    return model.many_calls() if hasattr(model, "many_calls") else nullcontext()
+
+
 class BatchTranslator:
     """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
 
@@ -366,7 +371,7 @@ class BatchTranslator:
         blank = Hypothesis("", 0.0 if self.with_scores else None)
         results = [[blank] * self.num_hypotheses for _ in ids]
         bar.update(sum(not row for row in ids))
-        with decoding_products(shared=True):
+        with many_calls(self.model):
             for indices in self._batches(ids, terms):
                 constraints = [each for i in indices if (each := terms[i])]
                 sequences, scores = self.generate_batch([ids[i] for i in indices], constraints)

@@ -4,14 +4,15 @@ Values are not checked under compilation, export or transforms, nor on accelerat
 """
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .compat_vanilla_transformer import CACHE_NAMES, REMEDY, VERSIONS
-from .cpu_ops_vanilla_transformer import is_plain_cpu
 
 # Label that the loss ignores; decoder input made of such labels keeps it where padding precedes the start token.
 IGNORE_INDEX = -100
@@ -20,16 +21,13 @@ USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resiz
 # Arguments that reach the layers of a stack, and that they or transformers know.
 LAYER_ARGUMENTS = frozenset(
     (
-        # This model's: the cache, and what `forward` adds.
         *CACHE_NAMES,
-        *("packing", "encoder_packing", "alignment_head"),
         # What the decorators of transformers read or add.
         *("output_attentions", "output_hidden_states", "use_cache", "debug_io", "debug_io_dir", "prune_layers"),
         # `FlashAttentionKwargs`, and others that every attention function gets.
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
         # Those of the entry class, which `generate()` passes to the encoder as well.
         *("labels", "logits_to_keep", "num_items_in_batch", "smoothing", "skip_logits"),
-        *("alignments", "alignment_weight"),
         # What tokenizers of two segments return.
         "token_type_ids",
     )
@@ -40,18 +38,33 @@ PAD_SOURCES = "it marks padding of labels alone; pad sources with `pad_token_id`
 PASS_LABELS = "it marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
 
-def check_arguments(arguments: dict[str, Any], implementation: str | None) -> None:
+def has_values(x: Tensor) -> bool:
+    """Whether a decision may depend on the values of `x`: not where reading waits for a device or breaks a trace."""
+    if type(x) not in (Tensor, nn.Parameter) or not x.is_cpu or x.layout is not torch.strided:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
+        return False
+    try:
+        # The tensors that `torch.func` passes have no memory of their own.
+        x.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def check_arguments(arguments: dict[str, Any], known: Collection[str], implementation: str | None) -> None:
     """Check that what is left of the arguments of `forward` is known; None asks for nothing.
 
     Args:
         arguments: Those that reach the layers of a stack.
+        known: Names of those that the layers take.
         implementation: Name of the attention function, whose own arguments pass.
 
     Raises:
         TypeError: One is not, so that it would have no effect.
     """
     for name in arguments:
-        if name in LAYER_ARGUMENTS or arguments[name] is None or torch.compiler.is_compiling():
+        if name in known or arguments[name] is None or torch.compiler.is_compiling():
             continue
         attend: Any = ALL_ATTENTION_FUNCTIONS.get(implementation)
         if attend is None or name not in inspect.signature(attend).parameters:
@@ -133,7 +146,7 @@ def check_id_range(
     Raises:
         ValueError: An id is negative, or not below `size`.
     """
-    if size is None or not ids.numel() or not is_plain_cpu(ids):
+    if size is None or not ids.numel() or not has_values(ids):
         return
     lowest, highest = ids.aminmax()
     if lowest < 0 or highest >= size:
@@ -198,66 +211,4 @@ def check_mask(mask: Tensor | None, states: Tensor, past: int | Tensor, name: st
         raise ValueError(
             f"{name} has shape {tuple(mask.shape)}, but the tokens have {(rows, int(length))}, cached ones included; "
             "use 1 for each token and 0 for padding."
-        )
-
-
-def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
-    """Check that `edges` (n + 1) and the length of the longest describe the sequences of one packed row.
-
-    Args:
-        x: Packed ids (1, L) or states (1, L, d).
-        edges: Edges of its sequences.
-        longest: Length of the longest, or more.
-        prefix: Prefix of the side in the error.
-
-    Raises:
-        ValueError: They do not.
-    """
-    name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
-    if edges is None or longest is None:
-        missing = name if edges is None else length_name
-        remedy = " (to a decoder alone, `encoder_cu_seq_lens` and `encoder_max_length`)" if not prefix else ""
-        raise ValueError(f"packed sequences need both {name} and {length_name}; pass {missing} too{remedy}.")
-    if x is None:
-        raise ValueError(f"{name} is given without the ids or embeddings that it describes; pass them.")
-    check_dense(x, f"the input of {name}")
-    check_dense(edges, name, x)
-    if edges.dim() != 1 or edges.shape[0] < 2 or edges.dtype not in (torch.int32, torch.int64):
-        raise ValueError(
-            f"{name} has shape {tuple(edges.shape)} and dtype {edges.dtype}; use integers of shape (n + 1,) for n "
-            "sequences."
-        )
-    if not isinstance(longest, int):
-        raise ValueError(f"{length_name} is of type {type(longest).__name__}; pass an int, which no device must tell.")
-    if x.dim() < 2 or x.shape[0] != 1:
-        raise ValueError(f"{name} is given for an input of shape {tuple(x.shape)}; packed sequences share one row.")
-    if not is_plain_cpu(edges):
-        return
-    lengths = edges.diff()
-    if edges[0] != 0 or edges[-1] != x.shape[1] or lengths.min() < 1:
-        raise ValueError(
-            f"{name} goes from {edges[0]} to {edges[-1]} by steps of at least {lengths.min()}, but the input has "
-            f"{x.shape[1]} tokens; it must ascend from 0 to their number."
-        )
-    if lengths.max() > longest:
-        raise ValueError(f"{length_name} is {longest}, but a sequence has {lengths.max()} tokens; pass that number.")
-
-
-def refuse_with_packing(**arguments: Any) -> None:
-    """Refuse arguments that packed sequences leave no meaning.
-
-    Raises:
-        ValueError: One is set; names the first.
-    """
-    for name, value in arguments.items():
-        if value is not None and value is not False:
-            raise ValueError(f"`{name}` is set, but packed sequences (`cu_seq_lens`) do without; leave it out.")
-
-
-def check_same_count(sources: Tensor, targets: Tensor) -> None:
-    """Check that as many sources as targets are packed, by their edges (n + 1)."""
-    if sources.shape != targets.shape:
-        raise ValueError(
-            f"`cu_seq_lens` has the edges of {len(sources) - 1} sequences and `decoder_cu_seq_lens` of "
-            f"{len(targets) - 1}; pack one source for each target."
         )

@@ -6,13 +6,11 @@ Shapes: B batch, T target length, d model width, V target vocabulary, K classes.
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, to_integer_ids
-from .cpu_ops_vanilla_transformer import accumulation_dtype, autocast_enabled, in_function_transform, is_plain_cpu
-from .linear_vanilla_transformer import is_bare_linear
+from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, has_values, to_integer_ids
 from .positions_vanilla_transformer import first_true_index
 
 # Dimensions that are target positions, for each output of a model.
@@ -21,17 +19,13 @@ TARGET_DIMS = {
     "decoder_hidden_states": (1,),
     "decoder_attentions": (2, 3),
     "cross_attentions": (2,),
-    "alignment_weights": (1,),
 }
 
 
-def shift_tokens_right(
-    labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None, edges: Tensor | None = None
-) -> Tensor:
+def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
     """Shift labels (B, T) right into decoder input (B, T): the start token, then all labels but the last.
 
-    Padding on the left stays -100, before the start token; `move_padding_right` finds it. Packed labels (1, T), whose
-    sequences go from one of the `edges` (n + 1) to the next, are shifted within each.
+    Padding on the left stays -100, before the start token; `move_padding_right` finds it.
 
     Raises:
         ValueError: A token is None, or the labels are not rows of at least one.
@@ -42,9 +36,6 @@ def shift_tokens_right(
         name = "pad_token_id" if pad_token_id is None else "decoder_start_token_id"
         raise ValueError(f"`{name}` is None in the configuration; set it, or pass `decoder_input_ids`.")
     shifted = F.pad(labels[:, :-1], (1, 0))
-    if edges is not None:
-        shifted = shifted.index_fill(1, edges[:-1].to(labels.device, torch.long), decoder_start_token_id)
-        return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
     first = first_true_index(labels.ne(IGNORE_INDEX))
     indices = torch.arange(labels.shape[1], device=labels.device)
     shifted = shifted.masked_fill(indices == first, decoder_start_token_id)
@@ -60,7 +51,7 @@ def move_padding_right(input_ids: Tensor, attention_mask: Tensor | None) -> tupl
     """
     check_tensor(input_ids, 2, "`decoder_input_ids`")
     padding = first_true_index(input_ids.ne(IGNORE_INDEX))
-    if is_plain_cpu(input_ids) and not padding.any():
+    if has_values(input_ids) and not padding.any():
         return input_ids, None
     length = input_ids.shape[1]
     indices = torch.arange(length, device=input_ids.device)
@@ -123,53 +114,26 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     Raises:
         ValueError: The shapes differ, or `smoothing` is not in [0, 1).
     """
-    _check_loss_arguments(logits, labels, smoothing)
+    check_loss_arguments(logits, labels, smoothing)
     logits, labels = logits.to(accumulation_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
-def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor:
-    """Compute `summed_loss` of the logits `head(states)`, for `states` (B, T, d), without storing them all.
+def at_labels(x: Tensor, present: Tensor) -> Tensor:
+    """Return the rows of one pass (B, T, ...) that have labels; on an accelerator all rows, the others as zeros.
 
-    They are stored for a `head` that is more than its weights (LoRA, hooks, sharded), and under `torch.func`
-    transforms.
-
-    Raises:
-        ValueError: The shapes differ, or `smoothing` is not in [0, 1).
+    How many have labels is not known without waiting for the accelerator. Of zeros in both passes, neither the
+    divergence nor its gradient is more than 0.
     """
-    transformed = not torch.compiler.is_compiling() and in_function_transform()
-    if transformed or not is_bare_linear(head) or type(head.weight) not in (nn.Parameter, Tensor):
-        return summed_loss(head(states), labels, smoothing)
-    # Defining a custom op takes as long as importing the rest of this package; decoding needs none.
-    from .chunked_loss_vanilla_transformer import chunked_cross_entropy
-
-    _check_loss_arguments(states, labels, smoothing)
-    dtype = torch.get_autocast_dtype(states.device.type) if autocast_enabled(states) else head.weight.dtype
-    states, labels = states.flatten(0, 1).to(dtype), labels.to(states.device).flatten()
-    bias = None if head.bias is None else head.bias.to(dtype)
-    return chunked_cross_entropy(states, head.weight.to(dtype), bias, labels, smoothing, torch.is_grad_enabled())[0]
+    return x[present] if has_values(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
 
 
-def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
-    """Sum the cross-entropy of attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
-
-    Args:
-        weights: What each target token attends to, in float32.
-        alignments: What it should attend to (B, T, S): probabilities, or a row of zeros to leave it alone.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
-    if weights.shape != alignments.shape:
-        raise ValueError(
-            f"`alignments` have shape {tuple(alignments.shape)}, but the targets attend to the sources by "
-            f"{tuple(weights.shape)}; pass (B, T, S)."
-        )
-    # Finite, however small a weight is.
-    return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype for sums over tensors of `dtype`: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
 
 
-def _check_loss_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
+def check_loss_arguments(states: Tensor, labels: Tensor, smoothing: float) -> None:
     if not 0 <= smoothing < 1:
         raise ValueError(f"`smoothing` is {smoothing}; it must be at least 0 and below 1.")
     if states.shape[:2] != labels.shape:

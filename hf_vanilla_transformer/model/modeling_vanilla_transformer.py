@@ -1,17 +1,17 @@
 """The encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017), arXiv:1706.03762.
 
-Leaf modules first, entry classes last; attention (section 3.2), positions (3.5) and losses (5.4) have files of their
-own.
+From attention (section 3.2) over layers and stacks (3.1) to the models; positions (3.5) and losses (5.4) have files of
+their own.
 
 Shapes: B batch, S source length, T target length, L either, P cached positions, h heads, d model width, d_k key width,
-V target vocabulary, K classes.
+d_v value width, V target vocabulary, K classes.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypedDict, Unpack
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -25,39 +25,27 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
     SequenceClassifierOutput,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import can_return_tuple
-from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_vanilla_transformer import (
-    AlignmentHead,
-    VanillaTransformerAttention,
-    fold_beams,
-    lowest_to_inf,
-    match_rows,
-    may_leave_out,
-)
 from .checks_vanilla_transformer import (
+    LAYER_ARGUMENTS,
     PAD_SOURCES,
     PASS_LABELS,
     check_arguments,
     check_batch_sizes,
     check_id_range,
     check_mask,
-    check_packing,
-    check_same_count,
     check_states,
     check_target,
     check_tensor,
-    refuse_with_packing,
     to_integer_ids,
 )
 from .compat_vanilla_transformer import CACHE, either
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .cpu_ops_vanilla_transformer import apply_dropout
-from .cuda_graphs_vanilla_transformer import RecordedSteps, can_capture
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from .linear_vanilla_transformer import apply_linear, begin_forward_pass
 from .loss_vanilla_transformer import (
     check_labels,
     classification_loss,
@@ -65,14 +53,15 @@ from .loss_vanilla_transformer import (
     move_padding_right,
     restore_padding,
     shift_tokens_right,
-    summed_alignment_loss,
     summed_loss,
-    summed_loss_without_logits,
 )
-from .packing_vanilla_transformer import Packing, packed_mask, stays_packed
+from .masks_vanilla_transformer import hidden_keys, lowest_to_inf, match_rows, may_leave_out
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
-from .recomputation_vanilla_transformer import KEEP_ALL, inner_layer, layer_norm, recomputation
+
+# cuDNN builds a plan for every new shape, which takes 0.4 s on an H100 where a training step takes 0.08 s, and queries
+# without visible keys get arbitrary outputs from it. PyTorch has other fused kernels for all that it can do.
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -81,6 +70,98 @@ class ForwardOptions(TypedDict, total=False):
     output_attentions: bool | None
     output_hidden_states: bool | None
     return_dict: bool | None
+
+
+def eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
+
+    Args:
+        module: Drops weights while training.
+        query: (B, h, T, d_k).
+        key: (B, h, S, d_k).
+        value: (B, h, S, d_v).
+        attention_mask: Additive, or boolean and true at visible keys; None shows all.
+        scaling: Factor of the scores, 1 / sqrt(d_k) in the paper.
+        dropout: Probability of dropping an attention weight.
+        **kwargs: Ignored; other implementations take more.
+
+    Returns:
+        The output (B, T, h, d_v) and the weights (B, h, T, S).
+    """
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is None:
+        weights = scores.softmax(-1)
+    else:
+        hidden = hidden_keys(attention_mask)
+        if attention_mask.dtype != torch.bool:
+            scores = scores + attention_mask
+        # A query without visible keys gets 0, as from every other implementation. Its scores stay finite before the
+        # softmax: a row of -inf would make the gradients NaN.
+        weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
+    weights = F.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2), weights
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """Split (B, L, h * d_k) into (B, h, L, d_k)."""
+    rows, length, width = x.shape
+    return x.view(rows, length, width // head_dim, head_dim).transpose(1, 2)
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention. Section 3.2.2."""
+
+    def __init__(self, config: VanillaTransformerConfig, heads: int, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
+        self.head_dim, self.value_head_dim = config.attention_dims(heads)
+        self.scaling = self.head_dim**-0.5
+        self.q_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, heads * self.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, heads * self.value_head_dim, bias=config.attention_bias)
+        self.out_proj = nn.Linear(heads * self.value_head_dim, config.d_model, bias=config.attention_bias)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
+        query = split_heads(self.q_proj(hidden_states), self.head_dim)
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, either(past_key_values, cache))
+        attend: Any = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        return self.out_proj(out.flatten(2)), weights
+
+    def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
+        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; project the encoder's once."""
+        own: Any = getattr(cache, "self_attention_cache", cache)
+        if encoder_states is not None:
+            own, states = getattr(cache, "cross_attention_cache", None), encoder_states
+            if own is not None:
+                if cache.is_updated.get(self.layer_idx):
+                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                cache.is_updated[self.layer_idx] = True
+        key, value = self._project_keys_values(states)
+        return (key, value) if own is None else own.update(key, value, self.layer_idx)
+
+    def _project_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        key, value = self.k_proj(states), self.v_proj(states)
+        return split_heads(key, self.head_dim), split_heads(value, self.value_head_dim)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -101,13 +182,17 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
             self.fc2 = nn.Linear(ffn_dim, config.d_model)
             self.final_layer_norm = self._layer_norm()
 
+    def _layer_norm(self) -> nn.Module:
+        if self.config.norm_position == "none":
+            return nn.Identity()
+        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
+
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        encoder_packing: Packing | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Map (B, L, d) to (B, L, d); skip encoder-decoder attention without `encoder_hidden_states` (B, S, d)."""
@@ -123,7 +208,6 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
                 self.encoder_attn,
                 encoder_hidden_states=encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
-                key_packing=encoder_packing,
                 **kwargs,
             )
         # Feed-forward
@@ -131,27 +215,16 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
             hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
         return hidden_states
 
-    def _layer_norm(self) -> nn.Module:
-        if self.config.norm_position == "none":
-            return nn.Identity()
-        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
-
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) if "pre"."""
-        pre, normalize = self.is_pre_norm, partial(layer_norm, norm) if self.training else norm
-        output = sublayer(normalize(x) if pre else x, **kwargs)[0]
-        if self.training:
-            output = apply_dropout(output, self.config.dropout)
-        return x + output if pre else normalize(x + output)
+        output = sublayer(norm(x) if self.is_pre_norm else x, **kwargs)[0]
+        x = x + F.dropout(output, self.config.dropout, self.training)
+        return x if self.is_pre_norm else norm(x)
 
     def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
         """FFN(x) = max(0, x W1 + b1) W2 + b2, with any activation. Section 3.3, eq. 2."""
-        if self.training:
-            inner = inner_layer(self.fc1, self.activation_fn, self.config.activation_function, hidden_states)
-            inner = apply_dropout(inner, self.config.activation_dropout)
-        else:
-            inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
-        return apply_linear(self.fc2, inner), None
+        inner = self.activation_fn(self.fc1(hidden_states))
+        return self.fc2(F.dropout(inner, self.config.activation_dropout, self.training)), None
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -173,6 +246,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     # Prefix of this side's inputs in error messages, and what to do about -100 there.
     input_prefix, padding_remedy = "", PAD_SOURCES
+    # Keyword arguments that layers may get.
+    layer_arguments = LAYER_ARGUMENTS
 
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[VanillaTransformerLayer]):
         super().__init__(config)
@@ -192,15 +267,15 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return getattr(self.embed_tokens, "num_embeddings", None)
 
     def _embed(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        mask: Tensor | None,
-        cache: Cache | None = None,
-        packing: Packing | None = None,
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
         """Return the input (B, L, d) of the first layer: scaled embeddings plus positions, normalized if so set."""
         past = 0 if cache is None else cache.get_seq_length()
+        embeds = self._scaled_embeddings(input_ids, inputs_embeds)
+        check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
+        return self._add_positions(embeds, self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)))
+
+    def _scaled_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass exactly one of `input_ids` and `inputs_embeds`.")
         # None if a wrapper such as LoRA's hides it.
@@ -214,36 +289,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         else:
             check_states(inputs_embeds, self.config.d_model, f"`{self.input_prefix}inputs_embeds`", weight)
             embeds = inputs_embeds
-        check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
-        embeds = embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
-        begin_forward_pass(embeds)
-        if packing is None:
-            positions = self.embed_positions(past, embeds.shape[1], count_leading_padding(mask))
-        else:
-            positions = F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
+        return embeds * math.sqrt(self.config.d_model) if self.config.scale_embedding else embeds
+
+    def _add_positions(self, embeds: Tensor, positions: Tensor) -> Tensor:
         embeds = self.layernorm_embedding(embeds + positions.to(embeds))
-        return apply_dropout(embeds, self.config.dropout) if self.training else embeds
+        return F.dropout(embeds, self.config.dropout, self.training)
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
-        implementation = self.config._attn_implementation
-        check_arguments(kwargs, implementation)
-        # Gradient checkpointing keeps less than recomputation.
-        with recomputation(hidden_states) if self.training and not self.gradient_checkpointing else KEEP_ALL:
-            for layer in self.layers:
-                hidden_states = layer(hidden_states, *args, implementation=implementation, **kwargs)
-        return hidden_states
-
-    def _refuse_with_packing(self, arguments: dict[str, Any], options: Any) -> None:
-        attentions = options.get("output_attentions", self.config.output_attentions)
-        refuse_with_packing(**arguments, output_attentions=attentions)
-
-    @can_return_tuple
-    def _pack_outputs(self, packing: Packing, run: Callable[..., Any], *padded: Any, **kwargs: Any) -> Any:
-        """Run the stack on padded input, and pack what it returns."""
-        outputs = run(*padded, return_dict=True, **kwargs)
-        packing.unpad_outputs(outputs)
-        return outputs
+        check_arguments(kwargs, self.layer_arguments, self.config._attn_implementation)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, *args, **kwargs)
+        return self.layer_norm(hidden_states)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -258,55 +315,28 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         layers = [VanillaTransformerEncoderLayer(config, i) for i in range(config.encoder_layers)]
         super().__init__(config, config.vocab_size, layers)
 
+    @merge_with_config_defaults
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        cu_seq_lens: Tensor | None = None,
-        max_length: int | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
-        Of packed sources (1, S), `cu_seq_lens` (n + 1) are the edges, and `max_length` is the length of the longest.
-
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
-        if cu_seq_lens is None and max_length is None:
-            return self._encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        self._refuse_with_packing({"attention_mask": attention_mask}, kwargs)
-        x: Any = inputs_embeds if input_ids is None else input_ids
-        packing = Packing.of(x, cu_seq_lens, max_length)
-        if stays_packed(self, self.config.encoder_attention_heads, x):
-            return self._encode(input_ids, None, inputs_embeds, packing, **kwargs)
-        padded = (packing.pad(input_ids), packing.mask(), packing.pad(inputs_embeds))
-        return self._pack_outputs(packing, self._encode, *padded, **kwargs)
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def _encode(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        inputs_embeds: Tensor | None,
-        packing: Packing | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, packing=packing)
-        if packing is None:
-            mask = create_bidirectional_mask(
-                self.config,
-                hidden_states,
-                lowest_to_inf(attention_mask),
-                allow_is_bidirectional_skip=may_leave_out(attention_mask),
-            )
-        else:
-            mask = packed_mask(create_bidirectional_mask, self.config, hidden_states, packing, packing)
-            kwargs.update(packing=packing)
-        hidden_states = self._apply_layers(hidden_states, mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.layer_norm(hidden_states))
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
+        mask = create_bidirectional_mask(
+            self.config,
+            hidden_states,
+            lowest_to_inf(attention_mask),
+            allow_is_bidirectional_skip=may_leave_out(attention_mask),
+        )
+        return BaseModelOutput(last_hidden_state=self._apply_layers(hidden_states, mask, **kwargs))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -330,6 +360,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         resize = super().resize_token_embeddings if shared else self.resize_decoder_token_embeddings
         return resize(*args, **kwargs)
 
+    @merge_with_config_defaults
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -339,10 +371,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        cu_seq_lens: Tensor | None = None,
-        max_length: int | None = None,
-        encoder_cu_seq_lens: Tensor | None = None,
-        encoder_max_length: int | None = None,
         cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
@@ -351,130 +379,39 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         `attention_mask` (B, P + T) and `encoder_attention_mask` (B, S) are 1 at tokens; attention is causal regardless
         (section 3.2.3). The target may have k consecutive rows per source: (B * k, T) over (B, S, d).
 
-        Of packed targets (1, T), `cu_seq_lens` (n + 1) are the edges, and `max_length` is the length of the longest;
-        `encoder_cu_seq_lens` and `encoder_max_length` are those of their sources (1, S, d).
-
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
         """
-        cache = either(past_key_values, cache)
-        if cu_seq_lens is None and max_length is None and encoder_cu_seq_lens is None:
-            return self._decode(
-                input_ids,
-                attention_mask,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                cache,
-                inputs_embeds,
-                use_cache=use_cache,
-                **kwargs,
-            )
-        masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
-        x: Any = inputs_embeds if input_ids is None else input_ids
-        target = Packing.of(x, cu_seq_lens, max_length, self.input_prefix)
-        source = Packing.of(encoder_hidden_states, encoder_cu_seq_lens, encoder_max_length)
-        check_same_count(source.edges, target.edges)
-        if stays_packed(self, self.config.decoder_attention_heads, x):
-            return self._decode(
-                input_ids,
-                encoder_hidden_states=encoder_hidden_states,
-                inputs_embeds=inputs_embeds,
-                use_cache=False,
-                packing=target,
-                encoder_packing=source,
-                **kwargs,
-            )
-        return self._pack_outputs(
-            target,
-            self._decode,
-            # Causal attention needs no mask of padding on the right.
-            target.pad(input_ids),
-            encoder_hidden_states=source.pad(encoder_hidden_states),
-            encoder_attention_mask=source.mask(),
-            inputs_embeds=target.pad(inputs_embeds),
-            use_cache=False,
-            **kwargs,
+        past: Any = either(past_key_values, cache)
+        if use_cache and past is None:
+            past = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
+        mask = create_causal_mask(
+            self.config,
+            hidden_states,
+            lowest_to_inf(attention_mask),
+            **{CACHE: getattr(past, "self_attention_cache", past)},
+            allow_is_causal_skip=may_leave_out(attention_mask),
         )
-
-    @merge_with_config_defaults
-    @capture_outputs
-    def _decode(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None = None,
-        encoder_hidden_states: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        cache: Any = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        packing: Packing | None = None,
-        encoder_packing: Packing | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
-        if use_cache and cache is None:
-            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, cache, packing)
-        if packing is None or encoder_packing is None:
-            own_cache = getattr(cache, "self_attention_cache", cache)
-            mask = create_causal_mask(
-                self.config,
-                hidden_states,
-                lowest_to_inf(attention_mask),
-                **{CACHE: own_cache},
-                allow_is_causal_skip=may_leave_out(attention_mask),
-            )
-            encoder_hidden_states, encoder_mask = self._prepare_source(
-                hidden_states, encoder_hidden_states, encoder_attention_mask, cache
-            )
-        else:
-            mask = packed_mask(create_causal_mask, self.config, hidden_states, packing, packing, **{CACHE: None})
-            encoder_mask = packed_mask(
-                create_bidirectional_mask,
-                self.config,
-                hidden_states,
-                packing,
-                encoder_packing,
-                encoder_hidden_states=encoder_hidden_states,
-            )
-            kwargs.update(packing=packing, encoder_packing=encoder_packing)
-        hidden_states = self._apply_layers(
-            hidden_states, mask, encoder_hidden_states, encoder_mask, **{CACHE: cache}, **kwargs
-        )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.layer_norm(hidden_states), **{CACHE: cache}
-        )
+        source: tuple[Any, ...] = (None, None)
+        if encoder_hidden_states is not None:
+            check_states(encoder_hidden_states, self.config.d_model, "the encoder's output", hidden_states)
+            check_mask(encoder_attention_mask, encoder_hidden_states, 0, "`attention_mask`")
+            source = self._prepare_source(hidden_states, encoder_hidden_states, encoder_attention_mask, past)
+        hidden_states = self._apply_layers(hidden_states, mask, *source, **{CACHE: past}, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past})
 
     def _prepare_source(
-        self, hidden_states: Tensor, encoder_states: Tensor | None, mask: Tensor | None, cache: Any
-    ) -> tuple[Tensor | None, Any]:
-        """Match the encoder's rows with those of the target; return its states and the mask of its keys."""
-        if encoder_states is not None:
-            check_states(encoder_states, self.config.d_model, "the encoder's output", hidden_states)
-            check_mask(mask, encoder_states, 0, "`attention_mask`")
-            given = encoder_states.shape[0]
-            sources = self._count_sources(hidden_states.shape[0], given, cache)
-            encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
-            if hidden_states.shape[0] != sources:
-                hidden_states = fold_beams(hidden_states, sources)
+        self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, Any]:
+        """Return the encoder's states with a row for each of the target's, and the mask of attention to them."""
+        rows = hidden_states.shape[0]
+        check_batch_sizes(rows, encoder_states.shape[0])
+        encoder_states, mask = match_rows(encoder_states, rows), lowest_to_inf(match_rows(mask, rows))
         may_skip = may_leave_out(mask)
         return encoder_states, create_bidirectional_mask(
             self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip
         )
-
-    def _count_sources(self, rows: int, given: int, cache: Any) -> int:
-        """Return how many sources the `rows` of the target attend to.
-
-        As many as the cross-attention cache holds, each once or repeated for the beams, or else all `given`. Flash
-        attention would apply a source's mask to one of its queries, so each row needs a source of its own.
-        """
-        sources = given
-        if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
-            cached: Any = cache.cross_attention_cache.layers[0]
-            sources = cached.keys.shape[0]
-        for count in (given, sources):
-            check_batch_sizes(rows, count)
-        return rows if is_flash_attention_requested(self.config) else sources
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -519,17 +456,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        cu_seq_lens: Tensor | None = None,
-        max_length: int | None = None,
-        decoder_cu_seq_lens: Tensor | None = None,
-        decoder_max_length: int | None = None,
         cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqModelOutput:
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
-
-        Of packed pairs (1, S) and (1, T), `cu_seq_lens` and `decoder_cu_seq_lens` (n + 1) are the edges, `max_length`
-        and `decoder_max_length` the lengths of the longest source and target.
 
         Raises:
             ValueError: The inputs are inconsistent, or exceed learned positions.
@@ -537,8 +467,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         check_target(decoder_input_ids, decoder_inputs_embeds)
         encoded: Any = encoder_outputs
         if encoded is None:
-            packing: dict[str, Any] = {"cu_seq_lens": cu_seq_lens, "max_length": max_length}
-            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **packing, **kwargs)
+            encoded = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         elif not isinstance(encoded, BaseModelOutput):
             encoded = BaseModelOutput(*encoded)
         if encoded.last_hidden_state is None:
@@ -552,10 +481,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            cu_seq_lens=decoder_cu_seq_lens,
-            max_length=decoder_max_length,
-            encoder_cu_seq_lens=cu_seq_lens,
-            encoder_max_length=max_length,
             return_dict=True,
             **kwargs,
         )
@@ -588,19 +513,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
-    def get_compiled_call(self, compile_config: Any) -> Callable[..., Any]:
-        """Return the forward pass of steps over a static cache: CUDA graphs, or what `compile_config` asks for."""
-        if compile_config is None and can_capture(self):
-            return RecordedSteps(self, self.device)
-        return super().get_compiled_call(compile_config)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor, cu_seq_lens: Tensor | None = None) -> Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); called by data collators.
 
-        Padding on the left stays -100, which `forward` accepts unless it fills a cache. Of packed labels (1, T),
-        `cu_seq_lens` (n + 1) are the edges.
+        Padding on the left stays -100, which `forward` accepts unless it fills a cache.
         """
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id, cu_seq_lens)
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
     def forward(
@@ -619,13 +537,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         num_items_in_batch: int | Tensor | None = None,
         smoothing: float = 0.0,
         skip_logits: bool = False,
-        cu_seq_lens: Tensor | None = None,
-        max_length: int | None = None,
-        decoder_cu_seq_lens: Tensor | None = None,
-        decoder_max_length: int | None = None,
-        alignments: Tensor | None = None,
-        alignment_head: Sequence[int] | None = None,
-        alignment_weight: float = 0.0,
         cache: Cache | None = None,
         **kwargs: Unpack[ForwardOptions],
     ) -> Seq2SeqLMOutput:
@@ -647,41 +558,23 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             num_items_in_batch: Labels in all accumulated batches, to divide the summed loss by; by default those here.
             smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). Its name avoids "label": `Trainer` takes
                 such arguments for labels.
-            skip_logits: Whether to compute the loss without storing logits, which are None then.
-            cu_seq_lens: Of n pairs packed without padding, their sources one after another in a row (1, S): where each
-                begins, and where the last one ends (n + 1). Such pairs take no masks and no cache.
-            max_length: Length of the longest packed source.
-            decoder_cu_seq_lens: The same as `cu_seq_lens` for packed targets (1, T).
-            decoder_max_length: Length of the longest packed target.
-            alignments: Which source tokens each label translates (B, T, S), to add guided attention (Garg et al. 2019)
-                to the loss: probabilities, or a row of zeros for a label that may attend to anything. Not for packed
-                pairs.
-            alignment_head: Indices of the decoder layer and the head that learn them.
-            alignment_weight: Weight of that part of the loss.
+            skip_logits: Whether to return only the loss; logits are None then, and need not be stored.
             cache: The same as `past_key_values`, by its name from transformers 5.24 on.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
             ValueError: The inputs are inconsistent, out of range, or exceed learned positions.
         """
-        is_packed, indices = decoder_cu_seq_lens is not None, None
-        use_cache = self.config.use_cache and not is_packed if use_cache is None else use_cache
         if labels is not None:
             check_tensor(labels, 2, "`labels`", getattr(self.lm_head, "weight", None))
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                if decoder_cu_seq_lens is not None:
-                    check_packing(labels, decoder_cu_seq_lens, decoder_max_length, "decoder_")
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_cu_seq_lens)
+                decoder_input_ids = self._shift_right(labels, **kwargs)
         # A cache would keep moved tokens where they were moved to.
-        is_given = past_key_values is not None or cache is not None
-        fills_cache = labels is None and (use_cache or is_given)
-        if decoder_input_ids is not None and not fills_cache and not is_packed:
-            decoder_input_ids, indices = move_padding_right(decoder_input_ids, decoder_attention_mask)
-        options: dict[str, Any] = dict(kwargs)
-        if alignments is not None:
-            guided = self._alignment_head(alignment_head, attention_mask, decoder_cu_seq_lens)
-            options["alignment_head"] = guided
+        is_cached = labels is None and (either(past_key_values, cache) is not None or self._uses_cache(use_cache))
+        order = None
+        if decoder_input_ids is not None and not is_cached:
+            decoder_input_ids, order = move_padding_right(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -693,53 +586,37 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
-            cu_seq_lens=cu_seq_lens,
-            max_length=max_length,
-            decoder_cu_seq_lens=decoder_cu_seq_lens,
-            decoder_max_length=decoder_max_length,
             return_dict=True,
-            **options,
+            **kwargs,
         )
-        if alignments is not None:
-            outputs["alignment_weights"] = guided.weights
-        if indices is not None:
-            restore_padding(outputs, indices)
+        if order is not None:
+            restore_padding(outputs, order)
         states, loss = outputs.last_hidden_state, None
         if labels is None:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits: Tensor | None = apply_linear(self.lm_head, states[:, kept, :])
+            logits: Tensor | None = self._project(states[:, kept, :])
         else:
             summed, logits = self._summed_loss(states, labels, smoothing, skip_logits)
-            if alignments is not None:
-                aligned = summed_alignment_loss(outputs["alignment_weights"], alignments)
-                summed = summed + alignment_weight * aligned.to(summed)
             loss = mean_over_labels(summed, labels, num_items_in_batch)
-        own = ("last_hidden_state", "alignment_weights")
-        others = {name: value for name, value in outputs.items() if name not in own}
+        others = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         return Seq2SeqLMOutput(loss=loss, logits=logits, **others)
 
-    def _alignment_head(
-        self, indices: Sequence[int] | None, attention_mask: Tensor | None, decoder_cu_seq_lens: Tensor | None
-    ) -> AlignmentHead:
-        if decoder_cu_seq_lens is not None:
-            refuse_with_packing(alignments=True)
-        layers, heads = self.config.decoder_layers, self.config.decoder_attention_heads
-        layer, head = indices or (-1, -1)
-        if not (0 <= layer < layers and 0 <= head < heads):
-            raise ValueError(
-                f"`alignment_head` is {indices!r}, but `alignments` need a decoder layer below {layers} and a head "
-                f"below {heads}; pass both, counted from 0."
-            )
-        return AlignmentHead(layer, head, attention_mask)
+    def _shift_right(self, labels: Tensor, **kwargs: Any) -> Tensor:
+        return self.prepare_decoder_input_ids_from_labels(labels)
+
+    def _uses_cache(self, use_cache: bool | None) -> bool:
+        return bool(self.config.use_cache if use_cache is None else use_cache)
+
+    def _project(self, states: Tensor) -> Tensor:
+        """Return the logits (B, T, V) of `states` (B, T, d)."""
+        return self.lm_head(states)
 
     def _summed_loss(
         self, states: Tensor, labels: Tensor, smoothing: float, skip_logits: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return the summed loss, and the logits (B, T, V) unless they are skipped."""
-        if skip_logits:
-            return summed_loss_without_logits(states, self.lm_head, labels, smoothing), None
-        logits = apply_linear(self.lm_head, states)
-        return summed_loss(logits, labels, smoothing), logits
+        logits = self._project(states)
+        return summed_loss(logits, labels, smoothing), None if skip_logits else logits
 
 
 class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
@@ -800,8 +677,8 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
         Raises:
             ValueError: Not exactly one input is given, or the labels do not suit the problem.
         """
-        if kwargs.get("cu_seq_lens") is not None:
-            raise ValueError("`cu_seq_lens` is set, but a classifier takes no packed sequences; pad them instead.")
+        if kwargs.get("packing") is not None:
+            raise ValueError("`packing` is set, but a classifier takes no packed sequences; pad them instead.")
         encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
         logits = self.classifier(mean_over_tokens(states, attention_mask))

@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,15 @@ from .compat_vanilla_transformer import CACHE_NAMES
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .hub_code_vanilla_transformer import HubCodeMixin
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
+
+# Called with each model that has been built: the installed package makes it fast, code from the Hub leaves it plain.
+WHEN_BUILT: list[Callable[[nn.Module], Any]] = []
+
+
+def finish(model: nn.Module) -> None:
+    """Call `WHEN_BUILT`."""
+    for call in WHEN_BUILT:
+        call(model)
 
 
 class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
@@ -46,6 +56,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
             {name: style for name, style in (plan or {}).items() if name in modules}
             for plan in (self._tp_plan, self._fsdp_plan)
         )
+        finish(self)
 
     def save_pretrained(
         self,

@@ -14,8 +14,7 @@ from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.translation import BatchTranslator, Hypothesis, encode, translate
-from ..model.linear_vanilla_transformer import decoding_products
+from ..inference.translation import BatchTranslator, Hypothesis, encode, many_calls, translate
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .memory import release_memory
 
@@ -214,8 +213,8 @@ class ServedModel:
         self._batcher.close(wait)
 
     def session(self) -> AbstractContextManager[None]:
-        """Return a context whose batches share what is packed for fast products."""
-        return decoding_products(shared=True)
+        """Return a context whose batches share what they find out about the model's weights."""
+        return many_calls(self.model)
 
     def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
         """Return the number of tokens of each sentence.

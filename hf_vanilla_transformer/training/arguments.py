@@ -16,8 +16,8 @@ from ..data.arguments import refuse_empty_strings
 from ..errors import did_you_mean, short_errors
 from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.cpu_routines_vanilla_transformer import processor
 from ..presets import AUTO_PRESET, get_preset
+from ..processor import processor
 
 # Metric of the best model, until the text decides.
 AUTO_METRIC = "auto"

@@ -115,7 +115,9 @@ class FiniteTrainer(Seq2SeqTrainer):
         loss, *outputs = result if return_outputs else (result,)
         if not self._batches and self.args.on_nonfinite == "skip":
             self._loss_before = self._tr_loss.clone()
-        self._batches.append(MicroBatch(loss.detach(), inputs.get("input_ids"), inputs.get("cu_seq_lens")))
+        self._batches.append(
+            MicroBatch(loss.detach(), inputs.get("input_ids"), (inputs.get("packing") or {}).get("cu_seq_lens"))
+        )
         # 1, or NaN: an infinite loss alone may have finite gradients, and other processes would not see it.
         loss = loss * (1 + 0 * loss.detach())
         return (loss, *outputs) if return_outputs else loss

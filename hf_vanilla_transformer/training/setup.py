@@ -248,7 +248,7 @@ def guide_alignments(
     Raises:
         ValueError: The model, the tokenizer or the batches cannot be guided.
     """
-    if "alignments" not in signature(model.forward).parameters:
+    if "smoothing" not in signature(model.forward).parameters:
         raise ValueError(
             f"`guided_alignment`: {type(model).__name__} cannot be guided, only models of this package; leave it out"
         )

@@ -1,6 +1,6 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -33,6 +33,7 @@ from .arguments import set_learning_rate
 from .best_model import BestModelTrainer
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
+from .guided_alignment import GuidedTrainer
 from .layerwise import LayerwiseTrainer
 from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
@@ -77,7 +78,14 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 
 
 class VanillaTransformerTrainer(
-    FiniteTrainer, BestModelTrainer, ResumingTrainer, AveragingTrainer, RDropTrainer, LayerwiseTrainer, MuonTrainer
+    FiniteTrainer,
+    BestModelTrainer,
+    ResumingTrainer,
+    AveragingTrainer,
+    RDropTrainer,
+    GuidedTrainer,
+    LayerwiseTrainer,
+    MuonTrainer,
 ):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
@@ -104,7 +112,7 @@ class VanillaTransformerTrainer(
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
         if self._packing:
-            self._check_packing(parameters)
+            self._check_packing(unwrapped)
         self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
             # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
@@ -131,8 +139,8 @@ class VanillaTransformerTrainer(
     def _bpe_dropout(self) -> float:
         return getattr(self.args, "bpe_dropout", 0.0)
 
-    def _check_packing(self, parameters: Collection[str]) -> None:
-        if "decoder_cu_seq_lens" not in parameters:
+    def _check_packing(self, model: Any) -> None:
+        if not getattr(model, "takes_packing", False):
             raise ValueError(
                 f"`packing`: {type(self.model).__name__} takes no packed pairs, only models of this package do; leave "
                 "it out"
@@ -188,11 +196,6 @@ class VanillaTransformerTrainer(
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
-        if "alignments" in inputs:
-            heads = getattr(cast(PreTrainedModel, self.model).generation_config, "alignment_heads", None)
-            # The model says what is missing.
-            guided = {"alignment_head": heads and heads[0], "alignment_weight": self.args.guided_alignment_weight}
-            inputs = {**inputs, **guided}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     # Saving and loading

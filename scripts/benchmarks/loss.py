@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss, summed_loss_without_logits
+from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
+from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss
 from hf_vanilla_transformer.presets import preset_config
 
 from .agreement import check_agreement
@@ -80,7 +81,9 @@ def available_losses(device: str) -> dict[str, Loss]:
 
 def chunked(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Ours."""
-    return summed_loss_without_logits(states[None], _head(weight), labels[None], smoothing)
+    loss = summed_loss_without_logits(states[None], _head(weight), labels[None], smoothing)
+    assert loss is not None
+    return loss
 
 
 def with_logits(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:

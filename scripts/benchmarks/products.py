@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
-from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Product, Routine, processor
+from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
+from hf_vanilla_transformer.fast import linear as linear
+from hf_vanilla_transformer.fast.routines import ANY, Product, Routine
 from hf_vanilla_transformer.presets import preset_config
+from hf_vanilla_transformer.processor import processor
 
 from .arguments import BenchmarkArguments
 from .machine import DTYPES

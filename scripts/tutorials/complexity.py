@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.figures import Panel, plot_growth
 from benchmarks.power_law import fit_exponent
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
 
 from .common import TutorialArguments, TutorialResult
 

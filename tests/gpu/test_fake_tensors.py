@@ -28,15 +28,16 @@ from devices import on
 from fake_accelerators import FAKE_DEVICES, NEEDS_CUDA_BUILD, WITH_BACKWARD, fake_accelerator
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import dense_alignments
-from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
+from hf_vanilla_transformer.fast import packing as packing
+from hf_vanilla_transformer.fast.divergence import summed_divergence_without_logits
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
-from hf_vanilla_transformer.model import packing_vanilla_transformer as packing
-from hf_vanilla_transformer.model.beam_search_vanilla_transformer import top_log_probs
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
+from hf_vanilla_transformer.search.beams import top_log_probs
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.moving_average import MovingAverage
 from hf_vanilla_transformer.training.muon import MuonWithAdam
-from hf_vanilla_transformer.training.rdrop import mean_divergence, summed_divergence_without_logits
+from hf_vanilla_transformer.training.rdrop import mean_divergence
 from packed import packed, token_pairs
 from tiny import VOCABULARY, batch_with_padding, labelled_batch, padded_source, tiny_config, tokens
 from trainers import TOKENIZER, At, Killed, id_pairs, train_args, trainable_model
@@ -230,7 +231,7 @@ def test_the_divergence_of_two_passes(fake_device, bias):
         states, head = torch.randn(6, 5, 8), nn.Linear(8, 13, bias)
         labels = torch.ones(3, 5, dtype=torch.long)
         check_step(head, mean_divergence(head(states), labels))
-        check_step(head, summed_divergence_without_logits(states, head, labels.ne(-100)))
+        check_step(head, summed_divergence_without_logits(head, states, labels.ne(-100)))
 
 
 @DTYPES

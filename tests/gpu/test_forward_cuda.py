@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from devices import on
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
-from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
+from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
+from hf_vanilla_transformer.fast import linear as linear
 from tiny import VOCABULARIES, batch_with_padding, close, close_gradients, gradients, labelled_batch, perturbed_model
 
 SHAPES = {

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from devices import NEEDS_GPU
-from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
+from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
-from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss_without_logits
 
 VOCABULARY, WIDTH = 61, 16
 # Relative to the largest gradient: roundings of the dtype, some ten of them, each in the same direction at worst.

@@ -11,7 +11,7 @@ import transformers
 from packaging.version import Version
 
 from devices import on
-from hf_vanilla_transformer.model import chunked_loss_vanilla_transformer as chunked_loss
+from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
 from packed import packed, token_pairs
 from synchronization import Waits
 from tiny import labelled_batch, padded_source, tiny_model

@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import varlen
@@ -37,8 +38,7 @@ def padded(pairs: list[dict[str, list[int]]], device: Any = "cpu") -> dict[str, 
 
 
 def packed(pairs: list[dict[str, list[int]]], device: Any = "cpu") -> dict[str, Any]:
-    batch = collate_packed(pairs)
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    return send_to_device(collate_packed(pairs), device)
 
 
 def without_padding(x: Tensor, mask: Tensor) -> Tensor:

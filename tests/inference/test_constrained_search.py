@@ -20,8 +20,8 @@ from hf_vanilla_transformer.inference.constrained_search import ConstrainedBeams
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
-from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
-from hf_vanilla_transformer.model.beam_search_vanilla_transformer import Beams
+from hf_vanilla_transformer.search import beams as beam_search
+from hf_vanilla_transformer.search.beams import Beams
 from translators import ENGLISH, SPANISH, build, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")

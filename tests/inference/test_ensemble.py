@@ -13,7 +13,7 @@ from hf_vanilla_transformer import VanillaTransformerEncoderModel, VanillaTransf
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.translation import load, translate
-from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
+from hf_vanilla_transformer.search import beams as beam_search
 from tiny import close, tiny_config
 from translators import SHARED, build, save_translator
 

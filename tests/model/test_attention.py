@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_vanilla_transformer.model import attention_vanilla_transformer
-from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention
+from hf_vanilla_transformer.model import modeling_vanilla_transformer
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerAttention
 from processes import surroundings
 from tiny import (
     VOCABULARY,
@@ -120,7 +120,7 @@ class TestImplementations:
 
         def attention(*args, **kwargs):
             calls.append(1)
-            return attention_vanilla_transformer.eager_attention(*args, **kwargs)
+            return modeling_vanilla_transformer.eager_attention(*args, **kwargs)
 
         monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, name, attention)
         model = one_layer_model()
@@ -220,18 +220,6 @@ class TestMasks:
         else:
             close(other_logits.float(), logits.float(), 0.05)
             assert all(grad.isfinite().all() for grad in actual.values())
-
-    def test_eager_is_the_same_without_reading_the_mask(self, monkeypatch):
-        model, batch, found = tiny_model(attn_implementation="eager"), batch_with_an_empty_source(), []
-        batch["attention_mask"][1, :3] = 1
-        for looks in (True, False):
-            if not looks:
-                monkeypatch.setattr(attention_vanilla_transformer, "is_plain_cpu", lambda *_: False)
-            outputs = model(**batch)
-            outputs.loss.backward()
-            found.append((outputs.logits, gradients(model)))
-        close(found[0][0], found[1][0], 1e-6)
-        close_gradients(found[0][1], found[1][1])
 
     # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")

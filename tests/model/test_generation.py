@@ -18,9 +18,8 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.fast import generation, restore
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
-from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import VOCABULARIES, VOCABULARY, close, padded_source, tiny_model, tokens
 from translators import build
 
@@ -526,13 +525,12 @@ class TestSharedSources:
             generation, "repeat_sources", lambda cache: [sources.append(cross_rows(cache)), repeat(cache)]
         )
         shared = decode()
-        # Without the overrides transformers repeats the sources.
-        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_expand_inputs_for_generation")
-        monkeypatch.delattr(VanillaTransformerGenerationMixin, "_reorder_cache")
+        # The plain model repeats the sources.
+        restore(model)
         copied = decode()
         assert torch.equal(shared.sequences, copied.sequences)
         close(shared.sequences_scores, copied.sequences_scores)
-        assert sources == [4, 12]
+        assert sources == [4]
         caches = (each.past_key_values.cross_attention_cache.layers for each in (shared, copied))
         for layer, other in zip(*caches, strict=True):
             close(layer.keys, other.keys)

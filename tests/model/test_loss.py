@@ -67,7 +67,7 @@ def test_the_start_token_precedes_the_first_label():
 @pytest.mark.parametrize("beside", BESIDE)
 def test_the_padding_side_changes_no_gradient(monkeypatch, beside, positions, looks, skip_logits):
     if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "is_plain_cpu", lambda *_: False)
+        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
     model, (right, left, source) = one_layer_model(position_embedding_type=positions), padded_on_both_sides()
     found = []
     for labels in (right, left):
@@ -115,7 +115,7 @@ def test_left_padded_rows_continue_a_cache():
 def test_left_padding_without_labels(monkeypatch, looks):
     """`Trainer` withholds the labels if it computes the loss itself."""
     if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "is_plain_cpu", lambda *_: False)
+        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
     model, (_, labels, source) = one_layer_model(), padded_on_both_sides()
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
     found = model(input_ids=source, decoder_input_ids=decoder_input_ids, use_cache=False).logits

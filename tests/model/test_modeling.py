@@ -15,9 +15,10 @@ from hf_vanilla_transformer import (
     VanillaTransformerEncoder,
     VanillaTransformerForConditionalGeneration,
 )
-from hf_vanilla_transformer.model import modeling_vanilla_transformer
-from hf_vanilla_transformer.model.attention_vanilla_transformer import VanillaTransformerAttention, mask_padding
+from hf_vanilla_transformer.fast import modules as fast_modules
+from hf_vanilla_transformer.model.masks_vanilla_transformer import mask_padding
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
 )
@@ -318,7 +319,7 @@ class TestRowsPerSource:
         """It would apply the source's mask to one of the queries."""
         model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
         expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
-        monkeypatch.setattr(modeling_vanilla_transformer, "is_flash_attention_requested", lambda config: True)
+        monkeypatch.setattr(fast_modules, "is_flash_attention_requested", lambda config: True)
         seen = []
         layer = model.model.decoder.layers[0]
         mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])

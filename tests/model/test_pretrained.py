@@ -94,8 +94,8 @@ class TestLoading:
         model.save_pretrained(tmp_path)
         assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaTransformerConfig
         loaded = auto.from_pretrained(tmp_path)
-        assert type(loaded) is expected and not loaded.training
-        assert type(auto.from_config(tiny_config())) is expected
+        assert isinstance(loaded, expected) and not loaded.training
+        assert isinstance(auto.from_config(tiny_config()), expected)
         batch = batch_with_padding()
         states = loaded(**batch)[0] if auto is AutoModel else loaded(**batch, output_hidden_states=True)
         states = states if auto is AutoModel else states.decoder_hidden_states[-1]

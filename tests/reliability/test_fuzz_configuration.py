@@ -18,8 +18,9 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     preset_config,
 )
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, processor
+from hf_vanilla_transformer.fast.routines import ROUTINES
 from hf_vanilla_transformer.presets import get_preset
+from hf_vanilla_transformer.processor import processor
 from hf_vanilla_transformer.training.arguments import parse_overrides
 from reliability import cases
 from tiny import TINY, close

@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
+from hf_vanilla_transformer.fast.divergence import summed_divergence_without_logits
 from hf_vanilla_transformer.training import rdrop
-from hf_vanilla_transformer.training.rdrop import mean_divergence, summed_divergence_without_logits
+from hf_vanilla_transformer.training.rdrop import mean_divergence
 from synchronization import Waits
 from trainers import TOKENIZER, id_pairs, losses, trainable_marian, trainable_model, trainer_of
 
@@ -48,13 +49,13 @@ def test_without_logits_divergence_and_gradients_are_the_plain_ones(bias, dtype,
     wide = head.double()(states.double()) if dtype == torch.float64 else head(states).float()
     first, second = (half[present].log_softmax(-1) for half in wide.chunk(2))
     plain = ((first.exp() - second.exp()) * (first - second)).sum() / 2
-    found = summed_divergence_without_logits(states, head, present)
+    found = summed_divergence_without_logits(head, states, present)
     tolerance = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
     torch.testing.assert_close(found, plain, **tolerance)
     expected = torch.autograd.grad(3 * plain, inputs)
     for gradient, reference in zip(torch.autograd.grad(3 * found, inputs), expected, strict=True):
         torch.testing.assert_close(gradient, reference, **tolerance)
-    assert summed_divergence_without_logits(states, head, torch.zeros_like(present)).item() == 0
+    assert summed_divergence_without_logits(head, states, torch.zeros_like(present)).item() == 0
 
 
 def test_on_an_accelerator_divergence_and_gradients_are_the_same():
@@ -63,7 +64,7 @@ def test_on_an_accelerator_divergence_and_gradients_are_the_same():
 
     def divergences():
         divergence = mean_divergence(head(states), labels)
-        without_logits = summed_divergence_without_logits(states, head, labels.ne(-100))
+        without_logits = summed_divergence_without_logits(head, states, labels.ne(-100))
         inputs = [states, *head.parameters()]
         return [torch.autograd.grad(each, inputs) + (each,) for each in (divergence, without_logits)]
 

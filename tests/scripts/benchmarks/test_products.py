@@ -7,7 +7,7 @@ from benchmarking import small_arguments
 from benchmarks import products
 from benchmarks.measure import measure
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
+from hf_vanilla_transformer.fast import linear as linear
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..processor import processor
+
 
 class Routine(Enum):
     """A way to multiply by a weight matrix."""
@@ -90,18 +92,6 @@ ROUTINES = {
 }
 
 
-def processor() -> str:
-    """Return vendor and instruction set of this processor, as far as they decide which routine is fast.
-
-    The vendor does because MKL asks for it too: on AMD processors it leaves half of AVX-512 unused.
-    """
-    capabilities = torch.cpu.get_capabilities()
-    name = str(capabilities.get("cpu_name", ""))
-    vendor = next((vendor for vendor in ("AMD", "Intel") if vendor in name), "other")
-    sets = {"AMX": "amx_bf16", "AVX-512 BF16": "avx512_bf16", "AVX-512": "avx512_f", "AVX2": "avx2"}
-    return f"{vendor} {next((name for name, flag in sets.items() if capabilities.get(flag)), 'basic')}"
-
-
 def this_processor() -> Routines:
     """Return the rules of this processor; none if it is not listed or this PyTorch has no oneDNN.
 
@@ -115,4 +105,4 @@ def this_processor() -> Routines:
     return Routines(products, attention)
 
 
-__all__ = ["ANY", "ROUTINES", "Attention", "Batched", "Product", "Routine", "Routines", "processor", "this_processor"]
+__all__ = ["ANY", "ROUTINES", "Attention", "Batched", "Product", "Routine", "Routines", "this_processor"]

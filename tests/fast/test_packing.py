@@ -6,8 +6,8 @@ from torch.nn.attention import varlen
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_vanilla_transformer import VanillaTransformerForSequenceClassification
-from hf_vanilla_transformer.model import packing_vanilla_transformer as packing_module
-from hf_vanilla_transformer.model.packing_vanilla_transformer import (
+from hf_vanilla_transformer.fast import packing as packing_module
+from hf_vanilla_transformer.fast.packing import (
     Packing,
     has_varlen_attention,
     packed_mask,
@@ -149,15 +149,15 @@ class TestPlainWay:
         model, batch = perturbed_model(), packed(token_pairs())
         expected = model(**batch).logits
         source = model.model.encoder.embed_tokens(batch.pop("input_ids"))
-        target = model.prepare_decoder_input_ids_from_labels(batch.pop("labels"), batch["decoder_cu_seq_lens"])
+        target = packing_module.shift_packed_right(batch.pop("labels"), batch["packing"], model.config)
         target = model.model.decoder.embed_tokens(target)
         close(model(inputs_embeds=source, decoder_inputs_embeds=target, **batch).logits, expected)
 
     def test_the_encoder_alone(self):
         model, pairs = perturbed_model(), token_pairs()
         reference, batch = padded(pairs), packed(pairs)
-        encoder, names = model.get_encoder(), ("cu_seq_lens", "max_length")
-        packing = {name: batch[name] for name in names}
+        encoder = model.get_encoder()
+        packing = {"packing": {name: batch["packing"][name] for name in ("cu_seq_lens", "max_length")}}
         expected = encoder(reference["input_ids"], reference["attention_mask"]).last_hidden_state
         expected = without_padding(expected, reference["attention_mask"])
         close(encoder(batch["input_ids"], **packing).last_hidden_state, expected)
@@ -338,12 +338,12 @@ class TestOtherAttention:
 
 
 class TestErrors:
-    def check(self, message, changes, model=None, without=()):
-        batch = {**packed(token_pairs()), **changes}
-        for name in without:
-            del batch[name]
+    def check(self, message, changes):
+        batch = packed(token_pairs())
+        for name, value in changes.items():
+            (batch["packing"] if name in batch["packing"] else batch)[name] = value
         with pytest.raises(ValueError, match=message) as error:
-            (model or tiny_model())(**batch)
+            tiny_model()(**batch)
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
@@ -358,12 +358,12 @@ class TestErrors:
             ("dtype torch.float32", {"cu_seq_lens": torch.tensor([0.0, 20.0])}),
             ("`cu_seq_lens` is of type list", {"cu_seq_lens": [0, 20]}),
             ("`max_length` is 6, but a sequence has 7 tokens", {"max_length": 6}),
-            ("`decoder_max_length` is of type Tensor; pass an int", {"decoder_max_length": torch.tensor(6)}),
-            ("need both `cu_seq_lens` and `max_length`", {"max_length": None}),
-            ("need both `cu_seq_lens` and `max_length`", {"cu_seq_lens": None}),
-            ("need both `decoder_cu_seq_lens` and", {"decoder_cu_seq_lens": None}),
-            ("need both `decoder_cu_seq_lens` and", {"decoder_cu_seq_lens": None, "decoder_max_length": None}),
-            ("need both `cu_seq_lens` and", {"cu_seq_lens": None, "max_length": None}),
+            ("`decoder_max_length` is of type Tensor; pass a Python int", {"decoder_max_length": torch.tensor(6)}),
+            ("needs both `cu_seq_lens` and `max_length`", {"max_length": None}),
+            ("needs both `cu_seq_lens` and `max_length`", {"cu_seq_lens": None}),
+            ("needs both `decoder_cu_seq_lens` and", {"decoder_cu_seq_lens": None}),
+            ("needs both `decoder_cu_seq_lens` and", {"decoder_cu_seq_lens": None, "decoder_max_length": None}),
+            ("needs both `cu_seq_lens` and", {"cu_seq_lens": None, "max_length": None}),
             (
                 "edges of 1 sequences and `decoder_cu_seq_lens` of 6",
                 {"cu_seq_lens": torch.tensor([0, 20]), "max_length": 20},
@@ -395,14 +395,16 @@ class TestErrors:
 
     def test_no_input(self):
         with pytest.raises(ValueError, match="`cu_seq_lens` is given without the ids or embeddings"):
-            tiny_model().get_encoder()(cu_seq_lens=torch.tensor([0, 2]), max_length=2)
+            tiny_model().get_encoder()(packing={"cu_seq_lens": torch.tensor([0, 2]), "max_length": 2})
 
     def test_a_classifier(self):
         model = VanillaTransformerForSequenceClassification(tiny_config())
         with pytest.raises(ValueError, match="a classifier takes no packed sequences"):
-            model(torch.ones(1, 2, dtype=torch.long), cu_seq_lens=torch.tensor([0, 2]), max_length=2)
+            model(torch.ones(1, 2, dtype=torch.long), packing={"cu_seq_lens": torch.tensor([0, 2]), "max_length": 2})
 
 
 def test_generate_takes_no_packed_sources():
     with pytest.raises(ValueError, match=r"`generate\(\)` takes no packed sequences; pad them"):
-        tiny_model().generate(torch.tensor([[5, 6]]), cu_seq_lens=torch.tensor([0, 1, 2]), max_length=7)
+        tiny_model().generate(
+            torch.tensor([[5, 6]]), packing={"cu_seq_lens": torch.tensor([0, 1, 2]), "max_length": 1}
+        )

@@ -11,7 +11,7 @@ from processes import surroundings
 PROGRAM = """
 import torch
 from torch.nn import functional as F
-from hf_vanilla_transformer.model.softmax_kernel_vanilla_transformer import BLOCK, replace_by_gradients
+from hf_vanilla_transformer.fast.softmax_kernel import BLOCK, replace_by_gradients
 
 torch.manual_seed(0)
 # The interpreter truncates to bfloat16, where a GPU rounds.

@@ -11,8 +11,8 @@ from transformers import (
 )
 
 from devices import DROPS_SENTENCES, TEST_DEVICE, on, same_numbers
-from hf_vanilla_transformer.model import beam_search_vanilla_transformer as beam_search
-from hf_vanilla_transformer.model.row_limits_vanilla_transformer import ForcedEnd, RowLimits
+from hf_vanilla_transformer.search import beams as beam_search
+from hf_vanilla_transformer.search.row_limits import ForcedEnd, RowLimits
 from tiny import close, one_layer_model, padded_source
 
 # With so many end tokens of 40, some hypotheses end early, some late, and some only at the length limit.

@@ -9,10 +9,10 @@ from torch import nn
 from transformers import CompileConfig, EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from hf_vanilla_transformer.fast import cuda_graphs as cuda_graphs
+from hf_vanilla_transformer.fast import static_search as static_search
 from hf_vanilla_transformer.inference.translation import RefuseNaN
-from hf_vanilla_transformer.model import cuda_graphs_vanilla_transformer as cuda_graphs
-from hf_vanilla_transformer.model import static_search_vanilla_transformer as static_search
-from hf_vanilla_transformer.model.row_limits_vanilla_transformer import RowLimits
+from hf_vanilla_transformer.search.row_limits import RowLimits
 from tape import Recorder
 from tiny import padded_source, tiny_model
 

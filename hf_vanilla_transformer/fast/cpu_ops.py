@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from .cpu_routines_vanilla_transformer import this_processor
+from .routines import this_processor
 
 DENSE_TYPES = (Tensor, nn.Parameter)
 
@@ -47,11 +47,6 @@ def to_autocast_dtype(x: Tensor) -> Tensor:
     if x.dtype == torch.float32 and autocast_enabled(x):
         return x.to(torch.get_autocast_dtype(x.device.type))
     return x
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype for sums over tensors of `dtype`: at least float32."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 # Dropout

@@ -21,8 +21,8 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput
 
-from .compat_vanilla_transformer import CACHE
-from .row_limits_vanilla_transformer import ForcedEnd, RowLimits
+from ..model.compat_vanilla_transformer import CACHE
+from .row_limits import ForcedEnd, RowLimits
 
 # Score of a masked beam; finite, so sums never become NaN.
 MASKED_SCORE = -1e9

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hf_vanilla_transformer.model import cpu_ops_vanilla_transformer as cpu_ops
-from hf_vanilla_transformer.model.attention_vanilla_transformer import eager_attention
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Attention, Batched
+from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
+from hf_vanilla_transformer.fast.routines import ANY, Attention, Batched
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.model import cpu_routines_vanilla_transformer as cpu_routines
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ROUTINES, Routine, Routines
+from hf_vanilla_transformer.fast import routines as cpu_routines
+from hf_vanilla_transformer.fast.routines import ROUTINES, Routine, Routines
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,18 @@ they are padded to n rows of M tokens, and the result is packed again.
 Shapes: n sequences, L tokens in all, M tokens of the longest, h heads, d model width, d_k key width, d_v value width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 
-from .checks_vanilla_transformer import check_packing
-from .cpu_ops_vanilla_transformer import autocast_enabled
+from ..model.checks_vanilla_transformer import IGNORE_INDEX, check_dense
+from ..model.loss_vanilla_transformer import shift_tokens_right
+from .cpu_ops import autocast_enabled, is_plain_cpu
 
 # Widths of a head that PyTorch's flash attention takes: multiples of the one, up to the other.
 VARLEN_WIDTH_STEP, MAX_VARLEN_WIDTH = 8, 256
@@ -39,14 +40,21 @@ class Packing:
     tokens: int
 
     @classmethod
-    def of(cls, x: Any, cu_seq_lens: Any, max_length: Any, prefix: str = "") -> "Packing":
-        """Describe packed ids (1, L) or states (1, L, d); the arguments are named as in transformers.
+    def of(cls, x: Any, packing: Mapping[str, Any], prefix: str = "") -> "Packing":
+        """Describe packed ids (1, L) or states (1, L, d).
+
+        Args:
+            x: The ids or states.
+            packing: `cu_seq_lens` (n + 1), the edges of the sequences, and `max_length`, the length of the longest,
+                for sources; with the prefix "decoder_" for targets.
+            prefix: Prefix of the side.
 
         Raises:
-            ValueError: They do not describe the sequences of one row; names them with the `prefix` of their side.
+            ValueError: They do not describe the sequences of one row.
         """
-        check_packing(x, cu_seq_lens, max_length, prefix)
-        return cls(cu_seq_lens.to(x.device, torch.int32), max_length, x.shape[1])
+        edges, longest = (packing.get(f"{prefix}{name}") for name in ("cu_seq_lens", "max_length"))
+        check_packing(x, edges, longest, prefix)
+        return cls(edges.to(x.device, torch.int32), longest, x.shape[1])  # type: ignore[union-attr, arg-type]  # checked
 
     def sequences(self) -> Tensor:
         """Return the index (L) of each token's sequence."""
@@ -84,6 +92,28 @@ class Packing:
     def _per_token(self, x: Tensor) -> Tensor:
         # Without the size, a device would have to tell the host the sum of the lengths.
         return x.repeat_interleave(self.edges.diff(), output_size=self.tokens)
+
+
+class PackedPair(NamedTuple):
+    """Packed queries and the sources that they attend to."""
+
+    own: Packing
+    source: Packing
+
+    @classmethod
+    def of(cls, x: Any, encoder_states: Any, packing: Mapping[str, Any]) -> "PackedPair":
+        """Describe packed targets `x`, ids (1, T) or states (1, T, d), and their encoded sources (1, S, d)."""
+        pair = cls(Packing.of(x, packing, "decoder_"), Packing.of(encoder_states, packing))
+        check_same_count(pair.source.edges, pair.own.edges)
+        return pair
+
+
+def shift_packed_right(labels: Tensor, packing: Mapping[str, Any], config: Any) -> Tensor:
+    """Shift the labels (1, T) of each packed target right: the start token, then all labels but the last."""
+    targets = Packing.of(labels, packing, "decoder_")
+    shifted = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+    shifted = shifted.index_fill(1, targets.edges[:-1].long(), config.decoder_start_token_id)
+    return shifted.masked_fill(shifted == IGNORE_INDEX, config.pad_token_id)
 
 
 def stays_packed(stack: PreTrainedModel, heads: int, x: Tensor) -> bool:
@@ -145,8 +175,9 @@ def packed_mask(
     return create_mask(config, states, None, and_mask_function=same_sequence, **kwargs)
 
 
-def varlen_arguments(queries: Packing, keys: Packing, device: torch.device) -> dict[str, Any]:
-    """Return the `FlashAttentionKwargs` of transformers for attention from `queries` to `keys` on `device`."""
+def varlen_arguments(pair: PackedPair, is_cross: bool, device: torch.device) -> dict[str, Any]:
+    """Return the `FlashAttentionKwargs` of transformers for attention to the sources or, if not, to the own tokens."""
+    queries, keys = pair.own, pair.source if is_cross else pair.own
     return {
         "cu_seq_lens_q": queries.edges.to(device),
         "cu_seq_lens_k": keys.edges.to(device),
@@ -194,3 +225,66 @@ def varlen_attention(
     window = (-1, 0) if module.is_causal else (-1, -1)
     out: Any = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
     return out[None], None
+
+
+def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
+    """Check that `edges` (n + 1) and the length of the longest describe the sequences of one packed row.
+
+    Args:
+        x: Packed ids (1, L) or states (1, L, d).
+        edges: Edges of its sequences.
+        longest: Length of the longest, or more.
+        prefix: Prefix of the side in the error.
+
+    Raises:
+        ValueError: They do not.
+    """
+    name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
+    if edges is None or longest is None:
+        missing = name if edges is None else length_name
+        raise ValueError(f"`packing` needs both {name} and {length_name}; add {missing}.")
+    if x is None:
+        raise ValueError(f"{name} is given without the ids or embeddings that it describes; pass them.")
+    check_dense(x, f"the input of {name}")
+    check_dense(edges, name, x)
+    if edges.dim() != 1 or edges.shape[0] < 2 or edges.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name} has shape {tuple(edges.shape)} and dtype {edges.dtype}; use integers of shape (n + 1,) for n "
+            "sequences."
+        )
+    if not isinstance(longest, int):
+        raise ValueError(
+            f"{length_name} is of type {type(longest).__name__}; pass a Python int, to avoid a device sync."
+        )
+    if x.dim() < 2 or x.shape[0] != 1:
+        raise ValueError(f"{name} is given for an input of shape {tuple(x.shape)}; packed sequences share one row.")
+    if not is_plain_cpu(edges):
+        return
+    lengths = edges.diff()
+    if edges[0] != 0 or edges[-1] != x.shape[1] or lengths.min() < 1:
+        raise ValueError(
+            f"{name} goes from {edges[0]} to {edges[-1]} by steps of at least {lengths.min()}, but the input has "
+            f"{x.shape[1]} tokens; it must ascend from 0 to their number."
+        )
+    if lengths.max() > longest:
+        raise ValueError(f"{length_name} is {longest}, but a sequence has {lengths.max()} tokens; pass that number.")
+
+
+def refuse_with_packing(**arguments: Any) -> None:
+    """Refuse arguments that packed sequences leave no meaning.
+
+    Raises:
+        ValueError: One is set; names the first.
+    """
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            raise ValueError(f"`{name}` is set, but packed sequences (`packing`) do without; leave it out.")
+
+
+def check_same_count(sources: Tensor, targets: Tensor) -> None:
+    """Check that as many sources as targets are packed, by their edges (n + 1)."""
+    if sources.shape != targets.shape:
+        raise ValueError(
+            f"`cu_seq_lens` has the edges of {len(sources) - 1} sequences and `decoder_cu_seq_lens` of "
+            f"{len(targets) - 1}; pack one source for each target."
+        )

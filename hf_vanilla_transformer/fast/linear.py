@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
-from .cpu_ops_vanilla_transformer import DENSE_TYPES, is_plain_cpu
-from .cpu_routines_vanilla_transformer import Routine, this_processor
+from .cpu_ops import DENSE_TYPES, is_plain_cpu
+from .routines import Routine, this_processor
 
 PRODUCTS = this_processor().products
 

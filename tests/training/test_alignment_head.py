@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from devices import same_numbers
-from hf_vanilla_transformer.model.attention_vanilla_transformer import AlignmentHead
+from hf_vanilla_transformer.training.guided_alignment import AlignmentHead
 from tiny import close, close_gradients, gradients, labelled_batch, perturbed_model, tiny_model
 
 HEAD = (1, 1)
@@ -20,6 +20,22 @@ def aligned_batch(rows=4, length=7):
     batch["alignments"] = links / links.sum(-1, keepdim=True).clamp(min=1)
     assert links.any(-1).any() and not links.any(-1).all()
     return batch
+
+
+def guided_loss(model, batch, weight, count=None, **options):
+    """The loss with that of the alignments, as the trainer adds them up."""
+    head = AlignmentHead.of(model)
+    batch = dict(batch)
+    loss = model(
+        **{name: x for name, x in batch.items() if name != "alignments"}, num_items_in_batch=count, **options
+    ).loss
+    return loss + weight * head.loss(batch, count)
+
+
+def guided_model(**changes):
+    model = perturbed_model(**changes).train()
+    model.generation_config.alignment_heads = [[*HEAD]]
+    return model
 
 
 def plain_loss(model, batch, weight, count):
@@ -39,12 +55,12 @@ def plain_loss(model, batch, weight, count):
 @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre"}], ids=["post", "pre"])
 def test_the_loss_is_that_of_the_returned_weights(implementation, changes):
     torch.manual_seed(1)
-    model, batch = perturbed_model(**changes).train(), aligned_batch()
+    model, batch = guided_model(**changes), aligned_batch()
     expected = plain_loss(model, batch, 0.3, 11)
     expected.backward()
     expected_gradients = gradients(model)
     model.set_attn_implementation(implementation)
-    loss = model(**batch, alignment_head=HEAD, alignment_weight=0.3, num_items_in_batch=11).loss
+    loss = guided_loss(model, batch, 0.3, 11)
     loss.backward()
     close(loss, expected)
     close_gradients(gradients(model), expected_gradients)
@@ -53,72 +69,50 @@ def test_the_loss_is_that_of_the_returned_weights(implementation, changes):
 @pytest.mark.parametrize("skip_logits", [False, True])
 def test_any_split_of_a_batch_gives_the_same_gradients(skip_logits):
     torch.manual_seed(2)
-    model, batch = perturbed_model().train(), aligned_batch(rows=6)
+    model, batch = guided_model(), aligned_batch(rows=6)
     count = batch["labels"].ne(-100).sum()
-    options = {"alignment_head": HEAD, "alignment_weight": 0.5, "smoothing": 0.1, "skip_logits": skip_logits}
-    model(**batch, **options).loss.backward()
+    options = {"smoothing": 0.1, "skip_logits": skip_logits}
+    guided_loss(model, batch, 0.5, **options).backward()
     whole = gradients(model)
     for sizes in ([1] * 6, [4, 2]):
         for part in zip(*(value.split(sizes) for value in batch.values()), strict=True):
-            model(**dict(zip(batch, part, strict=True)), **options, num_items_in_batch=count).loss.backward()
+            guided_loss(model, dict(zip(batch, part, strict=True)), 0.5, count, **options).backward()
         close_gradients(gradients(model), whole)
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 def test_gradient_checkpointing_changes_no_gradient():
     torch.manual_seed(3)
-    model, batch = perturbed_model().train(), aligned_batch()
-    options = {"alignment_head": HEAD, "alignment_weight": 0.5}
-    model(**batch, **options).loss.backward()
+    model, batch = guided_model(), aligned_batch()
+    guided_loss(model, batch, 0.5).backward()
     expected = gradients(model)
     model.gradient_checkpointing_enable()
-    model(**batch, **options).loss.backward()
+    guided_loss(model, batch, 0.5).backward()
     close_gradients(gradients(model), expected)
 
 
 def test_labels_padded_on_the_left():
     torch.manual_seed(4)
-    model, batch = perturbed_model(), aligned_batch()
-    options = {"alignment_head": HEAD, "alignment_weight": 0.5}
+    model, batch = guided_model(), aligned_batch()
     shifts = batch["labels"].eq(-100).sum(1)
     left = dict(batch)
     for name in ("labels", "alignments"):
         rows = zip(batch[name], shifts.tolist(), strict=True)
         left[name] = torch.stack([row.roll(shift, 0) for row, shift in rows])
     assert left["labels"][3, 0] == -100
-    close(model(**left, **options).loss, model(**batch, **options).loss)
-
-
-def test_without_alignments_nothing_is_computed(monkeypatch):
-    monkeypatch.setattr(AlignmentHead, "attend", lambda *arguments: pytest.fail("computed"))
-    batch = aligned_batch()
-    del batch["alignments"]
-    tiny_model()(**batch)
-
-
-def test_a_weight_of_zero_leaves_the_loss_as_it_is():
-    model, batch = perturbed_model(), aligned_batch()
-    loss = model(**batch, alignment_head=HEAD, alignment_weight=0.0).loss
-    del batch["alignments"]
-    assert torch.equal(loss, model(**batch).loss)
+    close(guided_loss(model, left, 0.5), guided_loss(model, batch, 0.5))
 
 
 @pytest.mark.parametrize("head", [None, (3, 0), (0, 2), (-1, 0)])
 def test_impossible_heads(head):
-    with pytest.raises(ValueError, match="need a decoder layer below 3 and a head below 2; pass both, counted from 0"):
-        tiny_model()(**aligned_batch(), alignment_head=head)
+    model = tiny_model()
+    model.generation_config.alignment_heads = head and [[*head]]
+    with pytest.raises(ValueError, match="`generation_config.alignment_heads` is .*decoder's 3 layers"):
+        AlignmentHead.of(model)
 
 
 def test_alignments_of_another_shape():
     batch = aligned_batch()
     batch["alignments"] = batch["alignments"][:, :, 1:]
     with pytest.raises(ValueError, match=r"`alignments` have shape \(4, 7, 7\).*by \(4, 7, 8\); pass \(B, T, S\)"):
-        tiny_model()(**batch, alignment_head=HEAD)
-
-
-def test_packed_pairs_take_no_alignments():
-    edges = torch.tensor([0, 3], dtype=torch.int32)
-    packed = {"cu_seq_lens": edges, "max_length": 3, "decoder_cu_seq_lens": edges, "decoder_max_length": 3}
-    ids = torch.tensor([[4, 5, 2]])
-    with pytest.raises(ValueError, match="`alignments` is set, but packed sequences"):
-        tiny_model()(input_ids=ids, labels=ids, **packed, alignments=torch.zeros(1, 3, 3), alignment_head=HEAD)
+        guided_loss(guided_model(), batch, 0.5)

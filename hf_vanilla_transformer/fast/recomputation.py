@@ -17,8 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from .cpu_ops_vanilla_transformer import is_plain_cpu
-from .linear_vanilla_transformer import apply_linear, is_hooked, multiply
+from .cpu_ops import is_plain_cpu
+from .linear import apply_linear, is_hooked, multiply
 
 # Elements of the hidden states: 16 MiB in float32. Smaller batches need little memory anyway.
 MIN_ELEMENTS = 2**22

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_vanilla_transformer.model import linear_vanilla_transformer as linear
-from hf_vanilla_transformer.model.cpu_routines_vanilla_transformer import ANY, Product, Routine
+from hf_vanilla_transformer.fast import linear as linear
+from hf_vanilla_transformer.fast.routines import ANY, Product, Routine
 from tiny import close, close_gradients, gradients, tiny_model, tokens
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")

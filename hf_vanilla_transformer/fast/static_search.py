@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import StaticCache
 
-from .beam_search_vanilla_transformer import Beams
-from .compat_vanilla_transformer import CACHE
-from .cuda_graphs_vanilla_transformer import can_capture, record
-from .row_limits_vanilla_transformer import RowLimits
+from ..model.compat_vanilla_transformer import CACHE
+from ..search.beams import Beams
+from ..search.row_limits import RowLimits
+from .cuda_graphs import can_capture, record
 
 # What a step of `StaticBeams` replaces.
 REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_finished", "finished_lengths")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import GenerationMode
 
-from .compat_vanilla_transformer import CACHE
-from .linear_vanilla_transformer import is_hooked
+from ..model.compat_vanilla_transformer import CACHE
+from .linear import is_hooked
 
 DEVICE_TYPE = "cuda"
 

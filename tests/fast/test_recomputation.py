@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from hf_vanilla_transformer.model import recomputation_vanilla_transformer as recomputation
+from hf_vanilla_transformer.fast import recomputation as recomputation
 from tiny import close_gradients, gradients, labelled_batch, perturbed_model, tiny_model
 
 

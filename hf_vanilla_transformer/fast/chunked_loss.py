@@ -3,16 +3,16 @@
 Shapes: N labels, d model width, V target vocabulary.
 """
 
-import re
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .checks_vanilla_transformer import IGNORE_INDEX
-from .cpu_ops_vanilla_transformer import accumulation_dtype, is_plain_cpu
-from .linear_vanilla_transformer import linear_forward
-from .softmax_kernel_vanilla_transformer import DTYPES, can_launch, replace_by_gradients
+from ..model.checks_vanilla_transformer import IGNORE_INDEX
+from ..model.loss_vanilla_transformer import accumulation_dtype
+from .cpu_ops import is_plain_cpu
+from .linear import linear_forward
+from .softmax_kernel import DTYPES, can_launch, replace_by_gradients
 
 # Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
 # products.
@@ -27,12 +27,8 @@ CHUNKS_PER_BLOCK = 4
 # In float16 more rows could overflow: gradients up to 1 times states up to 60.
 MAX_FLOAT16_ROWS = 1024
 
-# Code from the Hub is a second copy of this module and needs a namespace of its own; a folder may have any name, a
-# namespace may not.
-NAMESPACE = re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", __name__, flags=re.ASCII)
 
-
-@torch.library.custom_op(f"{NAMESPACE}::chunked_cross_entropy", mutates_args=())
+@torch.library.custom_op("hf_vanilla_transformer::chunked_cross_entropy", mutates_args=())
 def chunked_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

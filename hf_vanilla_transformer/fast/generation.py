@@ -1,0 +1,153 @@
+"""`generate()` with unchanged results in less time.
+
+Shapes: B sentences, N = B * k rows of k beams, T target length.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import StaticCache
+
+from ..model.compat_vanilla_transformer import CACHE
+from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from ..model.masks_vanilla_transformer import match_rows
+from ..search.beams import Beams, beam_search, select_rows
+from .cuda_graphs import RecordedSteps, can_capture, suits_static_cache
+from .linear import decoding_products
+from .static_search import StaticBeams, StaticGreedy, may_be_recorded, static_search
+
+# Inputs of a source, the same at every step and for all its beams.
+SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
+
+
+class FastGeneration(VanillaTransformerGenerationMixin):
+    """Encodes a source once for all its beams, reorders only self-attention caches, and selects tokens in one pass."""
+
+    # Whether `forward` takes several rows of the target for one of the source.
+    shares_sources = True
+
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("packing") is not None:
+            raise ValueError("`packing` is set, but `generate()` takes no packed sequences; pad them instead.")
+        with decoding_products():
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        repeat_sources(getattr(outputs, CACHE, None))
+        return outputs
+
+    def many_calls(self) -> AbstractContextManager[None]:
+        """Return a context in which calls of `generate()` share what they find out about the model's weights."""
+        return decoding_products(shared=True)
+
+    def get_compiled_call(self, compile_config: Any) -> Any:
+        """Return the forward pass of steps over a static cache: CUDA graphs, or what `compile_config` asks for."""
+        if compile_config is None and can_capture(self):
+            model: Any = self
+            return RecordedSteps(model, model.device)
+        return super().get_compiled_call(compile_config)  # type: ignore[misc]  # of `PreTrainedModel`
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, batch_size: int, length: int
+    ) -> Any:
+        """Prepare the cache: on a GPU a static one, where steps can then be replayed as CUDA graphs."""
+        if suits_static_cache(self, generation_config, mode, model_kwargs, length):
+            generation_config.cache_implementation = "static"
+        if generation_config.compile_config is None:
+            # Otherwise the cache is as long as any before, which spares only `torch.compile` another shape.
+            self._previous_max_cache_length = -1
+        base: Any = super()
+        return base._prepare_cache_for_generation(generation_config, model_kwargs, mode, batch_size, length)
+
+    def _expand_inputs_for_generation(self, *args: Any, is_encoder_decoder: bool = True, **kwargs: Any) -> Any:
+        """Repeat the target's inputs for each beam, but not the source's."""
+        base: Any = super()
+        if not self.shares_sources:
+            return base._expand_inputs_for_generation(*args, is_encoder_decoder=is_encoder_decoder, **kwargs)
+        source: dict[str, Any] = {name: kwargs.pop(name) for name in SOURCE_INPUTS if name in kwargs}
+        input_ids, kwargs = base._expand_inputs_for_generation(*args, is_encoder_decoder=False, **kwargs)
+        return input_ids, {**kwargs, **source}
+
+    def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
+        """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache.
+
+        Fewer rows than the cache has drop sentences.
+        """
+        own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
+        cross: Any = getattr(past_key_values, "cross_attention_cache", None)
+        if cross is not None and len(beam_idx) < (total := own.layers[0].keys.shape[0]):
+            for layer in cross.layers:
+                layer.keys, layer.values = (select_rows(x, beam_idx, total) for x in (layer.keys, layer.values))
+        if isinstance(own, StaticCache):
+            # In place: compiled steps expect it where it was.
+            cached: Any
+            for cached in own.layers:
+                for states in (cached.keys, cached.values):
+                    states.copy_(states.index_select(0, beam_idx.to(states.device)))
+        else:
+            own.reorder_cache(beam_idx)
+        return past_key_values
+
+    def _beam_search(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Return the sequences (B * num_return_sequences, T) of transformers' beam search, equal scores aside.
+
+        Each row's best log-probabilities are selected in one pass, where the base class copies, normalizes and adds to
+        all of them. Steps over a static cache are compiled where the base class compiles those of greedy search.
+        Sampling, reported scores and synchronized processes are left to the base class.
+        """
+        options: Any = generation_config
+        if synced_gpus or options.do_sample or options.return_dict_in_generate or options.low_memory:
+            base: Any = super()
+            return base._beam_search(
+                input_ids, logits_processor, stopping_criteria, options, synced_gpus, **model_kwargs
+            )
+        if may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs):
+            static = StaticBeams(input_ids, stopping_criteria, options)
+            return static_search(self, static, input_ids, logits_processor, options, model_kwargs)
+        beams = Beams(input_ids, stopping_criteria, options)
+        return beam_search(self, beams, input_ids, logits_processor, options, model_kwargs)
+
+    def _sample(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Return the sequences (B, T) of transformers' greedy search or sampling; records greedy steps on a GPU."""
+        options: Any = generation_config
+        if not (
+            synced_gpus
+            or streamer
+            or options.do_sample
+            or options.return_dict_in_generate
+            or not may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs)
+        ):
+            state = StaticGreedy(input_ids, stopping_criteria, options)
+            return static_search(self, state, input_ids, logits_processor, options, model_kwargs)
+        base: Any = super()
+        return base._sample(
+            input_ids, logits_processor, stopping_criteria, options, synced_gpus, streamer, **model_kwargs
+        )
+
+
+def repeat_sources(cache: Any) -> None:
+    """Repeat the cached keys and values of each source for its hypotheses, as transformers returns them."""
+    cross: Any = getattr(cache, "cross_attention_cache", None)
+    if cross is None:
+        return
+    for own, layer in zip(cache.self_attention_cache.layers, cross.layers, strict=True):
+        layer.keys, layer.values = (match_rows(x, len(own.keys)) for x in (layer.keys, layer.values))
+
+
+__all__ = ["FastGeneration"]

@@ -1,0 +1,349 @@
+"""Modules of the plain model with the same results in less time or memory.
+
+Shapes: B batch, S source length, T target length, L either, h heads, d model width, V target vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, check_batch_sizes
+from ..model.compat_vanilla_transformer import CACHE, either
+from ..model.loss_vanilla_transformer import check_loss_arguments
+from ..model.masks_vanilla_transformer import match_rows
+from ..model.modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerDecoder,
+    VanillaTransformerEncoder,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerLayer,
+    VanillaTransformerStack,
+    eager_attention,
+    split_heads,
+)
+from .cpu_ops import (
+    apply_dropout,
+    autocast_enabled,
+    bmm_attention,
+    in_function_transform,
+    to_autocast_dtype,
+    use_bmm_attention,
+)
+from .generation import FastGeneration
+from .linear import apply_linear, begin_forward_pass, is_bare_linear
+from .packing import (
+    PackedPair,
+    Packing,
+    packed_mask,
+    refuse_with_packing,
+    shift_packed_right,
+    stays_packed,
+    varlen_arguments,
+    varlen_attention,
+)
+from .recomputation import KEEP_ALL, inner_layer, layer_norm, recomputation
+
+
+class FastAttention(VanillaTransformerAttention):
+    """Attention by the routines that suit the processor, of packed rows, and of beams that share a source."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
+        implementation: str | None = None,
+        packing: PackedPair | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as the plain module does.
+
+        With k rows per source, (B * k, T, d) over (B, S, d), the rows of a source become one row of k * T queries, and
+        the mask must cover those. `implementation` is that of the configuration, unless the caller has looked it up.
+        """
+        rows, length, _ = hidden_states.shape
+        is_cross = encoder_hidden_states is not None
+        if encoder_hidden_states is not None and rows != encoder_hidden_states.shape[0]:
+            hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
+        hidden_states = to_autocast_dtype(hidden_states)
+        query = split_heads(apply_linear(self.q_proj, hidden_states), self.head_dim)
+        key, value = self._keys_values(
+            hidden_states, encoder_hidden_states, cache if past_key_values is None else past_key_values
+        )
+        implementation = implementation or self.config._attn_implementation
+        attend: Any = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+        if packing is not None:
+            kwargs.update(varlen_arguments(packing, is_cross, query.device))
+            attend = varlen_attention if implementation == "sdpa" else attend
+        elif implementation == "sdpa" and use_bmm_attention(query, key, self.training):
+            attend = bmm_attention
+        dropout = self.config.attention_dropout if self.training else 0.0
+        out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        out = apply_linear(self.out_proj, out.flatten(2))
+        if out.shape[0] == rows:
+            return out, weights
+        if weights is not None:
+            # (B, h, k * T, S) -> (B * k, h, T, S)
+            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return out.reshape(rows, length, -1), weights
+
+    def _project_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        states = to_autocast_dtype(states)
+        key, value = apply_linear(self.k_proj, states), apply_linear(self.v_proj, states)
+        return split_heads(key, self.head_dim), split_heads(value, self.value_head_dim)
+
+
+def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
+    """Fold beams into the query axis: k rows for each of B sources, (B * k, T, d) -> (B, k * T, d)."""
+    return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
+
+
+# Its subclasses wrap `forward` again, which would hide that of a user's layer.
+if TYPE_CHECKING:
+    Layer = VanillaTransformerLayer
+else:
+    Layer = object
+
+
+class FastLayer(Layer):
+    """A layer with faster dropout, which in training keeps less for the backward pass."""
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Any, **kwargs: Any) -> Tensor:
+        pre, normalize = self.is_pre_norm, partial(layer_norm, norm) if self.training else norm
+        output = sublayer(normalize(x) if pre else x, **kwargs)[0]
+        if self.training:
+            output = apply_dropout(output, self.config.dropout)
+        return x + output if pre else normalize(x + output)
+
+    def _feed_forward(self, hidden_states: Tensor) -> tuple[Tensor, None]:
+        if self.training:
+            inner = inner_layer(self.fc1, self.activation_fn, self.config.activation_function, hidden_states)
+            inner = apply_dropout(inner, self.config.activation_dropout)
+        else:
+            inner = self.activation_fn(apply_linear(self.fc1, hidden_states))
+        return apply_linear(self.fc2, inner), None
+
+
+class FastStack(VanillaTransformerStack):
+    """What both stacks share: dropout, recomputation, and packed input."""
+
+    layer_arguments = LAYER_ARGUMENTS | {"implementation", "packing"}
+
+    def _add_positions(self, embeds: Tensor, positions: Tensor) -> Tensor:
+        embeds = self.layernorm_embedding(embeds + positions.to(embeds))
+        return apply_dropout(embeds, self.config.dropout) if self.training else embeds
+
+    def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        begin_forward_pass(hidden_states)
+        kwargs["implementation"] = self.config._attn_implementation
+        # Gradient checkpointing keeps less than recomputation.
+        with recomputation(hidden_states) if self.training and not self.gradient_checkpointing else KEEP_ALL:
+            return super()._apply_layers(hidden_states, *args, **kwargs)
+
+    def _embed_packed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, packing: Packing) -> Tensor:
+        embeds = self._scaled_embeddings(input_ids, inputs_embeds)
+        return self._add_positions(
+            embeds, F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
+        )
+
+    def _refuse_with_packing(self, arguments: dict[str, Any], options: Any) -> None:
+        attentions = options.get("output_attentions", self.config.output_attentions)
+        refuse_with_packing(**arguments, output_attentions=attentions)
+
+    @can_return_tuple
+    def _run_padded(self, packing: Packing, **kwargs: Any) -> Any:
+        """Run the stack on padded input, and pack what it returns."""
+        outputs = self(return_dict=True, **kwargs)
+        packing.unpad_outputs(outputs)
+        return outputs
+
+
+class FastEncoder(FastStack, VanillaTransformerEncoder):
+    """An encoder that also takes packed sources."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        packing: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode as the plain encoder does, or packed sources (1, S) to (1, S, d), which `packing` describes."""
+        if packing is None:
+            return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
+        self._refuse_with_packing({"attention_mask": attention_mask}, kwargs)
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        source = Packing.of(x, packing)
+        if stays_packed(self, self.config.encoder_attention_heads, x):
+            return self._encode_packed(input_ids, inputs_embeds, source, **kwargs)
+        padded = {"input_ids": source.pad(input_ids), "inputs_embeds": source.pad(inputs_embeds)}
+        return self._run_padded(source, attention_mask=source.mask(), **padded, **kwargs)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _encode_packed(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, source: Packing, **kwargs: Any
+    ) -> BaseModelOutput:
+        hidden_states = self._embed_packed(input_ids, inputs_embeds, source)
+        mask = packed_mask(create_bidirectional_mask, self.config, hidden_states, source, source)
+        hidden_states = self._apply_layers(hidden_states, mask, packing=PackedPair(source, source), **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class FastDecoder(FastStack, VanillaTransformerDecoder):
+    """A decoder that also takes packed targets, and beams that share their source."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        cache: Cache | None = None,
+        packing: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode as the plain decoder does, or packed targets (1, T) to (1, T, d), which `packing` describes."""
+        cache = either(past_key_values, cache)
+        masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
+        states = {"encoder_hidden_states": encoder_hidden_states}
+        if packing is None:
+            return super().forward(
+                input_ids, attention_mask, encoder_hidden_states, encoder_attention_mask, None, inputs_embeds,
+                use_cache=use_cache, cache=cache, **kwargs,
+            )  # fmt: skip  # one argument a line would hide that they are passed on
+        self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        pair = PackedPair.of(x, encoder_hidden_states, packing)
+        if stays_packed(self, self.config.decoder_attention_heads, x):
+            return self._decode_packed(input_ids, inputs_embeds, pair, **states, **kwargs)
+        target, source = pair
+        padded = {"input_ids": target.pad(input_ids), "inputs_embeds": target.pad(inputs_embeds)}
+        states = {"encoder_hidden_states": source.pad(encoder_hidden_states), "encoder_attention_mask": source.mask()}
+        # Causal attention needs no mask of padding on the right.
+        return self._run_padded(target, use_cache=False, **padded, **states, **kwargs)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _decode_packed(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        pair: PackedPair,
+        encoder_hidden_states: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        target, source = pair
+        hidden_states = self._embed_packed(input_ids, inputs_embeds, target)
+        mask = packed_mask(create_causal_mask, self.config, hidden_states, target, target, **{CACHE: None})
+        source_mask = packed_mask(
+            create_bidirectional_mask,
+            self.config,
+            hidden_states,
+            target,
+            source,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        hidden_states = self._apply_layers(
+            hidden_states, mask, encoder_hidden_states, source_mask, packing=pair, **kwargs
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
+
+    def _prepare_source(
+        self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None, cache: Any
+    ) -> tuple[Tensor, Any]:
+        """Match the encoder's rows with the sources of the target; return its states and the mask of its keys."""
+        sources = self._count_sources(hidden_states.shape[0], encoder_states.shape[0], cache)
+        encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
+        if hidden_states.shape[0] != sources:
+            hidden_states = fold_beams(hidden_states, sources)
+        return super()._prepare_source(hidden_states, encoder_states, mask, cache)
+
+    def _count_sources(self, rows: int, given: int, cache: Any) -> int:
+        """Return how many sources the `rows` of the target attend to.
+
+        As many as the cross-attention cache holds, each once or repeated for the beams, or else all `given`. Flash
+        attention would apply a source's mask to one of its queries, so each row needs a source of its own.
+        """
+        sources = given
+        if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
+            cached: Any = cache.cross_attention_cache.layers[0]
+            sources = cached.keys.shape[0]
+        for count in (given, sources):
+            check_batch_sizes(rows, count)
+        return rows if is_flash_attention_requested(self.config) else sources
+
+
+class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditionalGeneration):
+    """The model with a loss that never stores the logits, packed pairs, and a faster `generate()`."""
+
+    takes_packing = True
+
+    def _shift_right(self, labels: Tensor, packing: Mapping[str, Any] | None = None, **kwargs: Any) -> Tensor:
+        return super()._shift_right(labels) if packing is None else shift_packed_right(labels, packing, self.config)
+
+    def _project(self, states: Tensor) -> Tensor:
+        return apply_linear(self.lm_head, states)
+
+    def _summed_loss(
+        self, states: Tensor, labels: Tensor, smoothing: float, skip_logits: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if skip_logits and (loss := summed_loss_without_logits(states, self.lm_head, labels, smoothing)) is not None:
+            return loss, None
+        return super()._summed_loss(states, labels, smoothing, skip_logits)
+
+    @property
+    def divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What sums the divergence of two passes, from states (2 B, T, d) and where there are labels (B, T).
+
+        None for an output projection that is more than its weights.
+        """
+        head = self.lm_head
+        if not is_bare_linear(head) or type(head.weight) is not nn.Parameter:
+            return None
+        from .divergence import summed_divergence_without_logits
+
+        return partial(summed_divergence_without_logits, head)
+
+
+def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor | None:
+    """Sum the label-smoothed cross-entropy of the logits `head(states)`, for `states` (B, T, d), without storing them.
+
+    Returns:
+        The loss, or None for a `head` that is more than its weights (LoRA, hooks, sharded), and under `torch.func`
+        transforms.
+
+    Raises:
+        ValueError: The shapes differ, or `smoothing` is not in [0, 1).
+    """
+    transformed = not torch.compiler.is_compiling() and in_function_transform()
+    if transformed or not is_bare_linear(head) or type(head.weight) not in (nn.Parameter, Tensor):
+        return None
+    # Defining a custom op takes as long as importing the rest of this package; decoding needs none.
+    from .chunked_loss import chunked_cross_entropy
+
+    check_loss_arguments(states, labels, smoothing)
+    dtype = torch.get_autocast_dtype(states.device.type) if autocast_enabled(states) else head.weight.dtype
+    states, labels = states.flatten(0, 1).to(dtype), labels.to(states.device).flatten()
+    bias = None if head.bias is None else head.bias.to(dtype)
+    return chunked_cross_entropy(states, head.weight.to(dtype), bias, labels, smoothing, torch.is_grad_enabled())[0]
+
+
+__all__ = ["FastAttention", "FastDecoder", "FastEncoder", "FastForConditionalGeneration", "FastLayer"]

@@ -1,0 +1,1 @@
+"""Searching for the best sequence: beams, and limits for each sentence."""

@@ -1,0 +1,133 @@
+"""Guided alignment: a head of encoder-decoder attention that learns word alignments (Garg et al. 2019).
+
+Shapes: B batch, S source length, T target length, h heads, d_k key width.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Seq2SeqTrainer
+
+from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
+from ..model.positions_vanilla_transformer import first_true_index
+from .arguments import VanillaTransformerTrainingArguments
+from .rdrop import loss_scale
+
+
+class GuidedTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` that adds `args.guided_alignment_weight` times the loss of `alignments` (B, T, S) in a batch.
+
+    They say which source tokens each label translates: probabilities, or a row of zeros for a label that may attend to
+    anything. The head that `generation_config.alignment_heads` names learns them.
+    """
+
+    args: VanillaTransformerTrainingArguments
+    _guided: "AlignmentHead | None" = None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        if "alignments" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self._guided is None:
+            # Once: compiled models do not notice later hooks.
+            self._guided = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
+        others = {name: value for name, value in inputs.items() if name != "alignments"}
+        result: Any = super().compute_loss(model, others, return_outputs, num_items_in_batch)
+        guided = self._guided.loss(inputs, num_items_in_batch)
+        guided = self.args.guided_alignment_weight * loss_scale(self, num_items_in_batch) * guided
+        return (result[0] + guided, result[1]) if return_outputs else result + guided
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        columns: Any = self._signature_columns
+        if "alignments" not in columns:
+            columns.append("alignments")
+
+
+class AlignmentHead:
+    """Keeps what a head of encoder-decoder attention computes its weights from, whatever computes attention."""
+
+    def __init__(self, attention: Any, head: int):
+        self.head, self.head_dim, self.scaling = head, attention.head_dim, attention.scaling
+        self._kept: dict[str, Tensor] = {}
+        attention.q_proj.register_forward_hook(self._keep("queries"))
+        attention.k_proj.register_forward_hook(self._keep("keys"))
+
+    @classmethod
+    def of(cls, model: Any) -> "AlignmentHead":
+        """Hook the head that `generation_config.alignment_heads` names.
+
+        Raises:
+            ValueError: It names none, or one that the decoder does not have.
+        """
+        heads = getattr(model.generation_config, "alignment_heads", None)
+        layer, head = heads[0] if heads else (-1, -1)
+        layers = decoder_layers_of(model)
+        attention: Any = getattr(layers[layer], "encoder_attn", None) if 0 <= layer < len(layers) else None
+        if attention is None or not 0 <= head < attention.q_proj.out_features // attention.head_dim:
+            raise ValueError(
+                f"`generation_config.alignment_heads` is {heads}, but `alignments` need a [layer, head] of the "
+                f"decoder's {len(layers)} layers, counted from 0; set it with `set_alignment_heads`"
+            )
+        return cls(attention, head)
+
+    def _keep(self, name: str) -> Callable[..., None]:
+        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._kept[name] = output.unflatten(-1, (-1, self.head_dim))[:, :, self.head]
+
+        return keep
+
+    def loss(self, batch: Mapping[str, Any], num_items_in_batch: int | Tensor | None = None) -> Tensor:
+        """Return the mean loss of the `alignments` of a batch that the model has just run on."""
+        weights = self.weights(batch.get("attention_mask"), batch["labels"])
+        summed = summed_alignment_loss(weights, batch["alignments"])
+        return mean_over_labels(summed, batch["labels"], num_items_in_batch)
+
+    def weights(self, attention_mask: Tensor | None, labels: Tensor) -> Tensor:
+        """Return the last weights (B, T, S) without dropout, float32, and forget them.
+
+        Args:
+            attention_mask: 1 at source tokens (B, S); None shows all.
+            labels: Labels (B, T); the model moves padding before them to the end.
+        """
+        queries, keys = self._kept.pop("queries"), self._kept.pop("keys")
+        scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.scaling
+        if attention_mask is not None:
+            scores = scores.masked_fill(attention_mask.eq(0)[:, None], torch.finfo(scores.dtype).min)
+        length = labels.shape[1]
+        order = torch.arange(length, device=labels.device) - first_true_index(labels.ne(IGNORE_INDEX))
+        return scores.softmax(-1).gather(1, (order % length)[..., None].expand_as(scores))
+
+
+def decoder_layers_of(model: Any) -> Any:
+    """Return the layers of an encoder-decoder's decoder; none if they have other names than here."""
+    return getattr(model.get_decoder(), "layers", ())
+
+
+def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
+    """Sum the cross-entropy of attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
+
+    Args:
+        weights: What each target token attends to, in float32.
+        alignments: What it should attend to (B, T, S): probabilities, or a row of zeros to leave it alone.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if weights.shape != alignments.shape:
+        raise ValueError(
+            f"`alignments` have shape {tuple(alignments.shape)}, but the targets attend to the sources by "
+            f"{tuple(weights.shape)}; pass (B, T, S)."
+        )
+    # Finite, however small a weight is.
+    return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()
+
+
+__all__ = ["AlignmentHead", "GuidedTrainer", "decoder_layers_of", "summed_alignment_loss"]
