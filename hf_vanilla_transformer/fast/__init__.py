@@ -5,6 +5,7 @@ nothing outside of this folder depends on it.
 """
 
 from functools import cache
+from inspect import isfunction
 from typing import Any, TypeVar
 
 from torch import nn
@@ -76,9 +77,8 @@ def _fast_class(kind: type) -> type | None:
     if plain is None or issubclass(kind, Accelerated):
         return None
     fast = FAST[plain]
-    replaced = {
-        name for each in fast.__mro__ if not issubclass(plain, each) for name, x in vars(each).items() if callable(x)
-    }
+    bases = [each for each in fast.__mro__ if not issubclass(plain, each)]
+    replaced = {name for each in bases for name, value in vars(each).items() if isfunction(value)}
     if any(name in vars(each) for each in kind.__mro__[: kind.__mro__.index(plain)] for name in replaced):
         return None
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}

@@ -271,7 +271,7 @@ def test_packed_pairs():
         "decoder_cu_seq_lens"
     ].tolist() == [0, 2, 4]
     assert batch["packing"]["cu_seq_lens"].dtype == batch["packing"]["decoder_cu_seq_lens"].dtype == torch.int32
-    assert (batch["max_length"], batch["decoder_max_length"]) == (3, 2)
+    assert (batch["packing"]["max_length"], batch["packing"]["decoder_max_length"]) == (3, 2)
     for side in ("input_ids", "labels"):
         with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packed pairs need one on each side"):
             collate_packed([*features, {"input_ids": [5], "labels": [5], side: []}])

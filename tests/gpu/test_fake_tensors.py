@@ -31,10 +31,14 @@ from hf_vanilla_transformer.data.batching import dense_alignments
 from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
 from hf_vanilla_transformer.fast import packing as packing
 from hf_vanilla_transformer.fast.divergence import summed_divergence_without_logits
-from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.search.beams import top_log_probs
-from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training import (
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    guided_alignment,
+)
+from hf_vanilla_transformer.training.guided_alignment import AlignmentHead
 from hf_vanilla_transformer.training.moving_average import MovingAverage
 from hf_vanilla_transformer.training.muon import MuonWithAdam
 from hf_vanilla_transformer.training.rdrop import mean_divergence
@@ -168,7 +172,7 @@ def test_autocast(make, varlen_calls):
         with cuda_autocast(torch.bfloat16):
             check_step(model, model(**batch, smoothing=0.1, skip_logits=True).loss)
             assert model(**batch).logits.dtype == torch.bfloat16
-    assert bool(varlen_calls) == ("cu_seq_lens" in batch) and set(varlen_calls) <= {torch.bfloat16}
+    assert bool(varlen_calls) == ("packing" in batch) and set(varlen_calls) <= {torch.bfloat16}
 
 
 @pytest.mark.parametrize(("dtype", "calls"), [(torch.float32, 0), (torch.bfloat16, 3)], ids=["plain way", "kernel"])
@@ -185,8 +189,10 @@ def test_guided_alignment(fake_device, dtype):
         model, batch = build(fake_device, dtype).train(), labelled_batch()
         links = [[0, 0, 1, 1]] * len(batch["labels"])
         batch["alignments"] = dense_alignments(links, batch["labels"], batch["attention_mask"])
-        guided = copied(accelerator, batch) | {"alignment_head": (0, 1), "alignment_weight": 0.1}
-        check_step(model, model(**guided, skip_logits=True).loss)
+        model.generation_config.alignment_heads = [[0, 1]]
+        batch, head = copied(accelerator, batch), AlignmentHead.of(model)
+        loss = model(**{name: x for name, x in batch.items() if name != "alignments"}, skip_logits=True).loss
+        check_step(model, loss + 0.1 * head.loss(batch))
 
 
 # What a search reads: after each step whether it was the last, and the length of the longest hypothesis.
@@ -317,9 +323,9 @@ def test_steps_of_the_trainer(tmp_path, pairs, options):
 
 def test_a_step_with_guided_alignment(tmp_path, pairs, monkeypatch):
     aligned, weights = pairs.map(lambda row: {"alignments": [0, 0]}), []
-    plain = modeling.summed_alignment_loss
+    plain = guided_alignment.summed_alignment_loss
     monkeypatch.setattr(
-        modeling, "summed_alignment_loss", lambda *args: weights.append(args[0].device.type) or plain(*args)
+        guided_alignment, "summed_alignment_loss", lambda *args: weights.append(args[0].device.type) or plain(*args)
     )
     train(tmp_path, aligned, guided_alignment_weight=0.1)
     assert weights == [WITH_BACKWARD] * STEPS

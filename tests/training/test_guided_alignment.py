@@ -179,7 +179,7 @@ def test_accumulated_batches_take_the_step_of_one(tmp_path):
 def test_a_model_without_a_head_to_guide(tmp_path):
     trainer = guided_trainer(tmp_path)
     del trainer.model.generation_config.alignment_heads
-    with pytest.raises(ValueError, match="`alignment_head` is None, but `alignments` need a decoder layer"):
+    with pytest.raises(ValueError, match="`generation_config.alignment_heads` is None"):
         trainer.train()
 
 

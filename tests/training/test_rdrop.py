@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
+from hf_vanilla_transformer.fast import divergence
 from hf_vanilla_transformer.fast.divergence import summed_divergence_without_logits
 from hf_vanilla_transformer.training import rdrop
 from hf_vanilla_transformer.training.rdrop import mean_divergence
@@ -39,8 +40,8 @@ def test_without_labels_there_is_no_divergence():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_without_logits_divergence_and_gradients_are_the_plain_ones(bias, dtype, monkeypatch):
-    monkeypatch.setattr(rdrop, "MIN_CHUNK_ROWS", 4)
-    monkeypatch.setattr(rdrop, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(divergence, "MIN_CHUNK_ROWS", 4)
+    monkeypatch.setattr(divergence, "CHUNK_ELEMENTS", 1)
     torch.manual_seed(0)
     head, states = torch.nn.Linear(6, 9, bias=bias).to(dtype), torch.randn(6, 5, 6, dtype=dtype, requires_grad=True)
     labels = torch.randint(0, 9, (3, 5))
