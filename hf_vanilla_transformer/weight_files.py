@@ -18,9 +18,8 @@ from .files import read_json_object
 
 # Where a folder keeps its weights: a single file, or shards with an index.
 WEIGHTS = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.bin": "pytorch_model.bin.index.json"}
-# How names of `torch.save`'s files end; .bin is transformers' own.
-FOREIGN_PICKLES = (".pt", ".pth", ".ckpt", ".chkpt", ".tar")
-PICKLES = (*FOREIGN_PICKLES, ".bin")
+# Suffixes of files that `torch.save` wrote: .best is Sockeye's, .bin transformers'. Training states have them too.
+PICKLES = (".pt", ".pth", ".ckpt", ".chkpt", ".tar", ".best", ".bin")
 
 # Times that a file may hold the same numbers under several names, such as tied weights.
 MAX_REPETITION = 8
@@ -206,6 +205,7 @@ def _tensors(content: Any) -> Iterator[Tensor]:
 
 
 __all__ = [
+    "PICKLES",
     "check_finite_file",
     "check_safetensors",
     "check_shard_index",

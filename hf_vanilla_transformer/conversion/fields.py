@@ -17,7 +17,7 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import EMBEDDING_NAMES, STACKS, Layout, unchanged
+from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -88,7 +88,8 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
     layout, checkpoint = matched.layout, matched.checkpoint
     from_settings: dict[str, Any] = {}
     for name in layout.setting_fields.keys() & checkpoint.settings.keys():
-        from_settings |= layout.setting_fields[name](checkpoint.settings[name])
+        found, value = layout.setting_fields[name], checkpoint.settings[name]
+        from_settings |= found(value) if callable(found) else dict.fromkeys(found, value)
     values = _from_shapes(matched)
     if layout.infer_fields is not None:
         values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
@@ -153,6 +154,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
             _check_layers(stack, {*map(int, layers)}, matched)
             inferred[f"{stack}_layers"] = max(map(int, layers)) + 1
             inferred |= _feed_forward_width(stack, by_name, matched.layout)
+    inferred |= _heads_of_shared_projections(matched)
     inferred["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
     inferred["lm_head_bias"] = "lm_head.bias" in by_name
     inferred["embedding_layer_norm"] = any(".layernorm_embedding." in name for name in by_name)
@@ -160,6 +162,21 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
     if "decoder_vocab_size" not in inferred and head is not None and head.dim() == 2:
         inferred["decoder_vocab_size"] = len(head)
     return inferred
+
+
+def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
+    """Return the numbers of heads that share small projections, unless these have the output projection's width."""
+    shared = {name for match in matched.matches if match.rule.transform in BLOCK_DIAGONAL for name in match.names}
+    heads = {}
+    for stack, field_name in zip(STACKS, HEAD_FIELDS, strict=True):
+        names = [f"model.{stack}.layers.0.self_attn.{name}.weight" for name in ("q_proj", "out_proj")]
+        small, whole = (matched.by_name.get(name) for name in names)
+        if names[0] not in shared or small is None or whole is None or not small.dim() == whole.dim() == 2:
+            continue
+        # Projections of the whole width may belong to any number of heads.
+        if 0 < len(small) != len(whole):
+            heads[field_name] = len(whole) // len(small)
+    return heads
 
 
 def _check_layers(stack: str, found: set[int], matched: MatchedCheckpoint) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ Settings = Mapping[str, Any]
 # From a source tensor and d_model to our tensors, in the order of `Rule.names`. An arithmetic, index, runtime or value
 # error means that the shape of the tensor does not fit.
 Transform = Callable[[Tensor, int], tuple[Tensor, ...]]
+# Names of fields that take the value of a setting, or a function from the value to fields.
+SettingFields = tuple[str, ...] | Callable[[Any], dict[str, Any]]
 # From the shape of one of our parameters to its values.
 Filler = Callable[[Sequence[int]], Tensor]
 
@@ -31,9 +33,19 @@ STACKS = ("encoder", "decoder")
 EMBEDDING_NAMES = {stack: f"model.{stack}.embed_tokens.weight" for stack in STACKS}
 POSITION_NAMES = {stack: f"model.{stack}.embed_positions.weight" for stack in STACKS}
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+PARTS = ("weight", "bias")
+# Our names within a layer, in the order of its sub-layers.
+NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+ATTENTIONS = {"encoder": ("self_attn",), "decoder": ("self_attn", "encoder_attn")}
+# The encoder's keys and the decoder's, in that order.
+StackKeys = tuple[tuple[str, ...], tuple[str, ...]]
 SPECIAL_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Keys of position tables that the original computes; no checkpoint has them.
-COMPUTED_POSITION_KEYS = {stack: f"computed positions of the {stack}" for stack in STACKS}
+_COMPUTED_POSITIONS = "computed positions of the {stack}"
+COMPUTED_POSITION_KEYS = {stack: _COMPUTED_POSITIONS.format(stack=stack) for stack in STACKS}
 
 
 def unchanged(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
@@ -89,6 +101,9 @@ def block_diagonal_query(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     if tensor.shape[0] == d_model:
         raise ValueError("a projection of the whole width does not show d_k")
     return (block_diagonal(tensor, d_model)[0] * math.sqrt(tensor.shape[0] / d_model),)
+
+
+BLOCK_DIAGONAL = (block_diagonal, block_diagonal_query)
 
 
 def position_table(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
@@ -166,7 +181,7 @@ class Layout:
         defaults: Configuration fields that the weights do not determine, as in the original code.
         example: Arguments of an example command.
         required_fields: Fields that neither weights nor defaults determine; one of them is enough if all are equal.
-        setting_fields: Functions from the value of a stored setting to configuration fields, by the setting's name.
+        setting_fields: Configuration fields by the stored settings that determine them.
         argument_fields: Fields that the original code takes from its training arguments; required, with the first
             position, where a checkpoint has lost them.
         inexpressible: What other releases of the code do, by the field and value that seem to express it.
@@ -198,7 +213,7 @@ class Layout:
     defaults: Settings
     example: str = ""
     required_fields: tuple[str, ...] = HEAD_FIELDS
-    setting_fields: Mapping[str, Callable[[Any], dict[str, Any]]] = field(default_factory=dict)
+    setting_fields: Mapping[str, SettingFields] = field(default_factory=dict)
     argument_fields: tuple[str, ...] = ()
     inexpressible: Mapping[tuple[str, str], str] = field(default_factory=dict)
     ignored_keys: tuple[str, ...] = ()
@@ -229,61 +244,135 @@ def key_pattern(key: str) -> re.Pattern[str]:
     return re.compile(first + "".join(map("".join, zip(index, rest, strict=False))))
 
 
-def linear_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:
-    """Yield the rules of a linear layer, or of a layer normalization with PyTorch's names."""
-    yield Rule(f"{key}.weight", (f"{name}.weight",))
-    yield Rule(f"{key}.bias", (f"{name}.bias",), optional=optional_bias)
+class ModelKeys(NamedTuple):
+    """Keys of an encoder-decoder, part by part; its rules follow from them.
+
+    In each key, `{stack}` stands for "encoder" and "decoder", and `{side}`, or `{side[0]}`, for what `sides` has for
+    the stack. An empty key or a shorter tuple leaves out a part. Parts with the same key are one tensor there.
+
+    Attributes:
+        embedding: Token embedding.
+        layers: A layer; `{i}` stands for its index. Without it, a stack has one layer.
+        attentions: Attentions within a layer.
+        projections: Query, key, value and output within an attention; "weight" and "bias" follow a dot, or an
+            underscore that ends the key.
+        norms: Norms within a layer.
+        feed_forward: The feed-forward layers within a layer.
+        output: Output projection.
+        positions: Position tables, all of them optional.
+        embedding_norm: Norm after the embeddings.
+        final_norm: Norm at the end of a stack.
+        sides: What `{side}` stands for.
+        norm_parts: Weight and bias within a norm.
+        transforms: Transforms by the ends of our names.
+        optional: Ends of our names whose weights are optional; those of projections' biases are anyway.
+    """
+
+    embedding: str
+    layers: str
+    attentions: StackKeys
+    projections: tuple[str, ...]
+    norms: StackKeys = ((), ())
+    feed_forward: tuple[str, ...] = ()
+    output: str = ""
+    positions: tuple[str, ...] = ()
+    embedding_norm: str = ""
+    final_norm: str = ""
+    sides: tuple[Any, Any] = STACKS
+    norm_parts: tuple[str, str] = PARTS
+    transforms: Mapping[str, Transform] = {}
+    optional: tuple[str, ...] = ()
+
+    def rules(self) -> Iterator[Rule]:
+        """Yield a rule for each key."""
+        names: dict[str, list[str]] = {}
+        for key, name in self._names():
+            names.setdefault(key, []).append(name)
+        transforms = {"embed_positions.weight": position_table, **self.transforms}
+        optional = ("embed_positions.weight", "_proj.bias", "lm_head.bias", *self.optional)
+        for key, ours in names.items():
+            split = (
+                {2: split_in_two, 3: split_in_three}.get(len(ours), unchanged) if "_proj." in ours[0] else unchanged
+            )
+            transform = next((transforms[end] for end in transforms if ours[0].endswith(end)), split)
+            yield Rule(key, tuple(ours), transform, ours[0].endswith(optional))
+
+    def signature(self) -> tuple[str, ...]:
+        """Return keys of the encoder that tell the layout from others."""
+        ends = ("embed_tokens.weight", ".self_attn.q_proj.weight", ".fc1.weight")
+        return tuple(key for key, name in self._names() if name.startswith("model.encoder.") and name.endswith(ends))
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Yield each key with one of our names."""
+        for number, (stack, side) in enumerate(zip(STACKS, self.sides, strict=True)):
+            for key, name in self._names_of_stack(stack, self.norms[number], self.attentions[number]):
+                yield key.format(stack=stack, side=side, i="{i}"), f"model.{stack}.{name}"
+        yield from self._parts(self.output, "lm_head")
+
+    def _names_of_stack(
+        self, stack: str, norms: tuple[str, ...], attentions: tuple[str, ...]
+    ) -> Iterator[tuple[str, str]]:
+        yield f"{self.embedding}.weight", "embed_tokens.weight"
+        yield from ((table, "embed_positions.weight") for table in self.positions)
+        yield from self._parts(self.embedding_norm, "layernorm_embedding")
+        modules = [
+            *zip(norms, NORMS[stack], strict=False),
+            *zip(self.feed_forward, ("fc1", "fc2"), strict=False),
+            *(
+                (f"{attention}.{key}", f"{name}.{projection}")
+                for attention, name in zip(attentions, ATTENTIONS[stack], strict=False)
+                for key, projection in zip(self.projections, PROJECTIONS, strict=False)
+                if attention
+            ),
+        ]
+        index = "{i}" if "{i}" in self.layers else "0"
+        for key, name in modules:
+            yield from self._parts(f"{self.layers}.{key}", f"layers.{index}.{name}")
+        yield from self._parts(self.final_norm, "layer_norm")
+
+    def _parts(self, key: str, name: str) -> Iterator[tuple[str, str]]:
+        parts = self.norm_parts if "norm" in name else PARTS
+        separator = "" if key.endswith("_") else "."
+        if key:
+            yield from ((f"{key}{separator}{part}", f"{name}.{ours}") for part, ours in zip(parts, PARTS, strict=True))
 
 
-def attention_rules(key: str, name: str, projections: Sequence[str], optional_bias: bool = False) -> Iterator[Rule]:
-    """Yield the rules of an attention whose query, key, value and output projections are called `projections`."""
-    for theirs, ours in zip(projections, PROJECTIONS, strict=True):
-        yield from linear_rules(f"{key}.{theirs}", f"{name}.{ours}", optional_bias)
+def rules_of(*variants: ModelKeys) -> tuple[Rule, ...]:
+    """Return the rules of keys in all releases and options of the original."""
+    return tuple(dict.fromkeys(rule for keys in variants for rule in keys.rules()))
 
 
-def stacked_attention_rules(key: str, name: str, optional_bias: bool = False) -> Iterator[Rule]:
-    """Yield the rules of an attention whose query, key and value projections are stored as one."""
-    for part, optional in (("weight", False), ("bias", optional_bias)):
-        names = tuple(f"{name}.{projection}.{part}" for projection in PROJECTIONS[:3])
-        yield Rule(f"{key}.in_proj_{part}", names, split_in_three, optional)
+def numbered_norms(key: str, start: int) -> StackKeys:
+    """Return keys of norms with `{n}` counted from `start`."""
+    encoder, decoder = (tuple(key.format(n=n) for n, _ in enumerate(NORMS[stack], start)) for stack in STACKS)
+    return encoder, decoder
 
 
-def position_rules(keys: Mapping[str, str]) -> Iterator[Rule]:
-    """Yield the rules of stored position tables, from keys by stack."""
-    for stack, key in keys.items():
-        yield Rule(key, (POSITION_NAMES[stack],), position_table, optional=True)
+def our_keys(prefix: str = "model.") -> ModelKeys:
+    """Return the keys of models whose names are ours, which are also fairseq's."""
+    return ModelKeys(
+        embedding=f"{prefix}{{stack}}.embed_tokens",
+        layers=f"{prefix}{{stack}}.layers.{{i}}",
+        attentions=(ATTENTIONS["encoder"], ATTENTIONS["decoder"]),
+        projections=PROJECTIONS,
+        norms=(NORMS["encoder"], NORMS["decoder"]),
+        feed_forward=("fc1", "fc2"),
+        positions=(f"{prefix}{{stack}}.embed_positions.weight", _COMPUTED_POSITIONS),
+        embedding_norm=f"{prefix}{{stack}}.layernorm_embedding",
+        final_norm=f"{prefix}{{stack}}.layer_norm",
+    )
 
 
-def sublayer_names(stack: str) -> tuple[tuple[str, str], ...]:
-    """Return our names of a layer's norms, in the order of its sub-layers, each with its attention ("" for none)."""
-    cross = (("encoder_attn_layer_norm", "encoder_attn"),) if stack == "decoder" else ()
-    return (("self_attn_layer_norm", "self_attn"), *cross, ("final_layer_norm", ""))
+def inexpressible(what: str) -> ValueError:
+    """Return the error for a property of the original that our model lacks."""
+    return ValueError(f"{what}, which our configuration cannot express")
 
 
-def layers_with_our_names(prefix: str = "") -> Iterator[Rule]:
-    """Yield the rules of embeddings and layers in fairseq's names, which are also ours."""
-    for stack in STACKS:
-        yield Rule(f"{prefix}{stack}.embed_tokens.weight", (EMBEDDING_NAMES[stack],))
-    for stack in STACKS:
-        key, name = f"{prefix}{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
-        for norm, attention in sublayer_names(stack):
-            yield from linear_rules(f"{key}.{norm}", f"{name}.{norm}")
-            if attention:
-                yield from attention_rules(f"{key}.{attention}", f"{name}.{attention}", PROJECTIONS)
-        for linear in ("fc1", "fc2"):
-            yield from linear_rules(f"{key}.{linear}", f"{name}.{linear}")
-
-
-def embedding_norm_rules(prefix: str = "") -> Iterator[Rule]:
-    """Yield the rules of norms after the embeddings in fairseq's names, which are also ours."""
-    for stack in STACKS:
-        yield from linear_rules(f"{prefix}{stack}.layernorm_embedding", f"model.{stack}.layernorm_embedding")
-
-
-def final_norm_rules(prefix: str = "") -> Iterator[Rule]:
-    """Yield the rules of norms that end the stacks in fairseq's names, which are also ours."""
-    for stack in STACKS:
-        yield from linear_rules(f"{prefix}{stack}.layer_norm", f"model.{stack}.layer_norm")
+def check_expressible(original: str, settings: Settings, expressible: Mapping[str, Sequence[Any]]) -> None:
+    """Raise a ValueError for a setting with another value than those, of which the first is the default."""
+    for name, values in expressible.items():
+        if (value := settings.get(name, values[0])) not in values:
+            raise inexpressible(f"the model was trained with {original}'s {name}: {value}")
 
 
 def boolean_setting(name: str, value: Any) -> bool:
@@ -305,9 +394,7 @@ def same_in_both(name: str, found: Mapping[str, Any], show: Callable[[Any], str]
     """
     encoder, decoder = (found[stack] for stack in STACKS)
     if encoder != decoder:
-        raise ValueError(
-            f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)}), which cannot be expressed"
-        )
+        raise inexpressible(f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)})")
     return encoder
 
 

@@ -32,7 +32,7 @@ from ..errors import as_value_errors, one_line, shorten
 from ..files import check_json_size, check_links, read_json_object
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
-from ..weight_files import FOREIGN_PICKLES, check_shard_index, is_finite
+from ..weight_files import PICKLES, check_shard_index, is_finite
 from .generation_settings import check_generation_settings
 from .sizes import SAVE_AGAIN, check_sizes, read_config
 
@@ -57,10 +57,6 @@ EXPORTED = {
     "model.bin": "it was exported to CTranslate2; translate with `backend=ctranslate2`",
     "encoder.onnx": "it was exported to ONNX; translate with scripts/onnx_translate.py",
 }
-
-# How names of files end in which other code bases save weights; the last is Sockeye's. Beside a model, training states
-# have such names too.
-FOREIGN_WEIGHTS = (*FOREIGN_PICKLES, "params.best")
 
 
 def load_model(
@@ -260,7 +256,7 @@ def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
         check_links(name)
         return name
     if os.path.exists(name):
-        if str(name).endswith(FOREIGN_WEIGHTS):
+        if str(name).endswith(PICKLES):
             raise ValueError(f"it is a file; {_how_to_convert(name)}")
         raise ValueError("it is a file; name the folder that holds it")
     if not HUB_NAME.fullmatch(str(name)):
@@ -287,7 +283,7 @@ def _check_not_foreign(folder: Path) -> None:
     if not folder.is_dir() or any((folder / name).is_file() for name in files):
         return
     names = sorted(path.name for path in folder.iterdir())
-    weights = next((name for name in names if name.endswith(FOREIGN_WEIGHTS)), None)
+    weights = next((name for name in names if name.endswith(PICKLES)), None)
     if weights and not any(name.endswith(".safetensors") for name in names):
         raise ValueError(f"it holds {weights}, but no {CONFIG_NAME}; {_how_to_convert(folder)}")
 

@@ -4,28 +4,30 @@ It drops out before its norm after the embeddings, and ours after; that differs 
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import (
-    EMBEDDING_NAMES,
-    PROJECTIONS,
-    STACKS,
-    Layout,
-    Rule,
-    Settings,
-    Weights,
-    linear_rules,
-    position_rules,
-    special_ids,
-    sublayer_names,
-)
+from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, rules_of, special_ids
 
-# Keys of the embeddings and the output projection, with our names.
+_KEYS = ModelKeys(
+    embedding="{stack}.{side}_word_emb",
+    positions=("{stack}.position_enc.pos_table",),
+    embedding_norm="{stack}.layer_norm",
+    layers="{stack}.layer_stack.{i}",
+    norms=(
+        ("slf_attn.layer_norm", "pos_ffn.layer_norm"),
+        ("slf_attn.layer_norm", "enc_attn.layer_norm", "pos_ffn.layer_norm"),
+    ),
+    attentions=(("slf_attn",), ("slf_attn", "enc_attn")),
+    projections=("w_qs", "w_ks", "w_vs", "fc"),
+    feed_forward=("pos_ffn.w_1", "pos_ffn.w_2"),
+    output="trg_word_prj",
+    sides=("src", "trg"),
+)
+# Embeddings and output projection, with our names.
 _MATRICES = {
     "encoder.src_word_emb.weight": EMBEDDING_NAMES["encoder"],
     "decoder.trg_word_emb.weight": EMBEDDING_NAMES["decoder"],
@@ -40,24 +42,6 @@ _SCALES = ("emb", "prj", "none")
 def divide_by_root_of_width(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     """Divide by sqrt(d): logits take it as it is, and embeddings are multiplied by sqrt(d) again. Section 3.4."""
     return (tensor / math.sqrt(d_model),)
-
-
-def _rules() -> Iterator[Rule]:
-    for key, name in _MATRICES.items():
-        yield Rule(key, (name,))
-    for key, name in _MATRICES.items():
-        yield Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width)
-    yield from position_rules({stack: f"{stack}.position_enc.pos_table" for stack in STACKS})
-    for stack in STACKS:
-        yield from linear_rules(f"{stack}.layer_norm", f"model.{stack}.layernorm_embedding")
-        layer, ours = f"{stack}.layer_stack.{{i}}", f"model.{stack}.layers.{{i}}"
-        for norm, attention in sublayer_names(stack):
-            sublayer = {"self_attn": "slf_attn", "encoder_attn": "enc_attn", "": "pos_ffn"}[attention]
-            yield from linear_rules(f"{layer}.{sublayer}.layer_norm", f"{ours}.{norm}")
-            for theirs, name in zip(("w_qs", "w_ks", "w_vs", "fc"), PROJECTIONS, strict=True) if attention else ():
-                yield Rule(f"{layer}.{sublayer}.{theirs}.weight", (f"{ours}.{attention}.{name}.weight",))
-        for n in (1, 2):
-            yield from linear_rules(f"{layer}.pos_ffn.w_{n}", f"{ours}.fc{n}")
 
 
 def _mark_divided(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -102,17 +86,20 @@ def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 ATTENTION_IS_ALL_YOU_NEED = Layout(
     name="attention-is-all-you-need-pytorch",
     description="jadore801120/attention-is-all-you-need-pytorch, a file that its train.py saves",
-    signature=("encoder.src_word_emb.weight", "decoder.layer_stack.{i}.slf_attn.w_qs.weight", "trg_word_prj.weight"),
-    rules=tuple(_rules()),
+    signature=_KEYS.signature(),
+    rules=(
+        *rules_of(_KEYS),
+        *(Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width) for key, name in _MATRICES.items()),
+    ),
     # The order of special tokens in torchtext's vocabularies: `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
     defaults={"norm_position": "post", "layer_norm_eps": 1e-6, **special_ids(pad=1, bos=2, eos=3)},
     example="model.chkpt",
     setting_fields={
-        "n_head": lambda heads: dict.fromkeys(HEAD_FIELDS, heads),
-        "d_k": lambda width: {"head_dim": width},
-        "d_v": lambda width: {"value_head_dim": width},
-        "dropout": lambda probability: {"dropout": probability},
-        "trg_pad_idx": lambda token: {"pad_token_id": token},
+        "n_head": HEAD_FIELDS,
+        "d_k": ("head_dim",),
+        "d_v": ("value_head_dim",),
+        "dropout": ("dropout",),
+        "trg_pad_idx": ("pad_token_id",),
     },
     argument_fields=("norm_position",),
     inexpressible={

@@ -5,30 +5,13 @@ from dataclasses import replace
 from torch import Tensor
 from transformers import BartConfig, M2M100Config, MBartConfig
 
-from ..rules import (
-    EMBEDDING_NAMES,
-    STACKS,
-    Layout,
-    Rule,
-    Settings,
-    Weights,
-    embedding_norm_rules,
-    final_norm_rules,
-    layers_with_our_names,
-)
+from ..rules import EMBEDDING_NAMES, STACKS, Layout, Settings, Weights, our_keys, rules_of
 from ..transformers_folder import fields_of, read_transformers_folder
-from .fairseq import stored_or_computed_positions
 from .fsmt import positions_after_padding
-from .marian import drop_batch_axis, unshare_embeddings
+from .marian import OUTPUT_RULES, unshare_embeddings
 
 _LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"
 _EMBEDDING_NORM, _FINAL_NORM = "model.encoder.layernorm_embedding.weight", "model.encoder.layer_norm.weight"
-_RULES = (
-    *layers_with_our_names("model."),
-    *stored_or_computed_positions("model."),
-    Rule("lm_head.weight", ("lm_head.weight",)),
-    Rule("final_logits_bias", ("lm_head.bias",), drop_batch_axis),
-)
 # Release numbers and computed positions in the files of early releases.
 _IGNORED = tuple(f"model.{stack}.{name}" for stack in STACKS for name in ("version", "embed_positions.weights"))
 
@@ -45,7 +28,7 @@ BART = Layout(
     name="bart",
     description="BartForConditionalGeneration of transformers, such as facebook/bart-large-cnn: a folder or a name",
     signature=(_LAYER, _EMBEDDING_NORM),
-    rules=(*_RULES, *embedding_norm_rules("model.")),
+    rules=(*rules_of(our_keys()._replace(final_norm="")), *OUTPUT_RULES),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/bart-large-cnn",
     ignored_keys=_IGNORED,
@@ -62,7 +45,7 @@ MBART = replace(
     name="mbart",
     description="MBartForConditionalGeneration of transformers, such as facebook/mbart-large-50: a folder or a name",
     signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
-    rules=(*BART.rules, *final_norm_rules("model.")),
+    rules=(*rules_of(our_keys()), *OUTPUT_RULES),
     defaults={**BART.defaults, "norm_position": "pre"},
     example="facebook/mbart-large-50-many-to-many-mmt",
     model_types=("mbart",),
@@ -74,7 +57,7 @@ M2M100 = replace(
     name="m2m100",
     description="M2M100ForConditionalGeneration of transformers, M2M100 and NLLB: a folder or a name on the Hub",
     signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
-    rules=(*_RULES, *final_norm_rules("model.")),
+    rules=(*rules_of(our_keys()._replace(embedding_norm="")), *OUTPUT_RULES),
     example="facebook/nllb-200-distilled-600M",
     model_types=("m2m_100",),
     infer_fields=fields_of(M2M100Config),

@@ -14,25 +14,28 @@ from ...marian_fields import BEHAVIOR_FIELDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..rules import (
     COMPUTED_POSITION_KEYS,
+    NORMS,
     STACKS,
     Layout,
-    Rule,
     Settings,
     Weights,
     boolean_setting,
-    embedding_norm_rules,
-    final_norm_rules,
-    layers_with_our_names,
-    linear_rules,
-    position_rules,
+    inexpressible,
+    our_keys,
+    rules_of,
     special_ids,
-    stacked_attention_rules,
-    sublayer_names,
 )
 
 PADDING_ID = 1
 # Positions to compute a table of.
 MAX_POSITIONS = 2**17
+# fairseq has no bias in the output projection; code with the same keys may.
+_KEYS = our_keys("")._replace(output="decoder.output_projection")
+# Releases up to 0.5 numbered the encoder's norms and stacked queries, keys and values.
+_EARLY_KEYS = _KEYS._replace(
+    norms=(("layer_norms.0", "layer_norms.1"), NORMS["decoder"]),
+    projections=("in_proj_", "in_proj_", "in_proj_", "out_proj"),
+)
 # Options of fairseq's transformer that our model lacks.
 _UNSUPPORTED = (
     "cross_self_attention", "no_cross_attention", "character_embeddings", "adaptive_input",
@@ -83,12 +86,6 @@ def compute_positions(
     return tables
 
 
-def stored_or_computed_positions(prefix: str = "") -> Iterator[Rule]:
-    """Yield the rules of position tables: learned ones in the checkpoint, and those of `compute_positions`."""
-    yield from position_rules({stack: f"{prefix}{stack}.embed_positions.weight" for stack in STACKS})
-    yield from position_rules(COMPUTED_POSITION_KEYS)
-
-
 def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     """Return the weights with the output projection, which may be the embeddings or have its early name."""
     named = dict(weights)
@@ -126,8 +123,7 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         ValueError: The model has an option that ours lacks, or its stacks normalize at different places.
     """
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
-        option = unsupported[0].replace("_", "-")
-        raise ValueError(f"the model was trained with fairseq's --{option}, which cannot be expressed")
+        raise inexpressible(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")
     pre_norm, final_norm = _norm_places(weights, settings)
     fields = {name: settings[name] for name in BEHAVIOR_FIELDS if name in settings and not name.endswith("_token_id")}
     # Every release stores this argument. The first lacks the others, and does what is their default now.
@@ -151,28 +147,11 @@ def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
     names = [f"{stack}_normalize_before" for stack in STACKS]
     before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
     if before[0] != before[1] or final[0] != final[1]:
-        raise ValueError(
+        raise inexpressible(
             "encoder and decoder normalize at different places (norms before the sub-layers: "
-            f"{before}; a norm at the end: {final}), which cannot be expressed"
+            f"{before}; a norm at the end: {final})"
         )
     return before[0], final[0]
-
-
-def _rules() -> Iterator[Rule]:
-    yield from layers_with_our_names()
-    yield from embedding_norm_rules()
-    yield from final_norm_rules()
-    yield from stored_or_computed_positions()
-    # fairseq has no bias here; code with the same keys may.
-    yield from linear_rules("decoder.output_projection", "lm_head", optional_bias=True)
-    for stack in STACKS:
-        key, name = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
-        for n, (norm, attention) in enumerate(sublayer_names(stack)):
-            # Releases up to 0.5 numbered the encoder's norms and stacked queries, keys and values.
-            if stack == "encoder":
-                yield from linear_rules(f"{key}.layer_norms.{n}", f"{name}.{norm}")
-            if attention:
-                yield from stacked_attention_rules(f"{key}.{attention}", f"{name}.{attention}")
 
 
 def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
@@ -213,7 +192,7 @@ FAIRSEQ = Layout(
         "decoder.embed_tokens.weight",
         "decoder.layers.{i}.encoder_attn.out_proj.weight",
     ),
-    rules=tuple(_rules()),
+    rules=rules_of(_KEYS, _EARLY_KEYS),
     defaults={
         "norm_position": "post",
         "layer_norm_eps": 1e-5,
@@ -230,4 +209,4 @@ FAIRSEQ = Layout(
     generation_settings=_search_settings,
 )
 
-__all__ = ["FAIRSEQ", "compute_positions", "fairseq_sinusoids", "stored_or_computed_positions"]
+__all__ = ["FAIRSEQ", "compute_positions", "fairseq_sinusoids"]

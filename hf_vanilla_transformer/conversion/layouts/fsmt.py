@@ -3,9 +3,9 @@
 from torch import Tensor
 from transformers import FSMTConfig
 
-from ..rules import STACKS, Layout, Rule, Settings, Weights, layers_with_our_names
+from ..rules import STACKS, Layout, Rule, Settings, Weights, our_keys, rules_of
 from ..transformers_folder import fields_of, read_transformers_folder
-from .fairseq import compute_positions, stored_or_computed_positions
+from .fairseq import compute_positions
 
 
 def _untie(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -30,8 +30,7 @@ FSMT = Layout(
     description="FSMTForConditionalGeneration of transformers, such as facebook/wmt19-en-de: a folder or a name",
     signature=("model.encoder.layers.{i}.self_attn.q_proj.weight", "model.decoder.embed_tokens.weight"),
     rules=(
-        *layers_with_our_names("model."),
-        *stored_or_computed_positions("model."),
+        *rules_of(our_keys()._replace(embedding_norm="", final_norm="")),
         Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
     ),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},

@@ -4,23 +4,19 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig
 
-from ..rules import (
-    EMBEDDING_NAMES,
-    POSITION_NAMES,
-    STACKS,
-    Layout,
-    Rule,
-    Settings,
-    Weights,
-    layers_with_our_names,
-    position_rules,
-)
+from ..rules import EMBEDDING_NAMES, Layout, Rule, Settings, Weights, our_keys, rules_of
 from ..transformers_folder import fields_of, read_transformers_folder
 
 
 def drop_batch_axis(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     """Drop the batch axis of a bias (1, V), V the target vocabulary."""
     return (tensor.squeeze(0),)
+
+
+OUTPUT_RULES = (
+    Rule("lm_head.weight", ("lm_head.weight",)),
+    Rule("final_logits_bias", ("lm_head.bias",), drop_batch_axis),
+)
 
 
 def unshare_embeddings(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -42,12 +38,7 @@ MARIAN = Layout(
     name="marian",
     description="MarianMTModel of transformers, such as Helsinki-NLP/opus-mt-en-de: a folder or a name on the Hub",
     signature=("final_logits_bias", "model.encoder.layers.{i}.self_attn.q_proj.weight"),
-    rules=(
-        *layers_with_our_names("model."),
-        *position_rules({stack: POSITION_NAMES[stack] for stack in STACKS}),
-        Rule("lm_head.weight", ("lm_head.weight",)),
-        Rule("final_logits_bias", ("lm_head.bias",), drop_batch_axis),
-    ),
+    rules=(*rules_of(our_keys()._replace(embedding_norm="", final_norm="")), *OUTPUT_RULES),
     defaults={
         "norm_position": "post",
         "layer_norm_eps": 1e-5,
@@ -61,4 +52,4 @@ MARIAN = Layout(
     read_folder=read_transformers_folder,
 )
 
-__all__ = ["MARIAN", "drop_batch_axis", "unshare_embeddings"]
+__all__ = ["MARIAN", "OUTPUT_RULES", "unshare_embeddings"]

@@ -1,32 +1,61 @@
-"""OpenNMT-py's transformer, of releases 2 and 3, whose checkpoints hold `model`, `generator`, `opt` and `vocab`."""
+"""Transformers of OpenNMT-py 2 and 3, and of its successor Eole.
+
+A checkpoint of OpenNMT-py holds `model`, `generator`, `opt` and `vocab`; a folder of Eole config.json and vocab.json.
+"""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ...files import read_json_object
 from ...marian_fields import HEAD_FIELDS
+from ..reading import FETCH_AGAIN, flatten_settings
 from ..rules import (
-    EMBEDDING_NAMES,
     STACKS,
     Layout,
-    Rule,
+    ModelKeys,
     Settings,
     Weights,
-    attention_rules,
-    linear_rules,
-    position_rules,
+    check_expressible,
+    inexpressible,
+    rules_of,
+    same_in_both,
     special_ids,
-    sublayer_names,
 )
 
-_EMBEDDINGS = {stack: f"{stack}.embeddings.make_embedding.emb_luts.0.weight" for stack in STACKS}
-_POSITIONS = {stack: f"{stack}.embeddings.make_embedding.pe.pe" for stack in STACKS}
-_LAYERS = {"encoder": "encoder.transformer.{i}", "decoder": "decoder.transformer_layers.{i}"}
-SPECIAL = {"pad": "<blank>", "bos": "<s>", "eos": "</s>"}
-PROJECTIONS = ("linear_query", "linear_keys", "linear_values", "final_linear")
-# The only values of options that our model can express; an option that a release lacks has them.
+_SPECIAL = {"pad": "<blank>", "bos": "<s>", "eos": "</s>"}
+# Release 2 of OpenNMT-py has biases in its attentions, release 3 and Eole by an option.
+_KEYS = ModelKeys(
+    embedding="{stack}.embeddings.make_embedding.emb_luts.0",
+    positions=("{stack}.embeddings.make_embedding.pe.pe",),
+    layers="{stack}.{side}.{i}",
+    norms=(("layer_norm", "feed_forward.layer_norm"), ("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm")),
+    attentions=(("self_attn",), ("self_attn", "context_attn")),
+    projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    final_norm="{stack}.layer_norm",
+    output="generator",
+    sides=("transformer", "transformer_layers"),
+    optional=("fc1.bias", "fc2.bias"),
+)
+_EOLE_KEYS = _KEYS._replace(
+    embedding="{side}_emb.embeddings",
+    # Sinusoids, or learned positions.
+    positions=("{side}_emb.pe.pe", "{side}_emb.pe.weight"),
+    layers="{stack}.transformer_layers.{i}",
+    norms=(
+        ("input_layernorm", "post_attention_layernorm"),
+        ("input_layernorm", "precontext_layernorm", "post_attention_layernorm"),
+    ),
+    feed_forward=("mlp.gate_up_proj", "mlp.down_proj"),
+    sides=("src", "tgt"),
+)
+
+# The values of settings that our model can express; the first is the default.
 _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "copy_attn": (False,),
     "decoder_type": ("transformer",),
@@ -43,28 +72,31 @@ _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
     "sliding_window": (0,),
 }
-_REFUSAL = "which cannot be expressed"
-
-
-def _rules() -> Iterator[Rule]:
-    for stack in STACKS:
-        yield Rule(_EMBEDDINGS[stack], (EMBEDDING_NAMES[stack],))
-    for stack, key in _LAYERS.items():
-        name = f"model.{stack}.layers.{{i}}"
-        attentions = {"self_attn": "self_attn", "encoder_attn": "context_attn"}
-        norms = ("layer_norm",) if stack == "encoder" else ("layer_norm_1", "layer_norm_2")
-        keys = (*norms, "feed_forward.layer_norm")
-        for norm_key, (norm, attention) in zip(keys, sublayer_names(stack), strict=True):
-            yield from linear_rules(f"{key}.{norm_key}", f"{name}.{norm}")
-            if attention:
-                attention_key = f"{key}.{attentions[attention]}"
-                # Release 2 has these biases, release 3 by an option.
-                yield from attention_rules(attention_key, f"{name}.{attention}", PROJECTIONS, optional_bias=True)
-        for n in (1, 2):
-            yield from linear_rules(f"{key}.feed_forward.w_{n}", f"{name}.fc{n}", optional_bias=True)
-        yield from linear_rules(f"{stack}.layer_norm", f"model.{stack}.layer_norm")
-    yield from linear_rules("generator", "lm_head", optional_bias=True)
-    yield from position_rules(_POSITIONS)
+_EOLE_ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu",
+}  # fmt: skip  # a table, not an expression
+# Of a stack.
+_EOLE_EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
+    "attn_scaling": (None,),
+    "encoder_layer_style": ("standard",),
+    "ffn_layernorm": (False,),
+    "key_norm": (False,),
+    "layer_norm": ("standard", "standardFP32"),
+    "mlp_activation_fn": tuple(_EOLE_ACTIVATIONS),
+    "num_experts": (0,),
+    "parallel_residual": (False,),
+    "q_gating": (False,),
+    "query_norm": (False,),
+    "relative_positions_buckets": (0,),
+    "sliding_window": (0,),
+    "value_norm": (False,),
+}
+_EOLE_EXPRESSIBLE_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
+    "embedding_type": ("standard",),
+    "normalize": (False,),
+    "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat", "Learned"),
+    "position_shift": (0,),
+}
 
 
 def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -73,53 +105,92 @@ def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     Raises:
         ValueError: The model has an option that ours lacks.
     """
-    for name, values in _EXPRESSIBLE.items():
-        if name in settings and settings[name] not in values:
-            raise ValueError(f"the model was trained with OpenNMT-py's {name}: {settings[name]}, {_REFUSAL}")
+    check_expressible("OpenNMT-py", settings, _EXPRESSIBLE)
     if any(key.endswith("feed_forward.w_3.weight") for key in weights):
-        raise ValueError(f"the model has gated feed-forward sub-layers (w_3), {_REFUSAL}")
-    if not all(key in weights for key in _POSITIONS.values()):
-        raise ValueError(f"the model has no sinusoidal positions (make_embedding.pe.pe), {_REFUSAL}")
+        raise inexpressible("the model has gated feed-forward sub-layers (w_3)")
+    if not all(f"{stack}.embeddings.make_embedding.pe.pe" in weights for stack in STACKS):
+        raise inexpressible("the model has no sinusoidal positions (make_embedding.pe.pe)")
     return {re.sub(r"^generator\.0\.", "generator.", key): tensor for key, tensor in weights.items()}
 
 
-def _ids_of_vocabulary(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Return the ids of special tokens in the target vocabulary, if the checkpoint has one."""
-    tokens = settings.get("vocab_tgt")
-    return ids_of_tokens(tokens, *SPECIAL.values(), settings.get("decoder_start_token", "<s>")) if tokens else {}
+def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
+    """Infer dropout and, from the target vocabulary, special tokens."""
+    # A schedule begins with its first value.
+    dropouts = {name: settings[name] for name in ("dropout", "attention_dropout") if name in settings}
+    dropouts = {name: found[0] if isinstance(found, list) and found else found for name, found in dropouts.items()}
+    return dropouts | _ids(settings, *_SPECIAL.values(), settings.get("decoder_start_token", "<s>"))
 
 
-def ids_of_tokens(tokens: Sequence[str], *special: str) -> dict[str, int | None]:
+def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
     """Return the fields of the tokens for padding, beginning, end and start; None for one that is missing."""
-    pad, bos, eos, start = (tokens.index(token) if token in tokens else None for token in special)
-    return special_ids(pad, bos, eos, start)
+    tokens: Sequence[str] = settings.get("vocab_tgt", ())
+    return special_ids(*(tokens.index(token) if token in tokens else None for token in special)) if tokens else {}
 
 
-# Options as fields of our configuration.
-_SETTING_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "heads": lambda heads: dict.fromkeys(HEAD_FIELDS, heads),
-    "pos_ffn_activation_fn": lambda name: {"activation_function": name},
-    "norm_eps": lambda eps: {"layer_norm_eps": eps},
-    "dropout": lambda found: {"dropout": _first(found)},
-    "attention_dropout": lambda found: {"attention_dropout": _first(found)},
-}
+def _read_eole_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of the model in config.json, and the vocabularies in vocab.json.
+
+    Raises:
+        ValueError: A file cannot be read.
+    """
+    config, vocabulary = folder / "config.json", folder / "vocab.json"
+    settings = flatten_settings(read_json_object(config, FETCH_AGAIN)) if config.is_file() else {}
+    if vocabulary.is_file():
+        settings |= flatten_settings({"vocab": read_json_object(vocabulary, FETCH_AGAIN)})
+    return settings
 
 
-def _first(found: Any) -> Any:
-    """Return the first of a schedule of values."""
-    return found[0] if isinstance(found, list) and found else found
+def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with those that files leave out because they equal others.
+
+    Raises:
+        ValueError: The model has a setting that ours lacks.
+    """
+    parts = {**dict.fromkeys(STACKS, _EOLE_EXPRESSIBLE), "embeddings": _EOLE_EXPRESSIBLE_EMBEDDINGS}
+    for part, expressible in parts.items():
+        found = {name: _setting(settings, part, name, values[0]) for name, values in expressible.items()}
+        check_expressible(f"Eole ({part})", found, expressible)
+    for stack, side in zip(STACKS, _EOLE_KEYS.sides, strict=True):
+        if not {f"{side}_emb.pe.pe", f"{side}_emb.pe.weight"} & weights.keys():
+            raise inexpressible(f"the {stack} adds no positions to its embeddings ({side}_emb.pe)")
+    complete = dict(weights)
+    if settings.get("share_embeddings"):
+        complete.setdefault("tgt_emb.embeddings.weight", complete["src_emb.embeddings.weight"])
+    if settings.get("share_decoder_embeddings") and "tgt_emb.embeddings.weight" in complete:
+        complete.setdefault("generator.weight", complete["tgt_emb.embeddings.weight"])
+    return complete
+
+
+def _setting(settings: Settings, part: str, name: str, default: Any) -> Any:
+    """Return a setting of a part of the model, or else of the whole."""
+    return settings.get(f"{part}_{name}", settings.get(name, default))
+
+
+def _eole_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
+    """Infer the fields of settings, special tokens and positions.
+
+    Raises:
+        ValueError: The stacks differ in what ours share.
+    """
+    names = [settings.get(f"vocab_specials_{role}_token", token) for role, token in _SPECIAL.items()]
+    fields: dict[str, Any] = _ids(settings, *names, settings.get("vocab_decoder_start_token", "<s>"))
+    if weights:
+        # Sinusoids are added to scaled embeddings, learned positions to the embeddings themselves.
+        fields["scale_embedding"] = "src_emb.pe.pe" in weights
+    if "encoder_encoder_type" in settings:
+        activation, eps = (
+            same_in_both(name, {stack: _setting(settings, stack, name, default) for stack in STACKS})
+            for name, default in (("mlp_activation_fn", "relu"), ("norm_eps", 1e-5))
+        )
+        fields |= {"activation_function": _EOLE_ACTIVATIONS[activation], "layer_norm_eps": eps}
+    return fields
 
 
 OPEN_NMT = Layout(
     name="opennmt-py",
     description="transformer of OpenNMT-py 2 and 3, with the vocabularies in its checkpoint",
-    signature=(
-        _EMBEDDINGS["encoder"],
-        _EMBEDDINGS["decoder"],
-        "encoder.transformer.{i}.self_attn.linear_keys.weight",
-        "decoder.transformer_layers.{i}.context_attn.linear_keys.weight",
-    ),
-    rules=tuple(_rules()),
+    signature=_KEYS.signature(),
+    rules=rules_of(_KEYS),
     # `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
     defaults={
         "norm_position": "pre",
@@ -128,12 +199,32 @@ OPEN_NMT = Layout(
         **special_ids(pad=1, bos=2, eos=3),
     },
     example="model_step_100000.pt",
-    setting_fields=_SETTING_FIELDS,
+    setting_fields={
+        "heads": HEAD_FIELDS,
+        "pos_ffn_activation_fn": ("activation_function",),
+        "norm_eps": ("layer_norm_eps",),
+    },
     argument_fields=("activation_function",),
     preprocess=_prepare,
-    infer_fields=_ids_of_vocabulary,
+    infer_fields=_fields,
     vocabulary_settings=("vocab_src", "vocab_tgt"),
     source_suffix=(),
 )
 
-__all__ = ["OPEN_NMT", "PROJECTIONS", "SPECIAL", "ids_of_tokens"]
+EOLE = replace(
+    OPEN_NMT,
+    name="eole",
+    description="encoder-decoder transformer of Eole, a folder with its config.json and vocab.json",
+    signature=_EOLE_KEYS.signature(),
+    rules=rules_of(_EOLE_KEYS),
+    defaults={**OPEN_NMT.defaults, "layer_norm_eps": 1e-5},
+    example="models/step_100000",
+    setting_fields={f"{stack}_heads": (f"{stack}_attention_heads",) for stack in STACKS},
+    # Factors of other models, which this one does not apply.
+    ignored_keys=("decoder.transformer_layers.{i}.layer_scalar",),
+    preprocess=_prepare_eole,
+    infer_fields=_eole_fields,
+    read_settings=_read_eole_settings,
+)
+
+__all__ = ["EOLE", "OPEN_NMT"]

@@ -5,33 +5,30 @@ the decoder. Shape legend: d model width [d_model].
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..rules import (
-    EMBEDDING_NAMES,
-    POSITION_NAMES,
-    PROJECTIONS,
+    ATTENTIONS,
     STACKS,
     Layout,
-    Rule,
+    ModelKeys,
     Settings,
     Weights,
     boolean_setting,
-    linear_rules,
+    inexpressible,
     position_table,
+    rules_of,
     special_ids,
-    sublayer_names,
 )
 
 _WRAPPERS = {"encoder": "encoder", "decoder": "decoder.net"}
 _ARGUMENTS = {"encoder": "enc_", "decoder": "dec_"}
-_PROJECTIONS = ("to_q", "to_k", "to_v", "to_out")
-# Our names of a layer's sub-layers, in the order of theirs.
-_SUBLAYERS = {stack: [attention or "ff" for _, attention in sublayer_names(stack)] for stack in STACKS}
+# Names of a layer's sub-layers after `_by_layers`, in their order.
+_SUBLAYERS = {stack: [*names, "ff"] for stack, names in ATTENTIONS.items()}
 # Where a sub-layer has its norm: before it, or after the residual sum.
 _NORMS = {"0": "norm", "2": "post_norm"}
 # Options that our model lacks, by regular expressions for the keys of their weights.
@@ -76,32 +73,33 @@ def scale_positions(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     return (table * d_model**-0.5,)
 
 
-def _rules() -> Iterator[Rule]:
-    """Yield the rules for the keys of `_by_layers`."""
-    for stack, wrapper in _WRAPPERS.items():
-        yield Rule(f"{wrapper}.token_emb.emb.weight", (EMBEDDING_NAMES[stack],))
-        yield Rule(f"{wrapper}.pos_emb.emb.weight", (POSITION_NAMES[stack],), scale_positions)
-    for stack, wrapper in _WRAPPERS.items():
-        name = f"model.{stack}.layers.{{i}}"
-        for (norm, attention), sublayer in zip(sublayer_names(stack), _SUBLAYERS[stack], strict=True):
-            key = f"{wrapper}.attn_layers.layers.{{i}}.{sublayer}"
-            for norm_key in _NORMS.values():
-                yield from _norm_rules(f"{key}.{norm_key}", f"{name}.{norm}")
-            if attention:
-                for theirs, ours in zip(_PROJECTIONS, PROJECTIONS, strict=True):
-                    yield Rule(f"{key}.{theirs}.weight", (f"{name}.{attention}.{ours}.weight",))
-            else:
-                yield from linear_rules(f"{key}.0.0", f"{name}.fc1", optional_bias=True)
-                yield from linear_rules(f"{key}.2", f"{name}.fc2", optional_bias=True)
-        yield from _norm_rules(f"{wrapper}.attn_layers.final_norm", f"model.{stack}.layer_norm")
-    yield Rule("decoder.net.to_logits.weight", ("lm_head.weight",))
-
-
-def _norm_rules(key: str, name: str) -> Iterator[Rule]:
-    yield Rule(f"{key}.gamma", (f"{name}.weight",))
-    yield Rule(f"{key}.gamma_minus_1", (f"{name}.weight",), add_one)
+# After `_by_layers`.
+_KEYS = ModelKeys(
+    embedding="{side}.token_emb.emb",
+    positions=("{side}.pos_emb.emb.weight",),
+    layers="{side}.attn_layers.layers.{i}",
+    attentions=(ATTENTIONS["encoder"], ATTENTIONS["decoder"]),
+    projections=("to_q", "to_k", "to_v", "to_out"),
+    feed_forward=("ff.0.0", "ff.2"),
+    final_norm="{side}.attn_layers.final_norm",
+    output="decoder.net.to_logits",
+    sides=("encoder", "decoder.net"),
     # Stored by releases before 1.31, zeros.
-    yield Rule(f"{key}.beta", (f"{name}.bias",))
+    norm_parts=("gamma", "beta"),
+    transforms={"embed_positions.weight": scale_positions},
+    optional=(".bias",),
+)
+
+
+def _variants() -> Iterator[ModelKeys]:
+    """Yield the keys with norms at each place, stored with and without the 1 that is added."""
+    for place in _NORMS.values():
+        encoder, decoder = (tuple(f"{name}.{place}" for name in names) for names in _SUBLAYERS.values())
+        keys = _KEYS._replace(norms=(encoder, decoder))
+        yield keys
+        yield keys._replace(
+            norm_parts=("gamma_minus_1", "beta"), transforms={**keys.transforms, "norm.weight": add_one}
+        )
 
 
 def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -160,9 +158,9 @@ def _check_order(stack: str, prefix: str, keys: list[str]) -> None:
         found = re.fullmatch(re.escape(prefix) + r"layers\.(\d{1,6})\.1\.(to_q|ff)\..+", key)
         names = _SUBLAYERS[stack]
         if found and (found[2] == "ff") != (names[int(found[1]) % len(names)] == "ff"):
-            raise ValueError(
+            raise inexpressible(
                 f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
-                f"custom_layers, ...): {key}; this cannot be expressed"
+                f"custom_layers, ...): {key}"
             )
 
 
@@ -173,17 +171,17 @@ def _refuse_options(weights: Weights, settings: Settings) -> None:
         if key.endswith(".to_k.weight") and tensor.shape != queries.shape:
             option = "attn_kv_heads or attn_one_kv_head"
         if option is not None:
-            raise ValueError(f"the model was built with x-transformers' {option} ({key}), which cannot be expressed")
+            raise inexpressible(f"the model was built with x-transformers' {option} ({key})")
     for wrapper in _WRAPPERS.values():
         if f"{wrapper}.pos_emb.emb.weight" not in weights:
-            raise ValueError(
+            raise inexpressible(
                 f"there is no {wrapper}.pos_emb.emb.weight: the model was built with x-transformers' "
-                "use_abs_pos_emb=False, which cannot be expressed"
+                "use_abs_pos_emb=False"
             )
     for name, value in settings.items():
         argument = re.fullmatch("(?:enc|dec)_(.+)", name)
         if argument and value and argument[1] not in _EXPRESSIBLE:
-            raise ValueError(f"the model was built with x-transformers' {name}={value!r}, which cannot be expressed")
+            raise inexpressible(f"the model was built with x-transformers' {name}={value!r}")
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
@@ -194,7 +192,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """
     swish = {bool(settings.get(f"{prefix}ff_swish")) for prefix in _ARGUMENTS.values()}
     if len(swish) > 1:
-        raise ValueError("the sides differ in ff_swish, which cannot be expressed")
+        raise inexpressible("the sides differ in ff_swish")
     return _norm_places(weights) | ({"activation_function": "silu"} if True in swish else {})
 
 
@@ -212,9 +210,9 @@ def _norm_places(weights: Weights) -> dict[str, Any]:
     }
     encoder, decoder = ({place for side, place in found if side == stack} for stack in STACKS)
     if encoder != decoder or {"pre", "post"} <= encoder:
-        raise ValueError(
+        raise inexpressible(
             f"norms stand at {sorted(encoder)} in the encoder and at {sorted(decoder)} in the decoder (pre_norm, "
-            "pre_and_post_norm, pre_norm_has_final_norm), which cannot be expressed"
+            "pre_and_post_norm, pre_norm_has_final_norm)"
         )
     return (
         {"norm_position": "post" if "post" in encoder else "pre", "final_layer_norm": "final" in encoder}
@@ -223,22 +221,15 @@ def _norm_places(weights: Weights) -> dict[str, Any]:
     )
 
 
-# Arguments of the constructor as fields of our configuration.
-_SETTING_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "enc_heads": lambda heads: {"encoder_attention_heads": heads},
-    "dec_heads": lambda heads: {"decoder_attention_heads": heads},
-}
-
 X_TRANSFORMERS = Layout(
     name="x-transformers",
     description="XTransformer of x-transformers, from release 1.27 on",
-    signature=(
-        "encoder.token_emb.emb.weight",
-        "encoder.attn_layers.layers.{i}.1.to_q.weight",
-        "decoder.net.token_emb.emb.weight",
-        "decoder.net.attn_layers.layers.{i}.1.to_q.weight",
+    signature=tuple(
+        f"{wrapper}.{key}"
+        for wrapper in _WRAPPERS.values()
+        for key in ("token_emb.emb.weight", "attn_layers.layers.{i}.1.to_q.weight")
     ),
-    rules=tuple(_rules()),
+    rules=rules_of(*_variants()),
     defaults={
         "norm_position": "pre",
         "layer_norm_eps": 1e-5,
@@ -248,9 +239,11 @@ X_TRANSFORMERS = Layout(
         **special_ids(pad=0, bos=1, eos=2),
     },
     example="model.pt --config encoder_attention_heads=8 decoder_start_token_id=1 eos_token_id=2",
-    setting_fields=_SETTING_FIELDS,
+    setting_fields={
+        "enc_heads": ("encoder_attention_heads",),
+        "dec_heads": ("decoder_attention_heads",),
+    },
     argument_fields=("decoder_start_token_id", "eos_token_id"),
-    fillers={r"layer_norm\.bias": torch.zeros},
     preprocess=_by_layers,
     infer_fields=_fields,
     source_suffix=(),
