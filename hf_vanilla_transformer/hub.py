@@ -62,7 +62,7 @@ REMEDIES = {
     401: "log in with `hf auth login`, or set HF_TOKEN to a token that may write",
     403: "the token may not write there; use one that may, or another `repo_id`",
     404: "there is no such repository or branch, or the token may not see it",
-    409: "somebody else changed the repository meanwhile; try again",
+    409: "the repository changed meanwhile; try again",
 }
 
 
@@ -219,10 +219,10 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder} holds no README.md, the model's card; write one; training writes it by itself")
+        raise ValueError(f"{folder} holds no README.md, the model card; write one, or let training write it")
     if (model_type := read_json_object(folder / "config.json", SAVE_AGAIN).get("model_type")) != MODEL_TYPE:
         raise ValueError(
-            f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it with its own class"
+            f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it by its own class"
         )
     _check_vocabularies(folder)
 
@@ -234,9 +234,7 @@ def _check_no_token(path: Path, file: Path | bytes) -> None:
     text = (file if isinstance(file, bytes) else file.read_bytes()).decode("utf-8", errors="replace")
     token = get_token()
     if HUB_TOKEN.search(text) or (token and token in text):
-        raise ValueError(
-            f"{path} holds a token of the Hub; remove it there, and revoke it if anybody has seen the file"
-        )
+        raise ValueError(f"{path} holds a token of the Hub; remove it, and revoke it if anybody has seen the file")
 
 
 def _check_weights(folder: Path) -> None:

@@ -87,7 +87,7 @@ def check_shard_index(index: Path, remedy: str) -> dict[str, str]:
     content = read_json_object(index, remedy)
     weight_map = content.get("weight_map")
     if not isinstance(content.get("metadata", {}), dict):
-        raise ValueError(f"{index}: its metadata are no JSON object; {remedy}")
+        raise ValueError(f"{index}: metadata is not a JSON object; {remedy}")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f"{index} names no file for each weight (weight_map); {remedy}")
     for name in sorted(set(weight_map.values())):
@@ -113,7 +113,7 @@ def stored_shapes(folder: Path, remedy: str) -> dict[str, tuple[int, ...]] | Non
                 continue
             shards = read_shard_index(index, remedy)
             if "metadata" not in read_json_object(index, remedy):
-                raise ValueError(f"{index} has no metadata, without which transformers reads no shards; {remedy}")
+                raise ValueError(f"{index} has no metadata, which transformers needs to read shards; {remedy}")
             files, indexed = [folder / shard for shard in sorted(set(shards.values()))], set(shards)
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:

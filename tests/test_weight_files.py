@@ -38,7 +38,7 @@ def test_a_missing_shard(index):
 
 def test_metadata_of_an_index_and_names_that_no_file_can_have(index):
     index.write_text(json.dumps({"metadata": 7, "weight_map": {}}))
-    with pytest.raises(ValueError, match="its metadata are no JSON object; fetch it again"):
+    with pytest.raises(ValueError, match="metadata is not a JSON object; fetch it again"):
         read_shard_index(index, "fetch it again")
     index.write_text(json.dumps({"weight_map": {"a": "x" * 100_000}}))
     with pytest.raises(ValueError, match=r"holds no x+ \[...\] x+, which .*; fetch it again") as error:

@@ -6,7 +6,7 @@ check what the caller must state, transform the weights, choose positions, fit t
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from .positions import PositionEncodings, choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint
 from .recognition import recognize_layout
 from .renaming import read_renames, rename_keys
-from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, STACKS, FolderContents, Layout
+from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, FolderContents, Layout
 from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies, stored_vocabularies
 from .weights import (
     MappedTensor,
@@ -173,7 +173,7 @@ def convert_checkpoint(
     stated = Statements(config_fields, first_position, unbiased_norms, renamed)
     if not patched:
         _refuse_defects(recognized, encoder_only)
-    checkpoint = _preprocess(_with_settings_of_folder(checkpoint, recognized), recognized, renamed)
+    checkpoint = _preprocess(checkpoint, recognized, renamed)
     if source_vocabulary is target_vocabulary is None:
         source_vocabulary, target_vocabulary = stored_vocabularies(recognized, checkpoint.settings)
     vocabularies = load_vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
@@ -209,27 +209,23 @@ def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
         return
     encoder_is_sound = not any("encoder" in defect.stacks for defect in layout.defects)
     raise ValueError(
-        f"the weights are of {layout.name}, whose code cannot be expressed as a Transformer: "
+        f"the weights are of {layout.name}, whose code our configuration cannot express: "
         + "; ".join(f"its {defect.description} (patch: {defect.patch})" for defect in defects)
         + ". If the code that trained these weights was patched so, pass `patched=True`"
         + ("; its encoder is sound and converts with `encoder_only=True`" if encoder_is_sound else "")
     )
 
 
-def _with_settings_of_folder(checkpoint: SourceCheckpoint, layout: Layout) -> SourceCheckpoint:
-    if layout.read_settings is None or checkpoint.folder is None:
-        return checkpoint
-    return checkpoint._replace(settings=layout.read_settings(checkpoint.folder) | checkpoint.settings)
-
-
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:
-    """Add weights and position tables that the original computes or omits."""
-    weights = checkpoint.weights
+    """Add settings in the folder, and weights and position tables that the original computes or omits."""
+    weights, settings = checkpoint.weights, checkpoint.settings
+    if layout.read_settings is not None and checkpoint.folder is not None:
+        settings = layout.read_settings(checkpoint.folder) | settings
     if layout.preprocess is not None:
-        weights = layout.preprocess(weights, checkpoint.settings)
+        weights = layout.preprocess(weights, settings)
     if layout.compute_positions is not None and not renamed:
-        weights = weights | layout.compute_positions(weights, checkpoint.settings)
-    return checkpoint._replace(weights=weights)
+        weights = weights | layout.compute_positions(weights, settings)
+    return checkpoint._replace(weights=weights, settings=settings)
 
 
 def _convert(
@@ -240,8 +236,9 @@ def _convert(
     check_required(matched, inferred, stated)
     fields = merge_fields(layout, inferred, stated.fields)
     _check_values(fields)
-    weights, stored = _transform(matched, fields["d_model"], stated.unbiased_norms)
-    tables = from_first_token(stored.tensors, _first_position(layout, inferred, stated))
+    weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
+    tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
+    tables = from_first_token(tables, _first_position(layout, inferred, stated))
     positions = choose_positions(tables, layout, fields, stated.fields, bool(matched.stored_position_keys))
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
@@ -249,7 +246,7 @@ def _convert(
     config = _configuration(
         fields | {"vocab_size": len(fitted.rows)}, weights.tensors, stated.fields, matched.encoder_only
     )
-    converted = complete_weights(matched, _with_positions(weights, stored, positions), config)
+    converted = complete_weights(matched, _with_positions(weights, positions), config)
     contents = _read_folder(matched, load_tokenizer=fitted.tokenizer is None)
     notes = [
         *positions.notes,
@@ -276,19 +273,6 @@ def _check_values(fields: Mapping[str, Any]) -> None:
     """Check the values of all fields that later steps do not settle."""
     unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
     VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
-
-
-def _transform(
-    matched: MatchedCheckpoint, d_model: int, unbiased_norms: bool | None
-) -> tuple[TransformedWeights, TransformedWeights]:
-    """Return the transformed weights and, apart from them, position tables."""
-    tables = [match for match in matched.matches if match.is_position_table]
-    others = [match for match in matched.matches if not match.is_position_table]
-    source = matched.checkpoint.weights
-    return (
-        transform_weights(source, others, d_model, unbiased_norms),
-        transform_weights(source, tables, d_model, None),
-    )
 
 
 def _first_position(layout: Layout, inferred: InferredFields, stated: Statements) -> int:
@@ -322,15 +306,13 @@ def _configuration(
     return VanillaTransformerConfig(**{**fields, **shared}, dtype=dtype)
 
 
-def _with_positions(
-    weights: TransformedWeights, stored: TransformedWeights, positions: PositionEncodings
-) -> TransformedWeights:
+def _with_positions(weights: TransformedWeights, positions: PositionEncodings) -> TransformedWeights:
     """Add learned positions, or show in the mapping that stored ones are computed."""
-    rows = stored.mapping
-    if not positions.tables:
-        rows = [row._replace(name="sinusoids", transform="computed, not kept") for row in rows]
-    tensors = {**weights.tensors, **positions.tables}
-    return TransformedWeights(tensors, weights.mapping + rows, weights.faults + stored.faults)
+    if positions.tables:
+        return replace(weights, tensors={**weights.tensors, **positions.tables})
+    computed = {"name": "sinusoids", "transform": "computed, not kept"}
+    mapping = [row._replace(**computed) if row.name in POSITION_NAMES.values() else row for row in weights.mapping]
+    return replace(weights, mapping=mapping)
 
 
 def _read_folder(matched: MatchedCheckpoint, load_tokenizer: bool) -> FolderContents:

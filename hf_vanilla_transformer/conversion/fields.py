@@ -17,7 +17,7 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, unchanged
+from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, inexpressible, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -112,9 +112,8 @@ def _has_final_norms(matched: MatchedCheckpoint) -> bool:
     has_norm = {stack: f"model.{stack}.layer_norm.weight" in matched.norm_names for stack in STACKS}
     if not matched.encoder_only and len({*has_norm.values()}) > 1:
         normed, other = sorted(STACKS, key=has_norm.__getitem__, reverse=True)
-        raise ValueError(
-            f"{matched.checkpoint.path} has a norm at the end of the {normed}, but none at the end of the {other}; "
-            "our configuration has both or neither (`final_layer_norm`)"
+        raise inexpressible(
+            f"{matched.checkpoint.path} has a norm at the end of the {normed}, but none at the end of the {other}"
         )
     return has_norm["encoder"]
 
@@ -145,9 +144,9 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
         if embedding is not None:
             _check_embedding(stack, embedding)
             if inferred.get("d_model", embedding.shape[1]) != embedding.shape[1]:
-                raise ValueError(
-                    f"{matched.checkpoint.path} has an encoder of width {inferred['d_model']} and a decoder of width "
-                    f"{embedding.shape[1]}, by their embeddings; our configuration has one width (`d_model`)"
+                raise inexpressible(
+                    f"{matched.checkpoint.path} has embeddings of width {inferred['d_model']} in the encoder and "
+                    f"{embedding.shape[1]} in the decoder"
                 )
             inferred[vocabulary], inferred["d_model"] = embedding.shape
         if layers:
@@ -252,10 +251,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
 def _refuse_stated(layout: Layout, stated: Statements) -> None:
     for (name, value), reason in layout.inexpressible.items():
         if not stated.renamed and stated.fields.get(name) == value:
-            raise ValueError(
-                f"`{name}={value}` does not describe the code of {layout.name}: {reason}; our configuration cannot "
-                "express that"
-            )
+            raise inexpressible(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
 
 
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,9 @@ def _download(name: str) -> Path:
         if not list(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
     except (HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ValueError(f"{name} is no folder here, and cannot be fetched from the Hub: {one_line(error)}") from None
+        raise ValueError(
+            f"{name} is not a local folder, and cannot be fetched from the Hub ({one_line(error)}); check the name"
+        ) from None
     return folder
 
 
@@ -212,7 +214,7 @@ def read_yaml_settings(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{file} cannot be read ({one_line(error)}); {FETCH_AGAIN}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no settings by their names; {FETCH_AGAIN}")
+        raise ValueError(f"{file} is not a mapping of settings; {FETCH_AGAIN}")
     return content
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
@@ -11,17 +11,7 @@ from torch import Tensor
 from ..errors import did_you_mean, shorten
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
-from .rules import (
-    Layout,
-    Rule,
-    Transform,
-    block_diagonal,
-    block_diagonal_query,
-    expand_scalar,
-    key_pattern,
-    split_in_three,
-    split_in_two,
-)
+from .rules import Layout, Rule, inexpressible, key_pattern
 
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
@@ -42,22 +32,10 @@ RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
 
 # The first index in a key; of layers, if there are any.
 _INDEXED = re.compile(r"(.*?)\.(\d+)\.(.*)")
-# Sizes of an axis: one, the width of the model, or any other.
-_ONE, _WIDTH, _OTHER = "1", "d", "x"
-# Axes by the end of our names; all other parameters, norms and biases, have one axis of the model's width.
-_AXES = {
-    r"embed_\w+\.weight|lm_head\.weight|fc1\.weight": (_OTHER, _WIDTH),
-    r"fc2\.weight": (_WIDTH, _OTHER),
-    r"_proj\.weight": (_WIDTH, _WIDTH),
-    r"lm_head\.bias|fc1\.bias": (_OTHER,),
-}
-# Axes of a source tensor whose transform changes them.
-_AXES_BEFORE: dict[Transform, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
-    split_in_two: lambda axes: (_OTHER, *axes[1:]),
-    split_in_three: lambda axes: (_OTHER, *axes[1:]),
-    block_diagonal: lambda axes: (_OTHER, _OTHER),
-    block_diagonal_query: lambda axes: (_OTHER, _OTHER),
-}
+# Ends of our names of matrices; all others, norms and biases, are vectors.
+_MATRICES = (
+    "embed_tokens.weight", "embed_positions.weight", "_proj.weight", "lm_head.weight", "fc1.weight", "fc2.weight",
+)  # fmt: skip  # a table, not an expression
 
 
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
@@ -94,9 +72,7 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
 def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
     for key, property_ in INEXPRESSIBLE.items():
         if found := next((name for name in checkpoint.weights if re.fullmatch(key, name)), None):
-            raise ValueError(
-                f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)}); our configuration cannot express that"
-            )
+            raise inexpressible(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
 
 
 def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
@@ -150,24 +126,22 @@ def _end(key: str) -> tuple[str, ...]:
 
 
 def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Whether renaming alone could turn these into weights of a layout: there are as many of each shape."""
-    sizes = Counter(size for tensor in weights.values() if tensor.dim() == 2 for size in tensor.shape)
-    shapes = _shapes_of_one_layer(weights)
-    if not sizes or not shapes or not all(tensor.is_floating_point() for tensor in weights.values()):
+    """Whether renaming alone could turn these into weights of a layout: there are as many matrices and vectors."""
+    if not all(tensor.is_floating_point() for tensor in weights.values()):
         return False
-    ((width, _),) = sizes.most_common(1)
-    # A bias belongs to some matrix.
-    rows = {shape[0] for shape in shapes if len(shape) == 2}
-    if any(len(shape) == 1 and shape[0] not in {1, width, *rows} for shape in shapes):
-        return False
-    found = Counter(_axes_of(shape, width, layout) for shape in shapes)
+    # Without the batch axis of position tables.
+    found = Counter(max(1, sum(size > 1 for size in shape)) for shape in _shapes_of_one_layer(weights))
     # Several rules for the same names are keys of different releases.
     rules = {rule.names: rule for rule in reversed(layout.rules)}.values()
-    required = Counter(_axes_before(rule) for rule in rules if not rule.optional)
-    possible = required + Counter(_axes_before(rule) for rule in rules if rule.optional)
+    required = Counter(_num_axes(rule) for rule in rules if not rule.optional)
+    possible = required + Counter(_num_axes(rule) for rule in rules if rule.optional)
     # Both embeddings and the output projection may be one.
-    required[_OTHER, _WIDTH] -= 2
+    required[2] -= 2
     return required <= found <= possible
+
+
+def _num_axes(rule: Rule) -> int:
+    return 2 if rule.names[0].endswith(_MATRICES) else 1
 
 
 def _shapes_of_one_layer(weights: Mapping[str, Tensor]) -> list[torch.Size]:
@@ -186,19 +160,6 @@ def _shapes_of_one_layer(weights: Mapping[str, Tensor]) -> list[torch.Size]:
             # Different modules in a sequence.
             shapes += (shape for module in (first, *others) for shape in module.values())
     return shapes
-
-
-def _axes_of(shape: torch.Size, width: int, layout: Layout) -> tuple[str, ...]:
-    # The batch axis of position tables does not matter, nor does whether a norm that is expanded has one weight.
-    expands = any(rule.transform is expand_scalar for rule in layout.rules)
-    sizes = [size for size in shape if size > 1] if len(shape) > 1 else shape
-    return tuple({width: _WIDTH, 1: _WIDTH if expands else _ONE}.get(size, _OTHER) for size in sizes)
-
-
-def _axes_before(rule: Rule) -> tuple[str, ...]:
-    """Return the axes of the source tensor of a rule."""
-    axes = next((axes for end, axes in _AXES.items() if re.search(f"(?:{end})$", rule.names[0])), (_WIDTH,))
-    return _AXES_BEFORE.get(rule.transform, lambda axes: axes)(axes)
 
 
 def abbreviate(names: Iterable[str]) -> str:

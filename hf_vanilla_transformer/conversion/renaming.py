@@ -50,7 +50,7 @@ def _renames(value: str | os.PathLike[str]) -> Iterator[Rename]:
     if isinstance(value, str) and not os.path.isfile(value):
         if "=" not in value:
             raise ValueError(
-                f"`rename` {value} is not old=new and no file; give the prefix of a key and its replacement"
+                f"`rename` {value} is neither old=new nor a file; give the prefix of a key and its replacement"
             )
         yield _rename(value, f"`rename` {value}")
         return
@@ -64,7 +64,7 @@ def _rename(text: str, where: str) -> Rename:
     if not separator:
         raise ValueError(f"{where} is not old=new; give the prefix of a key and its replacement")
     if INDEX in new and INDEX not in old:
-        raise ValueError(f"{where}: {INDEX} stands in the replacement alone; say where the index is in the key")
+        raise ValueError(f"{where}: {INDEX} occurs only in the replacement; use it in the key too")
     return Rename(old, new, where)
 
 
@@ -84,7 +84,7 @@ def rename_keys(weights: Mapping[str, Tensor], renames: Iterable[Rename]) -> dic
     for key, tensor in weights.items():
         for new_key in [new for rename in renames if (new := rename.apply(key)) is not None] or [key]:
             if new_key in renamed:
-                raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them otherwise")
+                raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them differently")
             if is_ignored(new_key) and not is_ignored(key):
                 raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
             renamed[new_key] = tensor

@@ -11,6 +11,7 @@ from ..files import read_json_object
 from ..inference.generation_settings import check_generation_settings
 from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
+from .reading import FETCH_AGAIN
 from .rules import FolderContents, Settings, Weights
 
 # Entries of a generation configuration that say where it comes from.
@@ -66,8 +67,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
                 "`source_vocabulary` and `target_vocabulary`"
             ) from None
         raise ValueError(
-            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {one_line(error)}); fetch its files "
-            "again"
+            f"the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {one_line(error)}); {FETCH_AGAIN}"
         ) from error
 
 
@@ -78,8 +78,8 @@ def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]
     if not names:
         return {}, ()
     file = folder / names[0]
-    stored = read_json_object(file, "fetch it again")
-    with as_value_errors(f"{file} has an unusable setting; fetch it again: "):
+    stored = read_json_object(file, FETCH_AGAIN)
+    with as_value_errors(f"{file} has an unusable setting; {FETCH_AGAIN}: "):
         found = GenerationConfig.from_model_config(stored)
     check_generation_settings(found, file)
     settings = {name: value for name, value in found.to_diff_dict().items() if name not in _ORIGIN}

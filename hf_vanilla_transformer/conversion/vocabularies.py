@@ -241,7 +241,7 @@ def load_vocabularies(
     """
     if source is None:
         if target is not None:
-            raise ValueError("`target_vocabulary` needs `source_vocabulary` beside it; pass both")
+            raise ValueError("`target_vocabulary` needs `source_vocabulary`; pass both")
         return None
     name = "`source_vocabulary`"
     loaded = WordVocabulary.load(source, name)
@@ -303,8 +303,8 @@ def _special_tokens(target: WordVocabulary, fields: Mapping[str, Any]) -> dict[s
             continue
         if not 0 <= number < len(target.tokens):
             raise ValueError(
-                f"{target.name} ends at id {len(target.tokens) - 1}, and has no {role} token {number}; pass its id, "
-                f"as in `{role}_token_id=0`"
+                f"{target.name} ends at id {len(target.tokens) - 1} and has no {role} token {number}; pass its id, "
+                f"such as `{role}_token_id=0`"
             )
         special[f"{role}_token"] = target.tokens[number]
     return special

@@ -145,22 +145,19 @@ def _encoder_matches(matches: Iterable[Match]) -> list[Match]:
     return kept
 
 
-def transform_weights(
-    weights: Mapping[str, Tensor], matches: Iterable[Match], d_model: int, unbiased_norms: bool | None
-) -> TransformedWeights:
+def transform_weights(matched: MatchedCheckpoint, d_model: int, unbiased_norms: bool | None) -> TransformedWeights:
     """Apply the rules.
 
     Args:
-        weights: Source tensors by their keys.
-        matches: Their rules.
+        matched: The source tensors and their rules.
         d_model: Width of the model.
         unbiased_norms: Whether norms divide by the unbiased standard deviation; None for what the rules say.
     """
     tensors: dict[str, Tensor] = {}
     mapping: list[MappedTensor] = []
     faults: list[str] = []
-    for match in matches:
-        source, transform = weights[match.key], _transform_of(match, unbiased_norms)
+    for match in matched.matches:
+        source, transform = matched.checkpoint.weights[match.key], _transform_of(match, unbiased_norms)
         try:
             results = _apply(transform, source, match, d_model)
         except _MisfitError as misfit:

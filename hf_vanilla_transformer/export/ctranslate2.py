@@ -40,7 +40,7 @@ ACTIVATIONS = {
 
 # What CTranslate2 cannot express: a field, the test that its value fails, and the remedy.
 UNSUPPORTED = (
-    ("norm_position", lambda value: value == "none", 'its layers are normalized; train with "post" or "pre"'),
+    ("norm_position", lambda value: value == "none", 'its layers have norms; train with "post" or "pre"'),
     ("encoder_ffn_dim", lambda value: value == 0, "its layers have a feed-forward part; train with 1 or more"),
     ("decoder_ffn_dim", lambda value: value == 0, "its layers have a feed-forward part; train with 1 or more"),
     ("activation_function", lambda value: value not in ACTIVATIONS, f"use one of {', '.join(ACTIVATIONS)}"),
@@ -58,7 +58,7 @@ def check_supported(config: VanillaTransformerConfig) -> None:
     for name, is_unsupported, remedy in UNSUPPORTED:
         value = getattr(config, name)
         if is_unsupported(value):
-            raise ValueError(f"CTranslate2 cannot express `{name}`={value!r}: {remedy}")
+            raise ValueError(f"CTranslate2 cannot express `{name}={value!r}`: {remedy}")
 
 
 def write_ctranslate2(
@@ -207,7 +207,7 @@ def _alignment_layer(model: Any) -> tuple[int, list[int]]:
     layers, heads = zip(*alignment_heads(model), strict=True)
     if len(set(layers)) > 1:
         raise ValueError(
-            f"CTranslate2 cannot express `alignment_heads`={alignment_heads(model)!r}: it aligns words by heads of "
+            f"CTranslate2 cannot express `alignment_heads={alignment_heads(model)!r}`: it aligns words by heads of "
             "one layer; keep those of one"
         )
     return layers[0], list(heads)
@@ -300,8 +300,8 @@ def _num_positions(config: VanillaTransformerConfig, max_positions: int | None) 
     num_positions = max_positions or config.max_position_embeddings
     if config.position_embedding_type == "learned" and num_positions > config.max_position_embeddings:
         raise ValueError(
-            f"`max_positions` is {num_positions}, but only `max_position_embeddings`={config.max_position_embeddings} "
-            "positions were learned; leave it out"
+            f"`max_positions={num_positions}`, but the model has learned only {config.max_position_embeddings} "
+            "positions; leave it out"
         )
     return num_positions
 

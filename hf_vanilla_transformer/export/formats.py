@@ -65,13 +65,13 @@ def export_model(
             express; the format or an option is unknown; or the folder is not empty.
     """
     if to not in EXPORT_FORMATS:
-        raise ValueError(f"format {to} is unknown; set `to` to one of {', '.join(EXPORT_FORMATS)}")
+        raise ValueError(f"`to` {to} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
     for option in options:
         if option not in EXPORT_FORMATS[to].options:
             raise ValueError(f"format {to} has no `{option}`; leave it out")
     if options.get("max_positions", 1) < 1:
-        raise ValueError(f"`max_positions` {options['max_positions']} is too small; set at least 1")
+        raise ValueError(f"`max_positions` is {options['max_positions']}; it must be positive")
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:
@@ -91,8 +91,8 @@ def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[
     model = load_model(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
     if (model_type := model.config.model_type) != MODEL_TYPE:
         raise ValueError(
-            f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use the exporters of "
-            "its own family"
+            f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use its own "
+            "family's exporter"
         )
     return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer(name) else None
 

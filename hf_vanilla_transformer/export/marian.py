@@ -51,9 +51,9 @@ def write_marian(model: Any, folder: str | Path) -> None:
     loaded = marian.state_dict()
     if tied := [name for name, weight in weights.items() if not torch.equal(loaded[name], weight)]:
         raise ValueError(
-            f"Marian ties weights that this model does not ({', '.join(tied)}): `tie_word_embeddings`="
-            f"{model.config.tie_word_embeddings} with `share_encoder_decoder_embeddings`="
-            f"{model.config.share_encoder_decoder_embeddings} cannot be expressed"
+            f"Marian cannot express `tie_word_embeddings={model.config.tie_word_embeddings}` with "
+            f"`share_encoder_decoder_embeddings={model.config.share_encoder_decoder_embeddings}`: it ties "
+            f"{', '.join(tied)}"
         )
     marian.generation_config = model.generation_config
     marian.save_pretrained(folder)
@@ -68,20 +68,20 @@ def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
     for name, allowed in REQUIRED_VALUES.items():
         value = getattr(config, name)
         if value not in allowed:
-            raise ValueError(f"`{name}` is {value!r}, but Marian supports only {allowed[0]!r}; it cannot be expressed")
+            raise ValueError(f"Marian cannot express `{name}={value!r}`: it supports only {allowed[0]!r}")
     for side in ("encoder", "decoder"):
         heads = getattr(config, f"{side}_attention_heads")
         for name, width in zip(("head_dim", "value_head_dim"), config.attention_dims(heads), strict=True):
             if width * heads != config.d_model:
                 raise ValueError(
-                    f"`{name}` is {width}, but Marian's is `d_model` / `{side}_attention_heads` = "
-                    f"{config.d_model / heads:g}; it cannot be expressed"
+                    f"Marian cannot express `{name}={width}`: its heads have d_model / {side}_attention_heads = "
+                    f"{config.d_model / heads:g}"
                 )
         if not getattr(config, f"{side}_ffn_dim"):
-            raise ValueError(f"`{side}_ffn_dim` is 0, but Marian has feed-forward layers; it cannot be expressed")
+            raise ValueError(f"Marian cannot express `{side}_ffn_dim=0`: its layers have a feed-forward part")
     for name in ("pad_token_id", "decoder_start_token_id"):
         if getattr(config, name) is None:
-            raise ValueError(f"`{name}` is None, but Marian needs one; set it in the configuration")
+            raise ValueError(f"Marian cannot express `{name}=None`; set the id in the configuration")
     # The generation settings, saved with the model, decide whether an end is forced.
     return MarianConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS}, forced_eos_token_id=None)
 

@@ -168,8 +168,8 @@ def _resize_positions(model: Any, num_positions: int | None) -> Any:
         return model
     if config.position_embedding_type == "learned":
         raise ValueError(
-            f"`max_positions` is {num_positions}, but the model has learned `max_position_embeddings`="
-            f"{config.max_position_embeddings}; leave it out"
+            f"`max_positions={num_positions}`, but the model has learned {config.max_position_embeddings} positions; "
+            "leave it out"
         )
     config.max_position_embeddings = num_positions
     for stack in (model.model.encoder, model.model.decoder):

@@ -99,12 +99,12 @@ class TestSeparateStacks:
 
     @pytest.mark.parametrize(("normed", "other"), [("encoder", "decoder"), ("decoder", "encoder")])
     def test_one_of_them_ends_in_a_norm(self, normed, other):
-        message = f"has a norm at the end of the {normed}, but none at the end of the {other}; our configuration"
+        message = f"has a norm at the end of the {normed}, but none at the end of the {other}, which our conf"
         with pytest.raises(ValueError, match=message):
             self.convert(SeparateStacks(normed))
 
     def test_of_two_widths(self):
-        with pytest.raises(ValueError, match=r"an encoder of width 8 and a decoder of width 12, .* \(`d_model`\)"):
+        with pytest.raises(ValueError, match="embeddings of width 8 in the encoder and 12 in the decoder, which our"):
             self.convert(SeparateStacks(decoder_width=12))
 
 

@@ -279,7 +279,7 @@ class TestSettings:
 
 class TestHub:
     def test_a_name_that_cannot_be_fetched(self):
-        with pytest.raises(ValueError, match="nobody/nothing is no folder here, and cannot be fetched") as caught:
+        with pytest.raises(ValueError, match="nobody/nothing is not a local folder, and cannot be fetched") as caught:
             convert("nobody/nothing")
         assert "\n" not in str(caught.value)
 

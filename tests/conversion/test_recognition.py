@@ -62,7 +62,7 @@ class Adaptive(source_models.TorchNN):
     [
         (
             lambda: Adaptive().state_dict(),
-            r"has an adaptive softmax, .* \(generator\.tail\.0\.0\.weight\); our configuration",
+            r"has an adaptive softmax, .* \(generator\.tail\.0\.0\.weight\), which our configuration",
         ),
         (
             lambda: OTHERS["fairseq"]() | {"decoder.adaptive_softmax.head.weight": torch.zeros(3, 8)},

@@ -50,7 +50,7 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm_position": "pre"}, "`norm_position` is 'pre', but Marian supports only 'post'"),
+        ({"norm_position": "pre"}, "`norm_position='pre'`: it supports only 'post'"),
         ({"norm_position": "none"}, "`norm_position` is 'none'"),
         ({"final_layer_norm": True}, "`final_layer_norm` is True"),
         ({"embedding_layer_norm": True}, "`embedding_layer_norm` is True, but Marian supports only False"),

@@ -162,5 +162,5 @@ def test_ctranslate2_refuses_heads_of_several_layers(tmp_path):
     model, tokenizer = build("shared")
     set_alignment_heads(model, [[0, 0], [1, 0]])
     save(model, tokenizer, tmp_path / "model")
-    with pytest.raises(ValueError, match=r"cannot express `alignment_heads`=\[\[0, 0\], \[1, 0\]\].*one layer"):
+    with pytest.raises(ValueError, match=r"cannot express `alignment_heads=\[\[0, 0\], \[1, 0\]\]`.*one layer"):
         export_model(tmp_path / "model", "ctranslate2", tmp_path / "export")

@@ -65,7 +65,7 @@ def compute_positions(
     """
     padding = settings.get("pad_token_id", PADDING_ID)
     if type(padding) is not int or not 0 <= padding <= MAX_POSITIONS:
-        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id: positions are counted from it")
+        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, from which positions are counted")
     for stack, length in lengths.items():
         if type(length) is not int or not 0 < length <= MAX_POSITIONS:
             raise ValueError(

@@ -101,7 +101,9 @@ def _keys_before_values(key: str, tensor: Tensor, heads: int) -> Tensor:
     """
     parts = 3 if key.endswith(".ff_in.weight") else 2
     if tensor.dim() != 2 or len(tensor) % (parts * heads):
-        raise ValueError(f"{key} has {len(tensor)} rows, which `config` divides among {heads} heads; use its own one")
+        raise ValueError(
+            f"{key} has {len(tensor)} rows, which `config` divides among {heads} heads; use the model's own `config`"
+        )
     width = len(tensor) // parts
     queries, mixed = tensor[: (parts - 2) * width], tensor[(parts - 2) * width :]
     keys, values = mixed.unflatten(0, (heads, 2, -1)).unbind(1)

@@ -138,8 +138,8 @@ def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
     gammas = [tensor.flatten() for key, tensor in weights.items() if key.endswith(".gamma")]
     if gammas and (mean := float(torch.cat(gammas).double().mean())) > 0.5:
         raise ValueError(
-            f"gamma averages {mean:.2g} in the norms of the {stack}, to which x-transformers adds 1 by default; say "
-            f'whether it did in config.json beside the weights: {{"{name}": false}}, or true'
+            f"gamma averages {mean:.2g} in the norms of the {stack}, to which x-transformers adds 1 by default; state "
+            f'whether it did, in config.json beside the weights: {{"{name}": false}} or true'
         )
     return True
 

@@ -62,7 +62,7 @@ def test_arguments_beside_the_weights():
 
 
 def test_two_padding_ids():
-    with pytest.raises(ValueError, match="source and target are padded with 1 and 3; ours have one padding id"):
+    with pytest.raises(ValueError, match="source and target are padded with 1 and 3, which our configuration cannot"):
         convert(checkpoint(NormedEmbeddings(), trg_pad_idx=3))
 
 

@@ -76,11 +76,11 @@ def test_vocabularies_become_the_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"encoder": {"layer_norm": "rms"}}, r"Eole's layer_norm: rms \(encoder\), which cannot be expressed"),
-        ({"decoder": {"parallel_residual": True}}, r"parallel_residual: True \(decoder\)"),
+        ({"encoder": {"layer_norm": "rms"}}, r"Eole \(encoder\)'s layer_norm: rms, which our configuration"),
+        ({"decoder": {"parallel_residual": True}}, r"\(decoder\)'s parallel_residual: True"),
         ({"decoder": {"mlp_activation_fn": "gated-silu"}}, "mlp_activation_fn: gated-silu"),
-        ({"decoder": {"mlp_activation_fn": "gelu"}}, "differ in mlp_activation_fn .relu and gelu."),
-        ({"embeddings": {"position_encoding_type": "Rotary"}}, r"position_encoding_type: Rotary \(embeddings\)"),
+        ({"decoder": {"mlp_activation_fn": "gelu"}}, "differ in mlp_activation_fn .'relu' and 'gelu'."),
+        ({"embeddings": {"position_encoding_type": "Rotary"}}, r"\(embeddings\)'s position_encoding_type: Rotary"),
         ({"embeddings": {"position_shift": 2}}, "position_shift: 2"),
     ],
     ids=["rms", "parallel", "gated", "activations", "rotary", "shift"],

@@ -285,7 +285,7 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
         ({"encoder_normalize_before": True}, "normalize at different places"),
         (
             {"cross_self_attention": True},
-            "--cross-self-attention, which cannot be expressed",
+            "--cross-self-attention, which our configuration cannot express",
         ),
     ],
     ids=[

@@ -98,7 +98,7 @@ def test_without_its_configuration_settings_are_required(tmp_path, pre):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (changed("encoder", alpha=1.2), "the encoder weighs residuals by alpha: 1.2, which cannot be expressed"),
+        (changed("encoder", alpha=1.2), "the encoder weighs residuals by alpha: 1.2, which our configuration"),
         (changed("decoder", activation="gelu"), "differ in activation .'relu' and 'gelu'."),
         (changed("decoder", embeddings={"scale": False}), "differ in embeddings: scale .True and False."),
         (changed("decoder", layer_norm="post"), "differ in layer_norm .'pre' and 'post'."),
@@ -123,7 +123,7 @@ def test_a_norm_at_the_end_of_one_stack(tmp_path):
     ("text", "message"),
     [
         ("model: [", "config.yaml cannot be read"),
-        ("- a", "config.yaml holds no settings"),
+        ("- a", "config.yaml is not a mapping"),
         ("!!python/object:os.system {}", "config.yaml cannot be read"),
     ],
     ids=["no YAML", "a list", "code"],

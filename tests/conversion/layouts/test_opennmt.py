@@ -100,7 +100,7 @@ def test_without_options_they_are_required():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_relative_positions": 20}, "OpenNMT-py's max_relative_positions: 20, which cannot be expressed"),
+        ({"max_relative_positions": 20}, "OpenNMT-py's max_relative_positions: 20, which our configuration"),
         ({"copy_attn": True}, "copy_attn: True"),
         ({"self_attn_type": "average"}, "self_attn_type: average"),
         ({"pos_ffn_activation_fn": "gated-gelu"}, "pos_ffn_activation_fn: gated-gelu"),

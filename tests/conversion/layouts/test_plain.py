@@ -116,7 +116,7 @@ def test_it_is_never_guessed():
     [
         ("a.{i}=b.{i}", "names.txt, line 2: a.{i}=b.{i}: no key begins with 'a.{i}'"),
         ("model.encoder", "names.txt, line 2: model.encoder is not old=new"),
-        ("lm_head=b.{i}", "names.txt, line 2: lm_head=b.{i}: {i} stands in the replacement alone"),
+        ("lm_head=b.{i}", "names.txt, line 2: lm_head=b.{i}: {i} occurs only in the replacement"),
         ("model.encoder.layers.{i}.fc1=x", "`rename` gives two weights the name x.weight"),
     ],
 )
@@ -127,5 +127,5 @@ def test_mistakes_in_a_table(tmp_path, line, message):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(ValueError, match="`rename` names.txt is not old=new and no file"):
+    with pytest.raises(ValueError, match="`rename` names.txt is neither old=new nor a file"):
         convert(model_of().state_dict(), "plain", rename=["names.txt"], **KNOWN)

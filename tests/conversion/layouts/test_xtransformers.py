@@ -113,7 +113,7 @@ def test_models_without_positions_are_refused():
 
 @pytest.mark.parametrize("name", ["enc_attn_qk_norm", "dec_alibi_pos_bias", "enc_ff_relu_squared"])
 def test_arguments_that_leave_no_weights(name):
-    with pytest.raises(ValueError, match=f"x-transformers' {name}=True, which cannot be expressed"):
+    with pytest.raises(ValueError, match=f"x-transformers' {name}=True, which our configuration cannot express"):
         convert({"model": state(), "config": {**ARGUMENTS, name: True}}, **ENDS)
 
 
