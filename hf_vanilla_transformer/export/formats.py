@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -16,31 +16,21 @@ from .marian import write_marian
 from .onnx import write_onnx
 
 
-class ExportFormat(NamedTuple):
-    """A format: what writes it, and the options it takes."""
-
-    write: Callable[..., None]
-    options: tuple[str, ...]
-
-
-def _write_ctranslate2(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+def _write_ctranslate2(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
     check_settings(model.generation_config.to_dict())
     write_ctranslate2(model, folder, tokenizer, **options)
 
 
-def _write_onnx(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path, **options: Any) -> None:
+def _write_onnx(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
     check_settings(model.generation_config.to_dict(), "onnx_translate.py")
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
-def _write_marian(model: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    write_marian(model, folder)
-
-
-EXPORT_FORMATS = {
-    "ctranslate2": ExportFormat(_write_ctranslate2, ("quantization", "max_positions")),
-    "onnx": ExportFormat(_write_onnx, ("quantization", "max_positions")),
-    "marian": ExportFormat(_write_marian, ()),
+# What writes each format, and the options it takes.
+EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "ctranslate2": (_write_ctranslate2, ("quantization", "max_positions")),
+    "onnx": (_write_onnx, ("quantization", "max_positions")),
+    "marian": (lambda model, folder, tokenizer: write_marian(model, folder), ()),
 }
 
 
@@ -67,15 +57,16 @@ def export_model(
     if to not in EXPORT_FORMATS:
         raise ValueError(f"`to` {to} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
+    write, known = EXPORT_FORMATS[to]
     for option in options:
-        if option not in EXPORT_FORMATS[to].options:
+        if option not in known:
             raise ValueError(f"format {to} has no `{option}`; leave it out")
     if options.get("max_positions", 1) < 1:
         raise ValueError(f"`max_positions` is {options['max_positions']}; it must be positive")
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:
-        EXPORT_FORMATS[to].write(model, tokenizer, folder, **options)
+        write(model, folder, tokenizer, **options)
         model.generation_config.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -97,4 +88,4 @@ def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[
     return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer(name) else None
 
 
-__all__ = ["EXPORT_FORMATS", "ExportFormat", "export_model", "load_for_export"]
+__all__ = ["EXPORT_FORMATS", "export_model", "load_for_export"]

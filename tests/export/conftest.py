@@ -14,8 +14,10 @@ def saved_model(tmp_path_factory):
     return folder
 
 
-# "learned" has one vocabulary too, and "pair" has sinusoids too.
-@pytest.fixture(scope="session", params=["pair", "learned", pytest.param("shared", marks=pytest.mark.slow)])
+# An export takes many seconds, so that the fast tests share one.
+@pytest.fixture(
+    scope="session", params=["pair", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("learned", "shared"))]
+)
 def onnx_export(request, tmp_path_factory):
     """A model, its tokenizer and their folder of ONNX graphs; tests must not change it."""
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")

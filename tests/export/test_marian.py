@@ -48,32 +48,34 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"norm_position": "pre"}, "`norm_position='pre'`: it supports only 'post'"),
-        ({"norm_position": "none"}, "`norm_position` is 'none'"),
-        ({"final_layer_norm": True}, "`final_layer_norm` is True"),
-        ({"embedding_layer_norm": True}, "`embedding_layer_norm` is True, but Marian supports only False"),
-        ({"position_embedding_type": "learned"}, "`position_embedding_type` is 'learned'"),
-        ({"layer_norm_eps": 1e-6}, "`layer_norm_eps` is 1e-06"),
-        ({"head_dim": 8}, "`head_dim` is 8, but Marian's is `d_model` / `encoder_attention_heads` = 4"),
-        ({"value_head_dim": 4}, "`value_head_dim` is 4, but Marian's is `d_model` / `decoder_attention_heads` = 8"),
-        ({"decoder_ffn_dim": 0}, "`decoder_ffn_dim` is 0"),
-        ({"pad_token_id": None}, "`pad_token_id` is None, but Marian needs one"),
-        ({"decoder_start_token_id": None}, "`decoder_start_token_id` is None, but Marian needs one"),
+        {"norm_position": "pre"},
+        {"norm_position": "none"},
+        {"final_layer_norm": True},
+        {"embedding_layer_norm": True},
+        {"position_embedding_type": "learned"},
+        {"layer_norm_eps": 1e-6},
+        {"head_dim": 8},
+        {"value_head_dim": 4},
+        {"decoder_ffn_dim": 0},
+        {"pad_token_id": None},
+        {"decoder_start_token_id": None},
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=str,
 )
-def test_what_marian_cannot_express_is_named(tmp_path, changes, message):
-    with pytest.raises(ValueError) as caught:
+def test_what_marian_cannot_express_is_named(tmp_path, changes):
+    ((name, value),) = changes.items()
+    with pytest.raises(ValueError, match=f"Marian cannot express `{name}={value!r}`"):
         write_marian(tiny_model(**changes), tmp_path / "marian")
-    assert message in str(caught.value)
     assert not (tmp_path / "marian").exists()
 
 
 def test_weights_that_marian_would_tie(tmp_path):
     model = tiny_model()
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-    with pytest.raises(ValueError, match="Marian ties weights .*embed_tokens.weight.*: `tie_word"):
+    with pytest.raises(
+        ValueError, match="Marian cannot express `tie_word_embeddings=True` .*: it ties .*embed_tokens.weight"
+    ):
         write_marian(model, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()

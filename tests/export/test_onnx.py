@@ -128,6 +128,7 @@ def run_graphs(folder, ids, mask, target):
     return torch.from_numpy(decoder.run(["logits"], {**given, **past, "cross_keys": keys, "cross_values": values})[0])
 
 
+@pytest.mark.slow
 def test_int8(tmp_path):
     """Every linear layer and embedding is quantized, and the logits stay near."""
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
@@ -159,24 +160,50 @@ def test_a_source_beyond_the_positions(onnx_export, translator_class):
         translator_class(onnx_export[2], threads=1).translate(["a cat " * 50])
 
 
-def test_more_positions_in_the_graphs_than_in_the_model(tmp_path):
-    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+@pytest.fixture
+def unusual_model():
+    """A small model of properties that change the graphs."""
     shape = {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 3, "value_head_dim": 5}
-    model = perturbed_model(attention_bias=True, norm_position="pre", embedding_layer_norm=True, **shape)
-    assert write_onnx(model, tmp_path, max_positions=50).max_position_embeddings == 50
-    assert model.config.max_position_embeddings == 32 and model.model.encoder.embed_positions.num_cached == 32
+    return perturbed_model(attention_bias=True, norm_position="pre", embedding_layer_norm=True, **shape)
+
+
+def long_batch():
+    """Sources and targets beyond the positions of a tiny model."""
     ids, target = torch.randint(4, 40, (2, 45)), torch.randint(4, 40, (2, 40))
     mask = torch.ones_like(ids)
     mask[1, 20:] = 0
+    return ids, mask, target
+
+
+@torch.no_grad()
+def test_graphs_compute_what_the_model_does(unusual_model):
+    """Before their export, with a cached first half of the target."""
+    ids, mask, target = long_batch()
+    encoder, decoder = onnx.EncoderGraph(unusual_model), onnx.DecoderGraph(unusual_model)
+    cross = encoder(ids, mask)
+    past = {"past_keys": cross.cross_keys[..., :0, :], "past_values": cross.cross_values[..., :0, :]}
+    first = decoder(target[:, :20], mask, **cross, **past)
+    past = {"past_keys": first.present_keys, "past_values": first.present_values}
+    second = decoder(target[:, 20:], mask, **cross, **past)
+    expected = unusual_model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
+    close(torch.cat([first.logits, second.logits], 1), expected, 1e-5)
+
+
+@pytest.mark.slow
+def test_more_positions_in_the_graphs_than_in_the_model(unusual_model, tmp_path):
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
+    assert write_onnx(unusual_model, tmp_path, max_positions=50).max_position_embeddings == 50
+    assert unusual_model.config.max_position_embeddings == 32
+    assert unusual_model.model.encoder.embed_positions.num_cached == 32
+    ids, mask, target = long_batch()
     with torch.no_grad():
-        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
+        expected = unusual_model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
     close(run_graphs(tmp_path, ids, mask, target), expected, 1e-4)
 
 
 def test_learned_positions_cannot_be_added(tmp_path):
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
-    message = "`max_positions` is 50, but the model has learned `max_position_embeddings`=32"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="`max_positions=50`, but the model has learned 32 positions"):
         write_onnx(tiny_model(position_embedding_type="learned"), tmp_path, max_positions=50)
 
 
