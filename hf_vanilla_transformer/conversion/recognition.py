@@ -127,10 +127,14 @@ def _end(key: str) -> tuple[str, ...]:
 
 def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
     """Whether renaming alone could turn these into weights of a layout: there are as many matrices and vectors."""
-    if not all(tensor.is_floating_point() for tensor in weights.values()):
+    shapes = _shapes_of_one_layer(weights)
+    # A vector belongs to some matrix.
+    sizes = {1, *(size for shape in shapes if len(shape) > 1 for size in shape)}
+    vectors = {shape[0] for shape in shapes if len(shape) == 1}
+    if not vectors <= sizes or not all(tensor.is_floating_point() for tensor in weights.values()):
         return False
     # Without the batch axis of position tables.
-    found = Counter(max(1, sum(size > 1 for size in shape)) for shape in _shapes_of_one_layer(weights))
+    found = Counter(max(1, sum(size > 1 for size in shape)) for shape in shapes)
     # Several rules for the same names are keys of different releases.
     rules = {rule.names: rule for rule in reversed(layout.rules)}.values()
     required = Counter(_num_axes(rule) for rule in rules if not rule.optional)

@@ -297,9 +297,9 @@ class ModelKeys(NamedTuple):
             transform = next((transforms[end] for end in transforms if ours[0].endswith(end)), split)
             yield Rule(key, tuple(ours), transform, ours[0].endswith(optional))
 
-    def signature(self) -> tuple[str, ...]:
-        """Return keys of the encoder that tell the layout from others."""
-        ends = ("embed_tokens.weight", ".self_attn.q_proj.weight", ".fc1.weight")
+    def signature(self, *ends: str) -> tuple[str, ...]:
+        """Return the keys of the encoder's embedding and queries, and of our names with other ends."""
+        ends = ("embed_tokens.weight", ".self_attn.q_proj.weight", *ends)
         return tuple(key for key, name in self._names() if name.startswith("model.encoder.") and name.endswith(ends))
 
     def _names(self) -> Iterator[tuple[str, str]]:

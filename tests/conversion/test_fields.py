@@ -61,12 +61,6 @@ class TestEmbeddings:
         with pytest.raises(ValueError, match="the encoder's embeddings have the shape 8, not two axes"):
             convert({**state, self.KEY: state[self.KEY][0]}, **HEADS)
 
-    def test_without_a_layer(self):
-        state = source_models.StatQuest().state_dict()
-        state = {key: tensor for key, tensor in state.items() if not key.startswith("encoder.self_attention")}
-        with pytest.raises(ValueError, match="holds no encoder.we.weight, or no layer of the encoder; save them too"):
-            convert(state)
-
 
 class SeparateStacks(source_models.TorchNN):
     """Has two stacks of torch, which end in a norm only where they are given one."""
@@ -204,7 +198,8 @@ class TestRenamed:
         stated = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
         assert ("norm_position" in stated) == (make is not source_models.StatQuest)
         assert ("first_position" in stated) == stored == ("sinusoidal_layout" not in stated)
-        convert(renamed, **options, **{**stated, "encoder_attention_heads": 1, "decoder_attention_heads": 1})
+        heads = {name: 1 for name in stated if name.endswith("heads")}
+        convert(renamed, **options, **{**stated, **heads})
 
 
 def json_or_text(value):

@@ -150,7 +150,7 @@ class TestRename:
     def test_an_embedding_becomes_two(self, torch_nn, renamed):
         expected = convert(torch_nn, **HEADS)
         assert expected.config.share_encoder_decoder_embeddings and not expected.config.tie_word_embeddings
-        with pytest.raises(ValueError, match="nearest is torch-nn-transformer, but there is no transformer.*`rename`"):
+        with pytest.raises(ValueError, match="nearest is torch-nn-transformer, but there is no src_tok_emb.*`rename`"):
             convert(renamed, **HEADS)
         pairs = [f"{new}={old}" for old, new in self.NAMES.items()] + ["net.words.=tgt_tok_emb.embedding."]
         found = convert(renamed, rename=pairs, **STATED, **HEADS)
@@ -160,7 +160,7 @@ class TestRename:
         ("pair", "message"),
         [
             ("nets.=transformer.", "no key begins with 'nets.'"),
-            ("net", "is not old=new"),
+            ("net", "is neither old=new nor a file"),
             ("src_tok_emb.embedding.=generator.", "two weights the name generator.weight"),
         ],
     )

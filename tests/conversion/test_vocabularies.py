@@ -138,7 +138,7 @@ def test_vocabularies_that_do_not_fit(annotated, tmp_path, text, name, match):
         ),
         (
             {"source_vocabulary": SOURCE, "target_vocabulary": TARGET, "eos_token_id": 99},
-            "ends at id 16, and has no eos token 99",
+            "ends at id 16 and has no eos token 99",
         ),
     ],
     ids=["no source", "other end", "no end"],

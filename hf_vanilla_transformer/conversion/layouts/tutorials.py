@@ -94,7 +94,7 @@ _HKPROJ = ModelKeys(
 HKPROJ = Layout(
     name="hkproj",
     description="hkproj/pytorch-transformer, with a weight for each feature of a norm, or the older one for all",
-    signature=_HKPROJ.signature(),
+    signature=_HKPROJ.signature(".fc1.weight"),
     rules=rules_of(_HKPROJ),
     # Its tokenizer trainer gets `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `[EOS]` 3.
     defaults={"norm_position": "pre", "layer_norm_eps": _STD_EPS, **_IDS},
@@ -107,7 +107,7 @@ _SCALAR_NORM = _HKPROJ._replace(feed_forward=("feed_forward_block.linear1", "fee
 SCALAR_NORM = Layout(
     name="scalar-norm",
     description="post-norm notebook with w_q .. w_o and scalar weights and biases of norms",
-    signature=_SCALAR_NORM.signature(),
+    signature=_SCALAR_NORM.signature(".fc1.weight"),
     rules=rules_of(_SCALAR_NORM),
     # The order of special tokens that its tokenizer trainer gets: `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `EOS` 3.
     defaults={"norm_position": "post", "final_layer_norm": True, "layer_norm_eps": _STD_EPS, **_IDS},

@@ -106,6 +106,14 @@ def test_settings_from_a_folder(tmp_path):
     assert_same_logits(model, convert(tmp_path, "plain", unbiased_norms=False).model())
 
 
+def test_without_a_layer():
+    state = {key: tensor for key, tensor in model_of().state_dict().items() if "encoder.layers" not in key}
+    with pytest.raises(
+        ValueError, match=r"holds no model\.encoder\.embed\S+, or no layer of the encoder; save them too"
+    ):
+        convert(state, "plain", **KNOWN)
+
+
 def test_it_is_never_guessed():
     with pytest.raises(ValueError, match="its keys are those of marian|has no known layout"):
         convert(model_of().state_dict())

@@ -84,7 +84,7 @@ class TestSharedNorms:
 
     def test_beside_separate_norms(self, state):
         state |= learned_positions_models.LearnedPositions().state_dict()
-        with pytest.raises(ValueError, match="8 unexpected: encoder.layers.0.layer_norm.weight"):
+        with pytest.raises(ValueError, match="20 of another shape: encoder.layers.0.layer_norm.weight and another"):
             convert(state, **HEADS)
 
 
