@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 _SECRET_NAME = r"(?:[\w-]*[_-])?(?:token|key|password|secret)"
 SECRET_OPTION = re.compile(rf"--?{_SECRET_NAME}", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(_SECRET_NAME, re.IGNORECASE)
-# Shorter values of such variables are no secrets, and occur in other words.
+# Shorter values are no secrets, and occur in ordinary words.
 _MIN_SECRET = 8
 
 # Secrets by their form: a JSON entry, a token of the Hub, user and password or a parameter in a URL.

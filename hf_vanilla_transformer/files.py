@@ -37,21 +37,20 @@ StrPath = str | os.PathLike[str]
 # Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
 MAX_JSON_BYTES = 2**28
 
-# For text that is written as one line: a program that reads it would take these for its end.
+# For text written as one line, which readers would split at these.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
-# What a model is loaded from, beside files that a run or its user put into the folder.
+# Files that a model is loaded from, among others in its folder.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*config*.json", "*token*.json", "*vocab*")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 
-# Subfolder of what is being written or deleted; nothing reads it. Uploads to the Hub leave out names with this first
-# character.
+# Subfolder for partial writes and deletions; never read. Uploads to the Hub skip names that begin with an underscore.
 SCRATCH = "_partial"
 
 # No space, a quota, a limit on the size of files, a disk that failed or became read-only.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
-# What messages of torch say of a write that failed: its file, and that of the standard library of C++.
+# In torch's messages about a failed write: its own source file, or the error of a C++ stream.
 TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
 
 

@@ -24,7 +24,7 @@ WEIGHT_INDEX = "model.safetensors.index*.json"
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = VanillaTransformerTokenizer.vocab_files_names.values()
 
-# Results in the form that the Hub shows.
+# Evaluation results in the Hub's format.
 EVAL_RESULTS = ".eval_results/*.yaml"
 
 # Checkpoints, optimizer states and logs of a training run stay private.
@@ -47,12 +47,12 @@ PUBLISHED_FILES = (
 )
 SAVE_AGAIN = "save the model and its tokenizer there again"
 
-# Without text.
+# Not searched for tokens.
 BINARY_FILES = (".safetensors", ".png")
 
 UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
-# Names on the Hub, with files or their content.
+# Files, or their content, by their names on the Hub.
 Files = dict[str, Path | bytes]
 
 UPLOAD_MESSAGES = {"model": "Upload model with its code", "space": "Upload page"}

@@ -21,9 +21,9 @@ WEIGHTS = {"model.safetensors": "model.safetensors.index.json", "pytorch_model.b
 # Suffixes of files that `torch.save` wrote: .best is Sockeye's, .bin transformers'. Training states have them too.
 PICKLES = (".pt", ".pth", ".ckpt", ".chkpt", ".tar", ".best", ".bin")
 
-# Times that a file may hold the same numbers under several names, such as tied weights.
+# How often a file may repeat numbers under other names, as for tied weights.
 MAX_REPETITION = 8
-# Characters; the file systems in use allow no more.
+# Characters; file systems allow no more.
 MAX_FILE_NAME = 255
 FETCH_OR_SAVE = "fetch or save it again"
 

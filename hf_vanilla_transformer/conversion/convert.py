@@ -57,10 +57,10 @@ class Conversion:
     Attributes:
         layout: How the original names and uses its weights.
         config: Our configuration.
-        weights: Our weights by their names.
+        weights: Weights by our names.
         mapping: What became of each source tensor.
         notes: Decisions on the way, one sentence each.
-        tokenizer: The tokenizer of the given vocabularies, or else of the folder.
+        tokenizer: That of the given vocabularies, or else the folder's.
         encoder_only: Whether these are the weights of an encoder alone.
         generation: Settings of generation beyond those in the configuration.
     """
@@ -136,11 +136,10 @@ def convert_checkpoint(
         source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
             either; see `vocabularies.WordVocabulary`.
         target_vocabulary: The words of the target side; by default the same.
-        rename: `"old=new"` each, or a file with one a line: prefixes of keys to replace first, in which `{i}` stands
-            for the index of a layer. An `old` may have several `new`. The code behind
-            the weights is then not assumed to be the layout's, and how it uses them must be stated; unless every `new`
-            is empty, which only unwraps.
-        first_position: Row of a stored position table that the first token has; by default as in the layout's code.
+        rename: `"old=new"` each, or a file with one a line: prefixes of keys to replace first, with `{i}` for the
+            index of a layer. An `old` may have several `new`. How the code uses the weights must then be stated,
+            unless every `new` is empty, which only unwraps.
+        first_position: The first token's row of a stored position table; by default as in the layout's code.
         unbiased_norms: Whether norms divide by the unbiased standard deviation, as `torch.std` does, or by the biased
             one, as `torch.nn.LayerNorm` does; by default as in the layout's code.
         patched: Whether the code that trained the weights is free of the layout's known defects, each of which is

@@ -17,7 +17,7 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, inexpressible, unchanged
+from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, cannot_express, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -55,8 +55,8 @@ class InferredFields:
     Attributes:
         values: The fields.
         fixed: Names of those that shapes determine, which the caller cannot change.
-        widths: All heads together of what `head_dim` and `value_head_dim` count for one, where it is not the model's
-            width.
+        widths: Width of all heads together, by the field of one (`head_dim`, `value_head_dim`), where it is not the
+            model's.
     """
 
     values: Mapping[str, Any]
@@ -112,7 +112,7 @@ def _has_final_norms(matched: MatchedCheckpoint) -> bool:
     has_norm = {stack: f"model.{stack}.layer_norm.weight" in matched.norm_names for stack in STACKS}
     if not matched.encoder_only and len({*has_norm.values()}) > 1:
         normed, other = sorted(STACKS, key=has_norm.__getitem__, reverse=True)
-        raise inexpressible(
+        raise cannot_express(
             f"{matched.checkpoint.path} has a norm at the end of the {normed}, but none at the end of the {other}"
         )
     return has_norm["encoder"]
@@ -144,7 +144,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
         if embedding is not None:
             _check_embedding(stack, embedding)
             if inferred.get("d_model", embedding.shape[1]) != embedding.shape[1]:
-                raise inexpressible(
+                raise cannot_express(
                     f"{matched.checkpoint.path} has embeddings of width {inferred['d_model']} in the encoder and "
                     f"{embedding.shape[1]} in the decoder"
                 )
@@ -179,7 +179,7 @@ def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
 
 
 def _check_layers(stack: str, found: set[int], matched: MatchedCheckpoint) -> None:
-    """Check that most layers are there: as many as the highest number says may fill all memory."""
+    """Check that most layers are there: building as many as a wrong number says could exhaust memory."""
     if max(found) >= 2 * len(found):
         gap = next(number for number in range(len(found) + 1) if number not in found)
         raise ValueError(
@@ -223,7 +223,8 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     if stated.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
     known = {*inferred.values, *stated.fields}
-    required = [] if known & set(layout.required_fields) else [*layout.required_fields]
+    # One number of heads stands for both.
+    required = [] if {*HEAD_FIELDS} & {*known, *layout.defaults} else [*HEAD_FIELDS]
     if stated.renamed:
         # Stored tables show the type of positions; learned ones that are absent are reported as missing.
         required += [name for name in fields_of_code(layout) if name not in POSITION_FIELDS]
@@ -251,7 +252,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
 def _refuse_stated(layout: Layout, stated: Statements) -> None:
     for (name, value), reason in layout.inexpressible.items():
         if not stated.renamed and stated.fields.get(name) == value:
-            raise inexpressible(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
+            raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
 
 
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,11 +265,14 @@ def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, 
         if name in stated and name in inferred.values and stated[name] != inferred.values[name]:
             raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred.values[name]!r}; leave it out")
     merged = {**layout.defaults, **inferred.values, **stated}
-    found = [name for name in layout.required_fields if name in merged]
-    # One of the numbers of heads stands for both.
-    merged |= {name: merged.get(name, merged[found[0]]) for name in layout.required_fields}
-    heads = merged.get("encoder_attention_heads")
-    of_one_head = {name: width // heads for name, width in inferred.widths.items() if heads and width % heads == 0}
+    known_heads = [merged[name] for name in HEAD_FIELDS if name in merged]
+    merged |= {name: merged.get(name, known_heads[0]) for name in HEAD_FIELDS}
+    heads = merged["encoder_attention_heads"]
+    of_one_head = {
+        name: width // heads
+        for name, width in inferred.widths.items()
+        if isinstance(heads, int) and heads and width % heads == 0
+    }
     return {**of_one_head, **merged}
 
 

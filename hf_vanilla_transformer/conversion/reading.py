@@ -38,9 +38,9 @@ SETTINGS_KEYS = (
     "model_config",
     "opt",
 )
-# What comes with the weights of a model on the Hub.
+# Files to fetch beside the weights.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
-# Of the settings in a file; Hydra's have a few dozen.
+# Containers of settings in a file; Hydra's have a few dozen.
 MAX_NESTED_SETTINGS = 1000
 FETCH_AGAIN = "fetch the files again"
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'

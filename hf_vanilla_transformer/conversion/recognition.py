@@ -11,15 +11,13 @@ from torch import Tensor
 from ..errors import did_you_mean, shorten
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
-from .rules import Layout, Rule, inexpressible, key_pattern
+from .rules import Layout, Rule, cannot_express, key_pattern
 
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
-# Names that a message lists before it counts the rest.
-MAX_LISTED = 8
-# Characters of each.
-MAX_NAME = 100
-# What cannot be expressed: keys that show it, and what it is.
+# Names that a message lists, and the characters of each.
+MAX_LISTED, MAX_NAME = 8, 100
+# Properties that our configuration lacks, by regular expressions for keys that show them.
 INEXPRESSIBLE = {
     r"(?:.*\.)?(?:en|de)coder\.block\.\d+\.layer\.0\.\w+\.q\.weight":
         "is a T5 model, with relative position biases in its attention, and norms by the root mean square (RMS norms)",
@@ -72,7 +70,7 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
 def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
     for key, property_ in INEXPRESSIBLE.items():
         if found := next((name for name in checkpoint.weights if re.fullmatch(key, name)), None):
-            raise inexpressible(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
+            raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
 
 
 def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:

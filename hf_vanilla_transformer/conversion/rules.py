@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..marian_fields import HEAD_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 Weights = Mapping[str, Tensor]
@@ -180,7 +179,6 @@ class Layout:
         rules: The rules, one for each kind of tensor.
         defaults: Configuration fields that the weights do not determine, as in the original code.
         example: Arguments of an example command.
-        required_fields: Fields that neither weights nor defaults determine; one of them is enough if all are equal.
         setting_fields: Configuration fields by the stored settings that determine them.
         argument_fields: Fields that the original code takes from its training arguments; required, with the first
             position, where a checkpoint has lost them.
@@ -201,7 +199,7 @@ class Layout:
         vocabulary_settings: Settings that hold the tokens of source and target; used unless the caller gives others.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
         notes: Differences between the original and what its weights become, one sentence each.
-        needs_name: Whether it is considered only by its name, and its code is unknown, as after renaming.
+        needs_name: Whether the caller must name it; its code is then unknown, as after renaming.
         source_prefix: Roles of the special tokens before a source text.
         source_suffix: Roles of the special tokens after it.
     """
@@ -212,7 +210,6 @@ class Layout:
     rules: tuple[Rule, ...]
     defaults: Settings
     example: str = ""
-    required_fields: tuple[str, ...] = HEAD_FIELDS
     setting_fields: Mapping[str, SettingFields] = field(default_factory=dict)
     argument_fields: tuple[str, ...] = ()
     inexpressible: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -363,7 +360,7 @@ def our_keys(prefix: str = "model.") -> ModelKeys:
     )
 
 
-def inexpressible(what: str) -> ValueError:
+def cannot_express(what: str) -> ValueError:
     """Return the error for a property of the original that our model lacks."""
     return ValueError(f"{what}, which our configuration cannot express")
 
@@ -372,7 +369,7 @@ def check_expressible(original: str, settings: Settings, expressible: Mapping[st
     """Raise a ValueError for a setting with another value than those, of which the first is the default."""
     for name, values in expressible.items():
         if (value := settings.get(name, values[0])) not in values:
-            raise inexpressible(f"the model was trained with {original}'s {name}: {value}")
+            raise cannot_express(f"the model was trained with {original}'s {name}: {value}")
 
 
 def boolean_setting(name: str, value: Any) -> bool:
@@ -394,7 +391,7 @@ def same_in_both(name: str, found: Mapping[str, Any], show: Callable[[Any], str]
     """
     encoder, decoder = (found[stack] for stack in STACKS)
     if encoder != decoder:
-        raise inexpressible(f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)})")
+        raise cannot_express(f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)})")
     return encoder
 
 

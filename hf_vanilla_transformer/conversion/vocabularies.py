@@ -1,4 +1,4 @@
-"""Vocabularies that come without a tokenizer, as tokenizers."""
+"""Tokenizers from vocabularies that come without one."""
 
 import json
 import os
@@ -77,7 +77,7 @@ class WordVocabulary:
 
         Args:
             special: Token to id on the other side.
-            never_read: Those of them that no text of this side has; a word that has such an id moves to the end.
+            never_read: Those that never occur in texts of this side; a word with such an id moves to the end.
 
         Returns:
             The vocabulary, and the old id of each new one; None for an added token, and for the gap before it.

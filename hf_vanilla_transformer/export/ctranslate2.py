@@ -157,7 +157,7 @@ def equalize_layers(model: Any) -> Any:
 
 def _equalize(first: nn.Linear, second: nn.Linear) -> None:
     bias: Any = 0.0 if first.bias is None else first.bias.clamp(min=0)
-    # Clamped: a unit of zeros must not be divided by zero.
+    # Clamped, so that a unit of zeros is not divided by zero.
     scale = ((first.weight.norm(dim=1) + bias) / second.weight.abs().amax(0).clamp(min=1e-9)).sqrt().clamp(min=1e-5)
     first.weight.div_(scale[:, None])
     if first.bias is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, inexpressible, rules_of, special_ids
+from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, cannot_express, rules_of, special_ids
 
 _KEYS = ModelKeys(
     embedding="{stack}.{side}_word_emb",
@@ -67,7 +67,7 @@ def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """
     padding = [settings.get(name) for name in ("src_pad_idx", "trg_pad_idx")]
     if padding[0] != padding[1]:
-        raise inexpressible(f"source and target are padded with {padding[0]} and {padding[1]}")
+        raise cannot_express(f"source and target are padded with {padding[0]} and {padding[1]}")
     if not weights:
         return {}
     scale, is_divided = settings.get("scale_emb_or_prj"), any(key.endswith(_DIVIDED) for key in weights)

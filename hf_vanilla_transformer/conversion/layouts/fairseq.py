@@ -20,7 +20,7 @@ from ..rules import (
     Settings,
     Weights,
     boolean_setting,
-    inexpressible,
+    cannot_express,
     our_keys,
     rules_of,
     special_ids,
@@ -123,7 +123,7 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         ValueError: The model has an option that ours lacks, or its stacks normalize at different places.
     """
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
-        raise inexpressible(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")
+        raise cannot_express(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")
     pre_norm, final_norm = _norm_places(weights, settings)
     fields = {name: settings[name] for name in BEHAVIOR_FIELDS if name in settings and not name.endswith("_token_id")}
     # Every release stores this argument. The first lacks the others, and does what is their default now.
@@ -147,7 +147,7 @@ def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
     names = [f"{stack}_normalize_before" for stack in STACKS]
     before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
     if before[0] != before[1] or final[0] != final[1]:
-        raise inexpressible(
+        raise cannot_express(
             "encoder and decoder normalize at different places (norms before the sub-layers: "
             f"{before}; a norm at the end: {final})"
         )

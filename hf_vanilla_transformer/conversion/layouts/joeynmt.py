@@ -11,7 +11,7 @@ from ..rules import (
     Settings,
     Weights,
     boolean_setting,
-    inexpressible,
+    cannot_express,
     rules_of,
     same_in_both,
     special_ids,
@@ -64,7 +64,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     if has_config:
         for stack in STACKS:
             if (alpha := settings.get(f"{stack}_alpha", 1.0)) != 1.0:
-                raise inexpressible(f"the {stack} weighs residuals by alpha: {alpha}")
+                raise cannot_express(f"the {stack} weighs residuals by alpha: {alpha}")
         fields["activation_function"] = _of_both(settings, "activation", {"encoder": "relu", "decoder": "relu"})
         scales = {stack: settings.get(f"{stack}_embeddings_scale", False) for stack in STACKS}
         if settings.get("tied_embeddings"):

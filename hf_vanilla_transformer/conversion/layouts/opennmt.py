@@ -20,8 +20,8 @@ from ..rules import (
     ModelKeys,
     Settings,
     Weights,
+    cannot_express,
     check_expressible,
-    inexpressible,
     rules_of,
     same_in_both,
     special_ids,
@@ -107,9 +107,9 @@ def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     """
     check_expressible("OpenNMT-py", settings, _EXPRESSIBLE)
     if any(key.endswith("feed_forward.w_3.weight") for key in weights):
-        raise inexpressible("the model has gated feed-forward sub-layers (w_3)")
+        raise cannot_express("the model has gated feed-forward sub-layers (w_3)")
     if not all(f"{stack}.embeddings.make_embedding.pe.pe" in weights for stack in STACKS):
-        raise inexpressible("the model has no sinusoidal positions (make_embedding.pe.pe)")
+        raise cannot_express("the model has no sinusoidal positions (make_embedding.pe.pe)")
     return {re.sub(r"^generator\.0\.", "generator.", key): tensor for key, tensor in weights.items()}
 
 
@@ -152,7 +152,7 @@ def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
         check_expressible(f"Eole ({part})", found, expressible)
     for stack, side in zip(STACKS, _EOLE_KEYS.sides, strict=True):
         if not {f"{side}_emb.pe.pe", f"{side}_emb.pe.weight"} & weights.keys():
-            raise inexpressible(f"the {stack} adds no positions to its embeddings ({side}_emb.pe)")
+            raise cannot_express(f"the {stack} adds no positions to its embeddings ({side}_emb.pe)")
     complete = dict(weights)
     if settings.get("share_embeddings"):
         complete.setdefault("tgt_emb.embeddings.weight", complete["src_emb.embeddings.weight"])

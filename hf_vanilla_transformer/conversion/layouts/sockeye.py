@@ -16,8 +16,8 @@ from ..rules import (
     ModelKeys,
     Settings,
     Weights,
+    cannot_express,
     check_expressible,
-    inexpressible,
     rules_of,
     same_in_both,
     special_ids,
@@ -123,9 +123,9 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     steps = tuple((step or "").replace("d", "") for step in sequences)
     position = next((place for place, found in _SEQUENCES.items() if found == steps), None)
     if position is None:
-        raise inexpressible(f"the model has the steps {sequences} before and after its sub-layers")
+        raise cannot_express(f"the model has the steps {sequences} before and after its sub-layers")
     if activation not in _ACTIVATIONS:
-        raise inexpressible(f"the model has the activation {activation!r}")
+        raise cannot_express(f"the model has the activation {activation!r}")
     return {
         "norm_position": position,
         "final_layer_norm": position == "pre",

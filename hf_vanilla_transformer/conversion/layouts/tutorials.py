@@ -311,7 +311,6 @@ STATQUEST = Layout(
         **special_ids(pad=4, bos=0, eos=4),
     },
     example="statquest.pt",
-    required_fields=(),
     fillers={r"out_proj\.weight": identity},
     source_prefix=("bos",),
     source_suffix=(),
@@ -342,7 +341,6 @@ LIGHTNING_PHRASES = Layout(
         **special_ids(pad=15, bos=0, eos=14),
     },
     example="phrases.ckpt --patched",
-    required_fields=(),
     ignored_keys=("decoder_block.decoder_attention.mask",),
     # A single linear layer equals two of which the second is the identity.
     fillers={r"out_proj\.weight": identity, r"fc2\.weight": identity, r"fc2\.bias": torch.zeros},

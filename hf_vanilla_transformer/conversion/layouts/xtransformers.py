@@ -19,7 +19,7 @@ from ..rules import (
     Settings,
     Weights,
     boolean_setting,
-    inexpressible,
+    cannot_express,
     position_table,
     rules_of,
     special_ids,
@@ -158,7 +158,7 @@ def _check_order(stack: str, prefix: str, keys: list[str]) -> None:
         found = re.fullmatch(re.escape(prefix) + r"layers\.(\d{1,6})\.1\.(to_q|ff)\..+", key)
         names = _SUBLAYERS[stack]
         if found and (found[2] == "ff") != (names[int(found[1]) % len(names)] == "ff"):
-            raise inexpressible(
+            raise cannot_express(
                 f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
                 f"custom_layers, ...): {key}"
             )
@@ -171,17 +171,17 @@ def _refuse_options(weights: Weights, settings: Settings) -> None:
         if key.endswith(".to_k.weight") and tensor.shape != queries.shape:
             option = "attn_kv_heads or attn_one_kv_head"
         if option is not None:
-            raise inexpressible(f"the model was built with x-transformers' {option} ({key})")
+            raise cannot_express(f"the model was built with x-transformers' {option} ({key})")
     for wrapper in _WRAPPERS.values():
         if f"{wrapper}.pos_emb.emb.weight" not in weights:
-            raise inexpressible(
+            raise cannot_express(
                 f"there is no {wrapper}.pos_emb.emb.weight: the model was built with x-transformers' "
                 "use_abs_pos_emb=False"
             )
     for name, value in settings.items():
         argument = re.fullmatch("(?:enc|dec)_(.+)", name)
         if argument and value and argument[1] not in _EXPRESSIBLE:
-            raise inexpressible(f"the model was built with x-transformers' {name}={value!r}")
+            raise cannot_express(f"the model was built with x-transformers' {name}={value!r}")
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """
     swish = {bool(settings.get(f"{prefix}ff_swish")) for prefix in _ARGUMENTS.values()}
     if len(swish) > 1:
-        raise inexpressible("the sides differ in ff_swish")
+        raise cannot_express("the sides differ in ff_swish")
     return _norm_places(weights) | ({"activation_function": "silu"} if True in swish else {})
 
 
@@ -210,7 +210,7 @@ def _norm_places(weights: Weights) -> dict[str, Any]:
     }
     encoder, decoder = ({place for side, place in found if side == stack} for stack in STACKS)
     if encoder != decoder or {"pre", "post"} <= encoder:
-        raise inexpressible(
+        raise cannot_express(
             f"norms stand at {sorted(encoder)} in the encoder and at {sorted(decoder)} in the decoder (pre_norm, "
             "pre_and_post_norm, pre_norm_has_final_norm)"
         )
