@@ -156,18 +156,6 @@ class TestRename:
         found = convert(renamed, rename=pairs, **STATED, **HEADS)
         assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
 
-    @pytest.mark.parametrize(
-        ("pair", "message"),
-        [
-            ("nets.=transformer.", "no key begins with 'nets.'"),
-            ("net", "is neither old=new nor a file"),
-            ("src_tok_emb.embedding.=generator.", "two weights the name generator.weight"),
-        ],
-    )
-    def test_refused_pairs(self, torch_nn, pair, message):
-        with pytest.raises(ValueError, match=message):
-            convert(torch_nn, rename=[pair], **HEADS)
-
     def test_cutting_a_prefix_is_no_renaming(self, state):
         prefixed = {f"ema.{key}": tensor for key, tensor in state.items()}
         assert convert(prefixed, rename=["ema.="], **HEADS).layout.name == "annotated-transformer"

@@ -101,11 +101,7 @@ def test_without_options_they_are_required():
     ("options", "message"),
     [
         ({"max_relative_positions": 20}, "OpenNMT-py's max_relative_positions: 20, which our configuration"),
-        ({"copy_attn": True}, "copy_attn: True"),
-        ({"self_attn_type": "average"}, "self_attn_type: average"),
         ({"pos_ffn_activation_fn": "gated-gelu"}, "pos_ffn_activation_fn: gated-gelu"),
-        ({"layer_norm": "rms"}, "layer_norm: rms"),
-        ({"num_kv": 2}, "num_kv: 2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

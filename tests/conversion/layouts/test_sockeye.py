@@ -71,14 +71,12 @@ def test_without_its_configuration(tmp_path):
     ("side", "settings", "message"),
     [
         ("decoder", {"decoder_type": "ssru_transformer"}, "config_decoder_decoder_type: ssru_transformer, which our"),
-        ("encoder", {"use_lhuc": True}, "config_encoder_use_lhuc: True"),
-        ("both", {"use_glu": True}, "config_encoder_use_glu: True"),
         ("both", {"postprocess_sequence": "drn"}, "the model has the steps .'n', 'drn'. before and after"),
         ("both", {"act_type": "tanhs"}, "the activation 'tanhs'"),
         ("decoder", {"act_type": "gelu"}, "differ in act_type .'relu' and 'gelu'."),
         ("both", {"attention_heads": 3}, "has 24 rows, which `config` divides among 3 heads"),
     ],
-    ids=["ssru", "lhuc", "glu", "norms twice", "activation", "activations", "heads"],
+    ids=["ssru", "norms twice", "activation", "activations", "heads"],
 )
 def test_settings_that_cannot_be_expressed(tmp_path, side, settings, message):
     with pytest.raises(ValueError, match=message):

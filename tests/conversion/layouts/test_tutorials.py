@@ -52,14 +52,6 @@ def test_norms_of_hkproj(size):
         convert(state, **HEADS)
 
 
-def test_masks_of_hyunwoongko_depend_on_its_version():
-    _, model, _ = build("hyunwoongko")
-    with pytest.raises(
-        ValueError, match=r"-1e-12, which hides nothing, .* before 8 December 2022 \(patch: .*`patched"
-    ):
-        convert(model.state_dict(), **HEADS)
-
-
 def test_projections_of_the_whole_width_from_scratch():
     """They show no heads, and with them no scale of the scores."""
     state = shared_heads_models.SharedHeadsLearned(heads=(1, 1)).state_dict()
