@@ -14,7 +14,7 @@ the tokenizer. For example:
 import json
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,8 +90,8 @@ def run(arguments: Namespace) -> None:
         from ..conversion import convert_checkpoint
         from ..conversion.fields import check_field_names
     quiet_unless_terminal()
-    with _config_options():
-        fields = _fields(arguments.config)
+    fields = _fields(arguments.config)
+    with _config_options(fields):
         # Before the call, whose own arguments are no fields.
         check_field_names(fields)
         conversion = convert_checkpoint(
@@ -112,14 +112,14 @@ def run(arguments: Namespace) -> None:
 
 
 @contextmanager
-def _config_options() -> Iterator[None]:
-    """Turn fields of the configuration in a message, as `field=value`, into a --config that can be appended."""
+def _config_options(given: Iterable[str]) -> Iterator[None]:
+    """Turn fields in a message into --config: those that were given, and `field=value`, which can be appended."""
     from ..conversion.fields import own_fields
 
     try:
         yield
     except ValueError as error:
-        field = rf"`(?:{'|'.join(own_fields())})=[^`]+`"
+        field = rf"`(?:(?:{'|'.join(own_fields())})=[^`]+|{'|'.join(map(re.escape, given)) or '(?!)'})`"
         message = re.sub(rf"{field}(?: {field})*", lambda found: f"--config {found[0].replace('`', '')}", str(error))
         raise ValueError(message) from error
 

@@ -76,7 +76,7 @@ def check_field_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in own_fields():
             hint = did_you_mean(name, own_fields()) or "; see VanillaTransformerConfig"
-            raise ValueError(f"{name!r} is not a field of the configuration{hint}")
+            raise ValueError(f"`{name}` is not a field of the configuration{hint}")
 
 
 def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:

@@ -25,8 +25,8 @@ pytestmark = [
     ("fields", "message"),
     [
         ({}, "code: `encoder_attention_heads=8` `decoder_attention_heads=8`$"),
-        ({"encoder_head": 2}, "'encoder_head' is not a field.*did you mean encoder_"),
-        ({"zzz": 2}, "'zzz' is not a field of the configuration; see VanillaTransformerConfig"),
+        ({"encoder_head": 2}, "`encoder_head` is not a field.*did you mean encoder_"),
+        ({"zzz": 2}, "`zzz` is not a field of the configuration; see VanillaTransformerConfig"),
         ({"d_model": 16, **HEADS}, "`d_model=16`, but the weights say 8"),
         ({"encoder_attention_heads": 3}, "`encoder_attention_heads`=3 does not divide"),
         ({"tie_word_embeddings": True, **HEADS}, "`tie_word_embeddings=True`, but .* differ"),
