@@ -262,7 +262,7 @@ class ModelKeys(NamedTuple):
         sides: What `{side}` stands for.
         norm_parts: Weight and bias within a norm.
         transforms: Transforms by the ends of our names.
-        optional: Ends of our names whose weights are optional; those of projections' biases are anyway.
+        optional: Ends of our names whose weights are optional, besides positions.
     """
 
     embedding: str
@@ -286,7 +286,7 @@ class ModelKeys(NamedTuple):
         for key, name in self._names():
             names.setdefault(key, []).append(name)
         transforms = {"embed_positions.weight": position_table, **self.transforms}
-        optional = ("embed_positions.weight", "_proj.bias", "lm_head.bias", *self.optional)
+        optional = ("embed_positions.weight", *self.optional)
         for key, ours in names.items():
             split = (
                 {2: split_in_two, 3: split_in_three}.get(len(ours), unchanged) if "_proj." in ours[0] else unchanged

@@ -223,8 +223,8 @@ def _parameter_shapes(config: VanillaTransformerConfig, encoder_only: bool) -> d
 def _fillers(matched: MatchedCheckpoint, missing: Iterable[str]) -> dict[str, Filler]:
     """Return fillers of the parameters that the original does without: a projection, or the bias of every layer."""
     layout = matched.layout
-    present = {match.rule.key for match in matched.matches}
-    absent = {name for rule in layout.rules if rule.optional and rule.key not in present for name in rule.names}
+    present = {name for match in matched.matches for name in match.rule.names}
+    absent = {name for rule in layout.rules if rule.optional for name in rule.names} - present
     fillers: dict[str, Filler] = {}
     for name in missing:
         if name in POSITION_NAMES.values():

@@ -26,6 +26,7 @@ _KEYS = ModelKeys(
     feed_forward=("pos_ffn.w_1", "pos_ffn.w_2"),
     output="trg_word_prj",
     sides=("src", "trg"),
+    optional=("_proj.bias", "lm_head.bias"),
 )
 # Embeddings and output projection, with our names.
 _MATRICES = {

@@ -30,7 +30,7 @@ PADDING_ID = 1
 # Positions to compute a table of.
 MAX_POSITIONS = 2**17
 # fairseq has no bias in the output projection; code with the same keys may.
-_KEYS = our_keys("")._replace(output="decoder.output_projection")
+_KEYS = our_keys("")._replace(output="decoder.output_projection", optional=("lm_head.bias",))
 # Releases up to 0.5 numbered the encoder's norms and stacked queries, keys and values.
 _EARLY_KEYS = _KEYS._replace(
     norms=(("layer_norms.0", "layer_norms.1"), NORMS["decoder"]),

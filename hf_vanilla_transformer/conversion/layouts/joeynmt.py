@@ -28,6 +28,7 @@ _KEYS = ModelKeys(
     final_norm="{stack}.layer_norm",
     output="decoder.output_layer",
     sides=("src", "trg"),
+    optional=("lm_head.bias",),
 )
 _SPECIAL_IDS = {"pad": 1, "bos": 2, "eos": 3}
 # Where the layers of a stack have their norms, unless config.yaml says so.

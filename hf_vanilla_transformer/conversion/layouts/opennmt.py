@@ -40,7 +40,7 @@ _KEYS = ModelKeys(
     final_norm="{stack}.layer_norm",
     output="generator",
     sides=("transformer", "transformer_layers"),
-    optional=("fc1.bias", "fc2.bias"),
+    optional=("_proj.bias", "fc1.bias", "fc2.bias", "lm_head.bias"),
 )
 _EOLE_KEYS = _KEYS._replace(
     embedding="{side}_emb.embeddings",

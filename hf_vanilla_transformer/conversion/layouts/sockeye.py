@@ -37,6 +37,7 @@ _SELF_ATTENTION = ModelKeys(
     final_norm="{stack}.final_process.layer_norm",
     output="output_layer",
     sides=("source", "target"),
+    optional=("_proj.bias",),
 )
 _KEYS = (
     _SELF_ATTENTION,
@@ -88,19 +89,19 @@ def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
                 f"heads the {stack} has; put the model's `config` into their folder"
             )
         for key, tensor in weights.items():
-            if key.startswith(f"{stack}.layers.") and key.endswith((".ff_in.weight", ".ff_kv.weight")):
+            if key.startswith(f"{stack}.layers.") and (".ff_in." in key or ".ff_kv." in key):
                 separated[key] = _keys_before_values(key, tensor, heads)
     return separated
 
 
 def _keys_before_values(key: str, tensor: Tensor, heads: int) -> Tensor:
-    """Reorder (2 h d_k, d), or the rows after the queries of (3 h d_k, d).
+    """Reorder (2 h d_k, ...), or the rows after the queries of (3 h d_k, ...).
 
     Raises:
         ValueError: The rows are no multiple of the heads.
     """
-    parts = 3 if key.endswith(".ff_in.weight") else 2
-    if tensor.dim() != 2 or len(tensor) % (parts * heads):
+    parts = 3 if ".ff_in." in key else 2
+    if not tensor.dim() or len(tensor) % (parts * heads):
         raise ValueError(
             f"{key} has {len(tensor)} rows, which `config` divides among {heads} heads; use the model's own `config`"
         )

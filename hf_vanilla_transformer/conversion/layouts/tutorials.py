@@ -89,6 +89,8 @@ _HKPROJ = ModelKeys(
     norm_parts=("alpha", "bias"),
     # A norm's weight may be one scalar, and its bias another.
     transforms={"norm.weight": expand_and_fold_unbiased_std, "norm.bias": expand_scalar},
+    # Until August 2023 its attentions had biases.
+    optional=("_proj.bias",),
 )
 
 HKPROJ = Layout(
@@ -102,7 +104,7 @@ HKPROJ = Layout(
     source_prefix=("bos",),
 )
 
-_SCALAR_NORM = _HKPROJ._replace(feed_forward=("feed_forward_block.linear1", "feed_forward_block.linear2"))
+_SCALAR_NORM = _HKPROJ._replace(feed_forward=("feed_forward_block.linear1", "feed_forward_block.linear2"), optional=())
 
 SCALAR_NORM = Layout(
     name="scalar-norm",
@@ -296,6 +298,7 @@ _STATQUEST = ModelKeys(
     attentions=(("self_attention",), ("self_attention", "enc_dec_attention")),
     projections=("W_q", "W_k", "W_v"),
     output="decoder.fc_layer",
+    optional=("_proj.bias",),
 )
 
 STATQUEST = Layout(
@@ -325,6 +328,7 @@ _PHRASES = ModelKeys(
     norms=numbered_norms("layer_norm{n}", start=1),
     feed_forward=("linear_layer",),
     output="linear_layer",
+    optional=("_proj.bias",),
 )
 
 LIGHTNING_PHRASES = Layout(
@@ -370,6 +374,7 @@ _SHARED_HEADS = ModelKeys(
         ("word_embedding", "position_embedding", "transformer_block."),
     ),
     transforms=dict.fromkeys(("q_proj.weight", "k_proj.weight", "v_proj.weight"), block_diagonal),
+    optional=("q_proj.bias", "k_proj.bias", "v_proj.bias"),
 )
 _SHARED_HEADS_FIELDS = {"norm_position": "post", "scale_embedding": False, "layer_norm_eps": 1e-5}
 

@@ -144,6 +144,14 @@ def test_what_lost_arguments_would_determine_is_required(tmp_path):
     assert config.max_position_embeddings == 64
 
 
+def test_a_bias_fewer_than_the_others():
+    """No zeros replace it, though one of an early release would be absent too."""
+    weights = as_fairseq(fsmt())
+    del weights["encoder.layers.1.self_attn.q_proj.bias"]
+    with pytest.raises(ValueError, match=r"1 missing: encoder\.layers\.1\.self_attn\.q_proj\.bias"):
+        convert(fairseq_content(weights))
+
+
 def test_an_early_release_has_one_activation_and_scale():
     content = fairseq_content(as_fairseq(fsmt()))
     del content["args"].activation_fn, content["args"].no_scale_embedding
