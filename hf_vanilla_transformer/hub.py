@@ -199,12 +199,12 @@ def write_files(files: Files, output_dir: str | Path) -> Path:
 def _explain(error: BaseException, repo_id: str) -> str:
     """Describe what went wrong with the Hub, and the remedy."""
     if isinstance(error, HFValidationError):
-        return f"`repo_id` {repo_id} is not the name of a repository: {one_line(error)}"
+        return f"`repo_id` {repo_id} is not the name of a repository ({one_line(error)}); name it user/name"
     if isinstance(error, HfHubHTTPError):
         status = getattr(error.response, "status_code", 0)
-        return f"the Hub answers {status} for {repo_id}: {one_line(error)}; {REMEDIES.get(status, 'try again later')}"
+        return f"the Hub answers {status} for {repo_id} ({one_line(error)}); {REMEDIES.get(status, 'try again later')}"
     if isinstance(error, (HTTPError, OSError)):
-        return f"the Hub cannot be reached: {one_line(error)}"
+        return f"the Hub cannot be reached ({one_line(error)}); check the connection"
     # Failures in the thread that uploads a single large file come wrapped.
     message = one_line(error)
     return f"{message} {_explain(error.__cause__, repo_id)}" if error.__cause__ else f"{message}; try again later"

@@ -288,10 +288,9 @@ class ModelKeys(NamedTuple):
         transforms = {"embed_positions.weight": position_table, **self.transforms}
         optional = ("embed_positions.weight", *self.optional)
         for key, ours in names.items():
-            split = (
-                {2: split_in_two, 3: split_in_three}.get(len(ours), unchanged) if "_proj." in ours[0] else unchanged
-            )
-            transform = next((transforms[end] for end in transforms if ours[0].endswith(end)), split)
+            transform = next((transforms[end] for end in transforms if ours[0].endswith(end)), unchanged)
+            if "_proj." in ours[0] and len(ours) > 1:
+                transform = split_in_two if len(ours) == 2 else split_in_three
             yield Rule(key, tuple(ours), transform, ours[0].endswith(optional))
 
     def signature(self, *ends: str) -> tuple[str, ...]:

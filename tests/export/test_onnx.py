@@ -160,44 +160,18 @@ def test_a_source_beyond_the_positions(onnx_export, translator_class):
         translator_class(onnx_export[2], threads=1).translate(["a cat " * 50])
 
 
-@pytest.fixture
-def unusual_model():
-    """A small model of properties that change the graphs."""
+@pytest.mark.slow
+def test_more_positions_in_the_graphs_than_in_the_model(tmp_path):
+    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
     shape = {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 3, "value_head_dim": 5}
-    return perturbed_model(attention_bias=True, norm_position="pre", embedding_layer_norm=True, **shape)
-
-
-def long_batch():
-    """Sources and targets beyond the positions of a tiny model."""
+    model = perturbed_model(attention_bias=True, norm_position="pre", embedding_layer_norm=True, **shape)
+    assert write_onnx(model, tmp_path, max_positions=50).max_position_embeddings == 50
+    assert model.config.max_position_embeddings == 32 and model.model.encoder.embed_positions.num_cached == 32
     ids, target = torch.randint(4, 40, (2, 45)), torch.randint(4, 40, (2, 40))
     mask = torch.ones_like(ids)
     mask[1, 20:] = 0
-    return ids, mask, target
-
-
-@torch.no_grad()
-def test_graphs_compute_what_the_model_does(unusual_model):
-    """Before their export, with a cached first half of the target."""
-    ids, mask, target = long_batch()
-    encoder, decoder = onnx.EncoderGraph(unusual_model), onnx.DecoderGraph(unusual_model)
-    cross = encoder(ids, mask)
-    past = {"past_keys": cross.cross_keys[..., :0, :], "past_values": cross.cross_values[..., :0, :]}
-    first = decoder(target[:, :20], mask, **cross, **past)
-    past = {"past_keys": first.present_keys, "past_values": first.present_values}
-    second = decoder(target[:, 20:], mask, **cross, **past)
-    expected = unusual_model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
-    close(torch.cat([first.logits, second.logits], 1), expected, 1e-5)
-
-
-@pytest.mark.slow
-def test_more_positions_in_the_graphs_than_in_the_model(unusual_model, tmp_path):
-    pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
-    assert write_onnx(unusual_model, tmp_path, max_positions=50).max_position_embeddings == 50
-    assert unusual_model.config.max_position_embeddings == 32
-    assert unusual_model.model.encoder.embed_positions.num_cached == 32
-    ids, mask, target = long_batch()
     with torch.no_grad():
-        expected = unusual_model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
+        expected = model(input_ids=ids, attention_mask=mask, decoder_input_ids=target).logits
     close(run_graphs(tmp_path, ids, mask, target), expected, 1e-4)
 
 
