@@ -1,14 +1,12 @@
 """The layouts of source checkpoints, one module a family."""
 
 from .attention_is_all_you_need import ATTENTION_IS_ALL_YOU_NEED
-from .bart import BART, M2M100, MBART
 from .fairseq import FAIRSEQ
-from .fsmt import FSMT
 from .joeynmt import JOEY_NMT
-from .marian import MARIAN
 from .opennmt import EOLE, OPEN_NMT
 from .plain import PLAIN
 from .sockeye import SOCKEYE
+from .transformers_models import TRANSFORMERS_MODELS
 from .tutorials import TUTORIALS
 from .xtransformers import X_TRANSFORMERS
 
@@ -17,12 +15,7 @@ LAYOUTS = {
     for layout in (
         *TUTORIALS,
         ATTENTION_IS_ALL_YOU_NEED,
-        # Before those whose keys are among theirs.
-        MBART,
-        BART,
-        M2M100,
-        MARIAN,
-        FSMT,
+        *TRANSFORMERS_MODELS,
         FAIRSEQ,
         OPEN_NMT,
         EOLE,

@@ -1,0 +1,151 @@
+"""Encoder-decoders of transformers: Marian, and FSMT, BART, mBART, M2M100 and NLLB, which come from fairseq."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from transformers import BartConfig, FSMTConfig, M2M100Config, MarianConfig, MBartConfig
+
+from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Settings, Weights, our_keys, rules_of
+from ..transformers_folder import fields_of, read_transformers_folder
+from .fairseq import compute_positions
+
+_LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"
+_EMBEDDING_NORM, _FINAL_NORM = "model.encoder.layernorm_embedding.weight", "model.encoder.layer_norm.weight"
+_KEYS = our_keys()
+_KEYS_WITHOUT_NORMS = _KEYS._replace(embedding_norm="", final_norm="")
+
+
+def drop_batch_axis(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+    """Drop the batch axis of a bias (1, V), V the target vocabulary."""
+    return (tensor.squeeze(0),)
+
+
+_OUTPUT_RULES = (
+    Rule("lm_head.weight", ("lm_head.weight",)),
+    Rule("final_logits_bias", ("lm_head.bias",), drop_batch_axis),
+)
+
+
+def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with every embedding under its own key; files store shared ones once."""
+    unshared = dict(weights)
+    shared = weights.get("model.shared.weight")
+    if shared is not None:
+        embeddings = [unshared.setdefault(name, shared) for name in EMBEDDING_NAMES.values()]
+        if any(torch.equal(embedding, shared) for embedding in embeddings):
+            del unshared["model.shared.weight"]
+    decoder = unshared.get(EMBEDDING_NAMES["decoder"])
+    if decoder is not None and settings.get("tie_word_embeddings", True):
+        # A stored output projection wins over tying, as in transformers.
+        unshared.setdefault("lm_head.weight", decoder)
+    return unshared
+
+
+def _unshare_bart(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the weights likewise; untied, those of both stacks are used alone."""
+    unshared = _unshare(weights, settings)
+    if settings.get("tie_word_embeddings") is False and weights.keys() >= {*EMBEDDING_NAMES.values()}:
+        unshared.pop("model.shared.weight", None)
+    return unshared
+
+
+def _untie_fsmt(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return FSMT's weights with tied ones under each of their keys; files store them once."""
+    untied = dict(weights)
+    decoder = weights.get("model.decoder.embed_tokens.weight")
+    if decoder is not None:
+        untied.setdefault("model.decoder.output_projection.weight", decoder)
+        if settings.get("tie_word_embeddings"):
+            untied.setdefault("model.encoder.embed_tokens.weight", decoder)
+    return untied
+
+
+def _positions_after_padding(weights: Weights, settings: Settings) -> dict[str, Tensor]:
+    """Return the position tables (L, d), as fairseq computes them."""
+    length = settings.get("max_position_embeddings", 1024)
+    return compute_positions(weights, settings, {stack: length for stack in STACKS}, "model.")
+
+
+MARIAN = Layout(
+    name="marian",
+    description="MarianMTModel of transformers, such as Helsinki-NLP/opus-mt-en-de: a folder or a name on the Hub",
+    signature=("final_logits_bias", _LAYER),
+    rules=(*rules_of(_KEYS_WITHOUT_NORMS), *_OUTPUT_RULES),
+    defaults={
+        "norm_position": "post",
+        "layer_norm_eps": 1e-5,
+        "position_embedding_type": "sinusoidal",
+        "sinusoidal_layout": "concatenated",
+    },
+    example="Helsinki-NLP/opus-mt-en-de",
+    model_types=("marian",),
+    preprocess=_unshare,
+    infer_fields=fields_of(MarianConfig),
+    read_folder=read_transformers_folder,
+)
+
+FSMT = Layout(
+    name="fsmt",
+    description="FSMTForConditionalGeneration of transformers, such as facebook/wmt19-en-de: a folder or a name",
+    signature=(_LAYER, "model.decoder.embed_tokens.weight"),
+    rules=(
+        *rules_of(_KEYS_WITHOUT_NORMS),
+        Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
+    ),
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
+    example="facebook/wmt19-en-de",
+    model_types=("fsmt",),
+    preprocess=_untie_fsmt,
+    infer_fields=fields_of(FSMTConfig),
+    compute_positions=_positions_after_padding,
+    positions_follow_padding=True,
+    read_folder=read_transformers_folder,
+)
+
+BART = Layout(
+    name="bart",
+    description="BartForConditionalGeneration of transformers, such as facebook/bart-large-cnn: a folder or a name",
+    signature=(_LAYER, _EMBEDDING_NORM),
+    rules=(*rules_of(_KEYS._replace(final_norm="")), *_OUTPUT_RULES),
+    defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
+    example="facebook/bart-large-cnn",
+    # Release numbers and computed positions in the files of early releases.
+    ignored_keys=tuple(f"model.{stack}.{name}" for stack in STACKS for name in ("version", "embed_positions.weights")),
+    model_types=("bart",),
+    preprocess=_unshare_bart,
+    infer_fields=fields_of(BartConfig),
+    # Whatever the padding id is.
+    first_position=2,
+    read_folder=read_transformers_folder,
+)
+
+MBART = replace(
+    BART,
+    name="mbart",
+    description="MBartForConditionalGeneration of transformers, such as facebook/mbart-large-50: a folder or a name",
+    signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
+    rules=(*rules_of(_KEYS), *_OUTPUT_RULES),
+    defaults={**BART.defaults, "norm_position": "pre"},
+    example="facebook/mbart-large-50-many-to-many-mmt",
+    model_types=("mbart",),
+    infer_fields=fields_of(MBartConfig),
+)
+
+M2M100 = replace(
+    MBART,
+    name="m2m100",
+    description="M2M100ForConditionalGeneration of transformers, M2M100 and NLLB: a folder or a name on the Hub",
+    signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
+    rules=(*rules_of(_KEYS._replace(embedding_norm="")), *_OUTPUT_RULES),
+    example="facebook/nllb-200-distilled-600M",
+    model_types=("m2m_100",),
+    infer_fields=fields_of(M2M100Config),
+    compute_positions=_positions_after_padding,
+    positions_follow_padding=True,
+)
+
+# Those whose keys are among another's come after it.
+TRANSFORMERS_MODELS = (MBART, BART, M2M100, MARIAN, FSMT)
+
+__all__ = ["TRANSFORMERS_MODELS"]
