@@ -106,27 +106,28 @@ def stored_shapes(folder: Path, remedy: str) -> dict[str, tuple[int, ...]] | Non
         ValueError: A file is damaged or missing, or the index is wrong; ends in `remedy`.
     """
     for name, index_name in WEIGHTS.items():
-        files, index = [folder / name], folder / index_name
-        indexed: set[str] = set()
-        if not files[0].is_file():
-            if not index.is_file():
-                continue
-            shards = read_shard_index(index, remedy)
-            if "metadata" not in read_json_object(index, remedy):
-                raise ValueError(f"{index} has no metadata, which transformers needs to read shards; {remedy}")
-            files, indexed = [folder / shard for shard in sorted(set(shards.values()))], set(shards)
-        shapes: dict[str, tuple[int, ...]] = {}
-        for file in files:
-            shapes |= (
-                safetensors_shapes(file, remedy) if file.suffix == ".safetensors" else _pickled_shapes(file, remedy)
-            )
-        if lost := sorted(indexed - shapes.keys()):
-            raise ValueError(f"no file in {folder} holds {lost[0]}, which {index.name} names; {remedy}")
-        return shapes
+        if (folder / name).is_file():
+            return _file_shapes(folder / name, remedy)
+        if (folder / index_name).is_file():
+            return _shard_shapes(folder / index_name, remedy)
     return None
 
 
-def _pickled_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
+def _shard_shapes(index: Path, remedy: str) -> dict[str, tuple[int, ...]]:
+    shards = read_shard_index(index, remedy)
+    if "metadata" not in read_json_object(index, remedy):
+        raise ValueError(f"{index} has no metadata, which transformers needs to read shards; {remedy}")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in sorted(set(shards.values())):
+        shapes |= _file_shapes(index.parent / name, remedy)
+    if lost := sorted(shards.keys() - shapes.keys()):
+        raise ValueError(f"no file in {index.parent} holds {lost[0]}, which {index.name} names; {remedy}")
+    return shapes
+
+
+def _file_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
+    if file.suffix == ".safetensors":
+        return safetensors_shapes(file, remedy)
     content = load_pickle(file, remedy, shapes_only=True)
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds {type(content).__name__}, not a dict of weights by their names; {remedy}")

@@ -61,6 +61,15 @@ def test_an_encoder_alone(tmp_path):
     torch.testing.assert_close(found, model.encoder.norm(expected), atol=1e-5, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+def test_an_encoder_that_is_stored_alone():
+    whole = source_models.TorchNN().state_dict()
+    alone = {key: tensor for key, tensor in whole.items() if not key.startswith(("tgt", "generator", "transformer.d"))}
+    expected = convert(whole, encoder_only=True, **HEADS).weights
+    found = convert(alone, encoder_only=True, **HEADS).weights
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_the_description_shows_what_is_filled_in():
     lines = convert(source_models.StatQuest().state_dict()).describe().splitlines()
     assert "nothing -> model.encoder.layers.0.self_attn.out_proj.weight 4x4, identity" in lines
