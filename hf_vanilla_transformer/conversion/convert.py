@@ -275,11 +275,8 @@ def _check_values(fields: Mapping[str, Any]) -> None:
 
 
 def _first_position(layout: Layout, inferred: InferredFields, stated: Statements) -> int:
-    if stated.first_position is not None:
-        return stated.first_position
-    if not layout.positions_follow_padding:
-        return layout.first_position
-    return {**layout.defaults, **inferred.values}["pad_token_id"] + 1
+    first = layout.first_position if stated.first_position is None else stated.first_position
+    return {**layout.defaults, **inferred.values}["pad_token_id"] + 1 if first is None else first
 
 
 def _configuration(

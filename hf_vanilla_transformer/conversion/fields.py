@@ -233,7 +233,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     else:
         required += layout.argument_fields
         lost = any(name not in inferred.values for name in layout.argument_fields)
-        needs_position = lost and bool(tables) and layout.positions_follow_padding
+        needs_position = lost and bool(tables) and layout.first_position is None
         needs_norms = False
     arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
     arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}

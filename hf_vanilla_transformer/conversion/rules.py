@@ -188,8 +188,7 @@ class Layout:
         preprocess: Adds weights that the original computes, or leaves out of a file because they equal others.
         infer_fields: Infers fields from weights and settings, beyond those inferred in every layout.
         compute_positions: Computes position tables, by keys of `rules`, that the original does not store.
-        first_position: Row of a position table that the first token has.
-        positions_follow_padding: Whether that is instead the row after the padding id.
+        first_position: The first token's row of a position table; None for the row after the padding id.
         defects: What must have been patched before training.
         model_types: Possible values of `model_type` in config.json, where keys alone are ambiguous; empty for any or
             none.
@@ -218,8 +217,7 @@ class Layout:
     preprocess: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
     infer_fields: Callable[[Weights, Settings], dict[str, Any]] | None = None
     compute_positions: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
-    first_position: int = 0
-    positions_follow_padding: bool = False
+    first_position: int | None = 0
     defects: tuple[Defect, ...] = ()
     model_types: tuple[str, ...] = ()
     generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None

@@ -204,7 +204,7 @@ FAIRSEQ = Layout(
     preprocess=_name_output_projection,
     infer_fields=_fairseq_fields,
     compute_positions=_fairseq_positions,
-    positions_follow_padding=True,
+    first_position=None,
     argument_fields=("norm_position", "activation_function", "scale_embedding"),
     generation_settings=_search_settings,
 )

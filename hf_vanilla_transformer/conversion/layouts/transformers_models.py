@@ -99,7 +99,7 @@ FSMT = Layout(
     preprocess=_untie_fsmt,
     infer_fields=fields_of(FSMTConfig),
     compute_positions=_positions_after_padding,
-    positions_follow_padding=True,
+    first_position=None,
     read_folder=read_transformers_folder,
 )
 
@@ -142,7 +142,7 @@ M2M100 = replace(
     model_types=("m2m_100",),
     infer_fields=fields_of(M2M100Config),
     compute_positions=_positions_after_padding,
-    positions_follow_padding=True,
+    first_position=None,
 )
 
 # Those whose keys are among another's come after it.
