@@ -306,8 +306,10 @@ def _with_positions(weights: TransformedWeights, positions: PositionEncodings) -
     """Add learned positions, or show in the mapping that stored ones are computed."""
     if positions.tables:
         return replace(weights, tensors={**weights.tensors, **positions.tables})
-    computed = {"name": "sinusoids", "transform": "computed, not kept"}
-    mapping = [row._replace(**computed) if row.name in POSITION_NAMES.values() else row for row in weights.mapping]
+    mapping = [
+        row._replace(name="sinusoids", transform="computed, not kept") if row.name in POSITION_NAMES.values() else row
+        for row in weights.mapping
+    ]
     return replace(weights, mapping=mapping)
 
 
