@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import source_models
-from conversions import HEADS, convert
+from conversions import HEADS, convert, refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,8 +37,12 @@ def test_concatenated_sinusoids(state):
     waves = state[KEYS[0]]
     state |= dict.fromkeys(KEYS, torch.cat([waves[..., 0::2], waves[..., 1::2]], -1))
     assert convert(state, **HEADS).config.sinusoidal_layout == "concatenated"
-    with pytest.raises(ValueError, match="layout=interleaved`, but the stored positions are concatenated"):
-        convert(state, sinusoidal_layout="interleaved", **HEADS)
+    refused(
+        "layout=interleaved`, but the stored positions are concatenated",
+        state,
+        sinusoidal_layout="interleaved",
+        **HEADS,
+    )
 
 
 class TestTwoLengths:
@@ -58,8 +62,7 @@ class TestTwoLengths:
         ],
     )
     def test_refused(self, state, options, message):
-        with pytest.raises(ValueError, match=message):
-            convert(state, **options, **HEADS)
+        refused(message, state, **options, **HEADS)
 
     def test_truncated_where_that_is_stated(self, state):
         assert convert(state, max_position_embeddings=9, **HEADS).config.max_position_embeddings == 9
@@ -76,9 +79,11 @@ class TestTwoLengths:
 
 @pytest.mark.parametrize("shape", [(2, 9, 8), (1, 40, 4)], ids=str)
 def test_no_position_table(state, shape):
-    message = f"1 of another shape: {KEYS[0]} {'x'.join(map(str, shape))} does not fit d_model=8"
-    with pytest.raises(ValueError, match=message):
-        convert({**state, KEYS[0]: torch.randn(shape)}, **HEADS)
+    refused(
+        f"1 of another shape: {KEYS[0]} {'x'.join(map(str, shape))} does not fit d_model=8",
+        {**state, KEYS[0]: torch.randn(shape)},
+        **HEADS,
+    )
 
 
 def test_an_odd_width_has_no_sinusoids():

@@ -12,7 +12,7 @@ from torch import nn
 
 import source_models
 import transformers_models
-from conversions import CASES, HEADS, STATED, build, convert
+from conversions import CASES, HEADS, STATED, build, convert, refused
 from hf_vanilla_transformer.conversion import LAYOUTS
 from hf_vanilla_transformer.conversion.reading import SourceCheckpoint
 from hf_vanilla_transformer.conversion.recognition import has_shapes, recognize_layout
@@ -45,8 +45,7 @@ def state():
     ],
 )
 def test_weights_of_something_else(model, layout, message):
-    with pytest.raises(ValueError, match=message):
-        convert(model.state_dict(), layout)
+    refused(message, model.state_dict(), layout)
 
 
 class Adaptive(source_models.TorchNN):
@@ -76,8 +75,7 @@ class Adaptive(source_models.TorchNN):
     ids=["softmax of torch", "softmax of fairseq", "embeddings of fairseq"],
 )
 def test_adaptive_tables_are_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        convert(make())
+    refused(message, make())
 
 
 def test_a_layout_that_only_its_config_shows(tmp_path, monkeypatch):
@@ -150,8 +148,7 @@ class TestRename:
     def test_an_embedding_becomes_two(self, torch_nn, renamed):
         expected = convert(torch_nn, **HEADS)
         assert expected.config.share_encoder_decoder_embeddings and not expected.config.tie_word_embeddings
-        with pytest.raises(ValueError, match="nearest is torch-nn-transformer, but there is no src_tok_emb.*`rename`"):
-            convert(renamed, **HEADS)
+        refused("nearest is torch-nn-transformer, but there is no src_tok_emb.*`rename`", renamed, **HEADS)
         pairs = [f"{new}={old}" for old, new in self.NAMES.items()] + ["net.words.=tgt_tok_emb.embedding."]
         found = convert(renamed, rename=pairs, **STATED, **HEADS)
         assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
@@ -162,8 +159,12 @@ class TestRename:
 
     def test_no_weight_is_renamed_away(self):
         state = source_models.TorchNN().state_dict()
-        with pytest.raises(ValueError, match="generator.bias the name encoder.version, which is no weight"):
-            convert(state, rename=["generator.bias=encoder.version"], **HEADS)
+        refused(
+            "generator.bias the name encoder.version, which is no weight",
+            state,
+            rename=["generator.bias=encoder.version"],
+            **HEADS,
+        )
 
 
 # Some store a mask or a constant, a vocabulary is as large as the width, or a list alternates kinds of modules.
@@ -183,20 +184,16 @@ class TestHint:
     def test_one_key_is_missing_and_another_unexpected(self):
         state = source_models.ScalarNorms().state_dict()
         state = {key.replace("layers.0.feed_forward_block.linear1.b", "x."): value for key, value in state.items()}
-        with pytest.raises(ValueError, match="2 missing: .*2 unexpected: .*; if only names differ, pass `rename`"):
-            convert(state, **HEADS)
+        refused("2 missing: .*2 unexpected: .*; if only names differ, pass `rename`", state, **HEADS)
 
     def test_other_names_of_the_same_shapes(self, wide):
-        with pytest.raises(ValueError, match="nearest is (annotated|simple)-transformer.*pass `rename`"):
-            convert(wide)
+        refused("nearest is (annotated|simple)-transformer.*pass `rename`", wide)
 
     def test_other_shapes(self, wide):
-        with pytest.raises(ValueError, match="not have the layout torch-nn-.*are of another model") as caught:
-            convert(wide, "torch-nn-transformer")
-        assert "rename" not in str(caught.value)
+        message = refused("not have the layout torch-nn-.*are of another model", wide, "torch-nn-transformer")
+        assert "rename" not in message
         deeper = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False)
-        with pytest.raises(ValueError, match="shapes are of another model"):
-            convert(deeper.state_dict())
+        refused("shapes are of another model", deeper.state_dict())
 
     @pytest.mark.parametrize("name", sorted(name for name in CASES if not name.startswith(AMBIGUOUS)))
     def test_every_layout(self, name):
@@ -205,8 +202,7 @@ class TestHint:
         state = {
             re.sub(r"[a-z]+", lambda word: word[0][::-1], key): value for key, value in model.state_dict().items()
         }
-        with pytest.raises(ValueError, match="has no known layout.*; if only names differ, pass `rename`"):
-            convert(state)
+        refused("has no known layout.*; if only names differ, pass `rename`", state)
         last = next(reversed(state))
         layer = next(
             prefix for prefix, index, _ in (key.partition(".0.") for key in state) if index and "reyal" in prefix
@@ -218,15 +214,13 @@ class TestHint:
             "an axis more": {**state, last: state[last].reshape(-1, 1, 1, 1).repeat(1, 5, 5, 5)},
         }
         for changed in others.values():
-            with pytest.raises(ValueError, match="has no known layout.*its shapes are of another model"):
-                convert(changed)
+            refused("has no known layout.*its shapes are of another model", changed)
 
     def test_a_layer_without_one_of_the_weights(self, wide):
         """Such layers have as many of each shape, counted once for all layers."""
         for key in ("decoder.layers.1.feed_forward.w_1.bias", "encoder.layers.0.self_attn.linears.0.weight"):
             without = {name: tensor for name, tensor in wide.items() if name != key}
-            with pytest.raises(ValueError, match="has no known layout.*its shapes are of another model"):
-                convert(without)
+            refused("has no known layout.*its shapes are of another model", without)
 
     def test_one_of_the_embeddings_and_the_output_must_be_there(self, state):
         matrices = ["src_embed.0.lut.weight", "tgt_embed.0.lut.weight", "generator.proj.weight"]

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -108,6 +109,14 @@ def build(name: str) -> tuple[str, Any, dict[str, Any]]:
 
 def convert(source: Any, layout: str | None = None, **options: Any) -> Conversion:
     return convert_checkpoint(source, None, layout, dry_run=True, **options)
+
+
+def refused(message: str, source: Any, layout: str | None = None, **options: Any) -> str:
+    """Check that a source is refused, and return the whole message, which is one line."""
+    with pytest.raises(ValueError, match=message) as caught:
+        convert(source, layout, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def batch(model: nn.Module, rows: int = 3, length: int = 6) -> tuple[Tensor, Tensor, Tensor, Tensor]:

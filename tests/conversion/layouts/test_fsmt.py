@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
 
-from conversions import convert
+from conversions import convert, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from transformers_models import WORDS, assert_same_function, fsmt
 
@@ -38,8 +38,7 @@ def test_positions_need_the_padding_id(tmp_path):
     fsmt().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
-    with pytest.raises(ValueError, match="`pad_token_id` is None in config.json; set its id"):
-        convert(tmp_path)
+    refused("`pad_token_id` is None in config.json; set its id", tmp_path)
 
 
 def test_the_tokenizer_comes_along(tmp_path):

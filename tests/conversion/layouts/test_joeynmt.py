@@ -8,7 +8,7 @@ import torch
 import yaml
 from transformers import AutoTokenizer
 
-from conversions import TOLERANCE, assert_same_logits, convert, converted_logits
+from conversions import TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from toolkit_models import JoeyNMT
 
@@ -91,8 +91,7 @@ def test_without_its_configuration_settings_are_required(tmp_path, pre):
     file = model_folder(tmp_path, JoeyNMT(pre=pre), config=None)
     # Only pre-norm stacks end in a norm.
     norm = "" if pre else r"`norm_position=post\|pre` "
-    with pytest.raises(ValueError, match=rf"code: `enc\S+=8` `dec\S+=8` {norm}`activation_f\S+` `scale_emb\S+`$"):
-        convert(file)
+    refused(rf"code: `enc\S+=8` `dec\S+=8` {norm}`activation_f\S+` `scale_emb\S+`$", file)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +106,17 @@ def test_without_its_configuration_settings_are_required(tmp_path, pre):
     ids=["alpha", "activations", "scales", "norms", "unknown activation"],
 )
 def test_settings_that_cannot_be_expressed(tmp_path, config, message):
-    with pytest.raises(ValueError, match=message):
-        convert(model_folder(tmp_path, config=config))
+    refused(message, model_folder(tmp_path, config=config))
 
 
 def test_a_norm_at_the_end_of_one_stack(tmp_path):
     state = JoeyNMT().state_dict()
     for part in ("weight", "bias"):
         del state[f"encoder.layer_norm.{part}"]
-    with pytest.raises(ValueError, match="differ in a norm at the end .False and True."):
-        convert({"model_state": state, "config": {f"{stack}_num_heads": 2 for stack in ("encoder", "decoder")}})
+    refused(
+        "differ in a norm at the end .False and True.",
+        {"model_state": state, "config": {f"{stack}_num_heads": 2 for stack in ("encoder", "decoder")}},
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,7 @@ def test_a_norm_at_the_end_of_one_stack(tmp_path):
 def test_a_configuration_that_cannot_be_read(tmp_path, text, message):
     file = model_folder(tmp_path)
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=message) as caught:
-        convert(file)
-    assert "\n" not in str(caught.value)
+    refused(message, file)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from conversions import (
     converted_logits,
     greedy,
     normalized,
+    refused,
 )
 from hf_vanilla_transformer.conversion import LAYOUTS
 
@@ -112,21 +113,18 @@ def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
     tables = [key for key in model.state_dict() if key.endswith("pe")]
     assert len(tables) == 2
     state = {key: tensor for key, tensor in model.state_dict().items() if key not in tables[:missing]}
-    with pytest.raises(ValueError, match=message):
-        convert(state, **options)
+    refused(message, state, **options)
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (0, 4), ()], ids=str)
 def test_a_shared_projection_of_the_wrong_shape(shape):
     state = shared_heads_models.SharedHeads().state_dict()
     key = "encoder.layers.1.attention.query_matrix.weight"
-    with pytest.raises(ValueError, match=f"of another shape: {key}"):
-        convert({**state, key: torch.zeros(shape)}, patched=True)
+    refused(f"of another shape: {key}", {**state, key: torch.zeros(shape)}, patched=True)
 
 
 def test_projections_of_the_whole_width_show_no_heads():
     model = shared_heads_models.SharedHeads(heads=(1, 1)).eval()
     asked = r"\(one number of heads is enough if both .* code: `encoder_attention_heads=8` `decoder_attention_heads=8`"
-    with pytest.raises(ValueError, match=asked):
-        convert(model.state_dict(), patched=True)
+    refused(asked, model.state_dict(), patched=True)
     assert_same_logits(model, convert(model.state_dict(), patched=True, encoder_attention_heads=1).model())

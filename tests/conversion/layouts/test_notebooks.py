@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from conversions import TOLERANCE, convert, converted_logits, greedy, normalized
+from conversions import TOLERANCE, convert, converted_logits, greedy, normalized, refused
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
 from paths import SHARED
 
@@ -152,8 +152,7 @@ class TestNotebooks:
         if patched:
             assert_same(original, model, {"patched": True}, (12, 16))
             return
-        with pytest.raises(ValueError, match="residual around self-attention skips the position encoding"):
-            convert(model.state_dict())
+        refused("residual around self-attention skips the position encoding", model.state_dict())
         # Refused with reason: as if patched, the weights compute something else.
         with pytest.raises(AssertionError, match="not close"):
             assert_same(original, model, {"patched": True}, (12, 16))
@@ -179,7 +178,6 @@ class TestNotebooks:
         if patched:
             assert_same(original, model, {"patched": True}, (13, 17))
             return
-        with pytest.raises(ValueError, match="masked self-attention reads the encoder's output.*`encoder_only=True`"):
-            convert(model.state_dict())
+        refused("masked self-attention reads the encoder's output.*`encoder_only=True`", model.state_dict())
         with pytest.raises(AssertionError, match="not close"):
             assert_same(original, model, {"patched": True}, (13, 17))
