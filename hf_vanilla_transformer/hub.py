@@ -18,9 +18,9 @@ from .model.tokenization_vanilla_transformer import (
 )
 from .weight_files import check_finite_file, check_safetensors, read_shard_index
 
-WEIGHTS = "model*.safetensors"
+WEIGHT_FILES = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json
-WEIGHT_INDEX = "model.safetensors.index*.json"
+INDEX_FILES = "model.safetensors.index*.json"
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = VanillaTransformerTokenizer.vocab_files_names.values()
 
@@ -29,8 +29,8 @@ EVAL_RESULTS = ".eval_results/*.yaml"
 
 # Checkpoints, optimizer states and logs of a training run stay private.
 PUBLISHED_FILES = (
-    WEIGHTS,
-    WEIGHT_INDEX,
+    WEIGHT_FILES,
+    INDEX_FILES,
     "config.json",
     "generation_config.json",
     "*tokenizer.json",
@@ -213,10 +213,10 @@ def _explain(error: BaseException, repo_id: str) -> str:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; name the one that the model was saved in")
-    if not any(folder.glob(WEIGHTS)):
+    if not any(folder.glob(WEIGHT_FILES)):
         unsafe = next((path for pattern in UNSAFE_WEIGHTS for path in folder.glob(pattern)), None)
         found = f"; {unsafe.name} can run code when it is loaded and is never published" if unsafe else ""
-        raise ValueError(f"{folder} holds no {WEIGHTS}{found}; save the model with save_pretrained")
+        raise ValueError(f"{folder} holds no {WEIGHT_FILES}{found}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model card; write one, or let training write it")
@@ -239,9 +239,9 @@ def _check_no_token(path: Path, file: Path | bytes) -> None:
 
 def _check_weights(folder: Path) -> None:
     """Raise for weights that cannot be used: a damaged file, a missing shard, a number that is NaN or infinite."""
-    for index in folder.glob(WEIGHT_INDEX):
+    for index in folder.glob(INDEX_FILES):
         read_shard_index(index, SAVE_AGAIN)
-    for file in sorted(folder.glob(WEIGHTS)):
+    for file in sorted(folder.glob(WEIGHT_FILES)):
         check_safetensors(file, SAVE_AGAIN)
         check_finite_file(file, "publish another checkpoint")
 
@@ -265,7 +265,7 @@ def _is_pair(folder: Path) -> bool:
 
 def _is_weight_file(name: str) -> bool:
     base = PurePosixPath(name).name
-    return fnmatchcase(base, WEIGHTS) or fnmatchcase(base, WEIGHT_INDEX)
+    return fnmatchcase(base, WEIGHT_FILES) or fnmatchcase(base, INDEX_FILES)
 
 
 def _check_token() -> None:

@@ -206,6 +206,7 @@ def _tensors(content: Any) -> Iterator[Tensor]:
 
 
 __all__ = [
+    "FETCH_OR_SAVE",
     "PICKLES",
     "check_finite_file",
     "check_safetensors",

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import one_line
 from ..files import check_json_size, check_links, read_json_object
 from ..inference.sizes import check_num_labels
-from ..weight_files import PICKLES, check_safetensors, load_pickle, read_shard_index
+from ..weight_files import FETCH_OR_SAVE, PICKLES, check_safetensors, load_pickle, read_shard_index
 
 # Where a file that holds more than weights keeps them; "model" is fairseq's and many a training loop's, the last is
 # Joey NMT's.
@@ -167,7 +167,7 @@ def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
 def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights in a file, and the settings beside them."""
     if file.suffix == ".safetensors":
-        check_safetensors(file, remedy="fetch or save it again")
+        check_safetensors(file, FETCH_OR_SAVE)
         return load_file(file), {}
     try:
         content = load_pickle(file, RESAVE, SAFE_GLOBALS)

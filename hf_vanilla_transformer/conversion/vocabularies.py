@@ -243,8 +243,7 @@ def load_vocabularies(
         if target is not None:
             raise ValueError("`target_vocabulary` needs `source_vocabulary`; pass both")
         return None
-    name = "`source_vocabulary`"
-    loaded = WordVocabulary.load(source, name)
+    loaded = WordVocabulary.load(source, "`source_vocabulary`")
     return loaded, loaded if target is None else WordVocabulary.load(target, "`target_vocabulary`")
 
 
@@ -268,19 +267,20 @@ def fit_vocabularies(
             )
     source, target = vocabularies
     special = _special_tokens(target, fields)
-    same_unknown = [source.unknown] if source.unknown and source.unknown == target.unknown else []
+    unknown = {"unk_token": source.unknown} if source.unknown and source.unknown == target.unknown else {}
     prefix, suffix = (
         [special[f"{role}_token"] for role in roles if f"{role}_token" in special]
         for roles in (layout.source_prefix, layout.source_suffix)
     )
     never_read = {*special.values()} - {*prefix, *suffix, special.get("pad_token")}
-    ids = {token: target.tokens.index(token) for token in [*special.values(), *same_unknown]}
+    roles = {**special, **unknown}
+    ids = {token: target.tokens.index(token) for token in roles.values()}
     source, rows = source.align(ids, never_read)
     notes = ["special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items())]
     if rows != list(range(fields["vocab_size"])):
         notes.insert(0, "source ids were renumbered, so that special tokens have the same ids on both sides")
     notes.append(f"a source becomes {' '.join([*prefix, '...', *suffix])}, as in the code of {layout.name}")
-    return EmbeddingRows(rows, tuple(notes), vocabulary_tokenizer(source, target, special, prefix, suffix))
+    return EmbeddingRows(rows, tuple(notes), _tokenizer(source, target, roles, prefix, suffix))
 
 
 def _rows_for_special_tokens(fields: Mapping[str, Any]) -> EmbeddingRows:
@@ -310,28 +310,13 @@ def _special_tokens(target: WordVocabulary, fields: Mapping[str, Any]) -> dict[s
     return special
 
 
-def vocabulary_tokenizer(
-    source: WordVocabulary,
-    target: WordVocabulary,
-    special: Mapping[str, str],
-    source_prefix: Sequence[str] = (),
-    source_suffix: Sequence[str] = (),
+def _tokenizer(
+    source: WordVocabulary, target: WordVocabulary, roles: Mapping[str, str], prefix: list[str], suffix: list[str]
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer pair, or one tokenizer if both sides have the same words and special tokens.
-
-    Args:
-        source: Source vocabulary, aligned with the other.
-        target: Target vocabulary.
-        special: Role ("pad_token", "bos_token", "eos_token") to token.
-        source_prefix: Tokens before a source text.
-        source_suffix: Tokens after a source text; the end token follows a target text.
-    """
-    roles = dict(special)
-    if source.unknown is not None and source.unknown == target.unknown:
-        roles["unk_token"] = source.unknown
-    end = [special["eos_token"]] if "eos_token" in special else []
-    source_tokenizer = source.tokenizer(roles, source_prefix, source_suffix)
-    if (source.tokens, list(source_prefix), list(source_suffix)) == (target.tokens, [], end):
+    """Return a tokenizer pair, or one tokenizer if both sides have the same words and special tokens."""
+    end = [roles["eos_token"]] if "eos_token" in roles else []
+    source_tokenizer = source.tokenizer(roles, prefix, suffix)
+    if (source.tokens, prefix, suffix) == (target.tokens, [], end):
         return source_tokenizer
     return VanillaTransformerTokenizer.from_pair(source_tokenizer, target.tokenizer(roles, suffix=end))
 
