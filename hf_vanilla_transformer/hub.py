@@ -234,7 +234,9 @@ def _check_no_token(path: Path, file: Path | bytes) -> None:
     text = (file if isinstance(file, bytes) else file.read_bytes()).decode("utf-8", errors="replace")
     token = get_token()
     if HUB_TOKEN.search(text) or (token and token in text):
-        raise ValueError(f"{path} holds a token of the Hub; remove it there, and revoke it if anybody has seen the file")
+        raise ValueError(
+            f"{path} holds a token of the Hub; remove it there, and revoke it if anybody has seen the file"
+        )
 
 
 def _check_weights(folder: Path) -> None:

@@ -163,7 +163,7 @@ def convert_checkpoint(
         check_output_folder(output_dir)
     check_field_names(config_fields)
     renames = read_renames(rename)
-    # A prefix that is only cut off leaves the layout's own keys.
+    # Cutting off a prefix leaves the layout's own keys.
     renamed = any(each.new for each in renames)
     checkpoint = read_checkpoint(source)
     checkpoint = checkpoint._replace(weights=rename_keys(checkpoint.weights, renames))
@@ -185,7 +185,7 @@ def convert_checkpoint(
 def load_converted(
     source: str | os.PathLike[str] | Mapping[str, Tensor], **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """Convert a source checkpoint in memory, without a folder in between.
+    """Convert a source checkpoint in memory.
 
     Args:
         source: A file or folder of weights, a name on the Hub, or a state dict.
@@ -216,7 +216,7 @@ def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
 
 
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:
-    """Add settings in the folder, and weights and position tables that the original computes or omits."""
+    """Add settings in the folder, and the weights and position tables that the original computes or omits."""
     weights, settings = checkpoint.weights, checkpoint.settings
     if layout.read_settings is not None and checkpoint.folder is not None:
         settings = layout.read_settings(checkpoint.folder) | settings
@@ -269,7 +269,7 @@ def _convert(
 
 
 def _check_values(fields: Mapping[str, Any]) -> None:
-    """Check the values of all fields that later steps do not settle."""
+    """Check the fields that later steps do not set."""
     unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
     VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
 
@@ -323,7 +323,7 @@ def _read_folder(matched: MatchedCheckpoint, load_tokenizer: bool) -> FolderCont
 def _generation_settings(
     layout: Layout, config: VanillaTransformerConfig, contents: FolderContents, stated: Statements
 ) -> dict[str, Any]:
-    """Return the settings by which the original decodes, unless the caller states others."""
+    """Return the search settings of the original, unless the caller states others."""
     settings: dict[str, Any] = {}
     if layout.generation_settings is not None and not stated.renamed:
         settings = layout.generation_settings(config)
@@ -339,7 +339,7 @@ def _generation_settings(
 def _bound_tokenizer(
     tokenizer: PreTrainedTokenizerBase | None, config: VanillaTransformerConfig
 ) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer, made to truncate where learned positions end."""
+    """Return the tokenizer, truncating where learned positions end."""
     if tokenizer is not None and config.position_embedding_type == "learned":
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
     return tokenizer

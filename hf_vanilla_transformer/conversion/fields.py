@@ -21,8 +21,7 @@ from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, cannot_expre
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
-# Choices for messages; for other fields, messages give the value in the original code. "none" is no choice for norms:
-# the weights show whether there are any.
+# Choices that messages offer; for other fields they offer the layout's value. Weights show whether there are norms.
 _CHOICES = {
     "norm_position": "|".join(name for name in NORM_POSITIONS if name != "none"),
     "activation_function": "relu|gelu|silu|...",
@@ -164,7 +163,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
 
 
 def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
-    """Return the numbers of heads that share small projections, unless these have the output projection's width."""
+    """Infer how many heads share a projection, unless it is as wide as the output projection."""
     shared = {name for match in matched.matches if match.rule.transform in BLOCK_DIAGONAL for name in match.names}
     heads = {}
     for stack, field_name in zip(STACKS, HEAD_FIELDS, strict=True):
@@ -212,7 +211,7 @@ def fields_of_code(layout: Layout) -> list[str]:
 
 
 def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated: Statements) -> None:
-    """Check that the caller states whatever weights, settings and the code of the layout do not determine.
+    """Check that the caller states what weights, settings and the layout's code do not determine.
 
     Raises:
         ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table, or what
@@ -256,7 +255,7 @@ def _refuse_stated(layout: Layout, stated: Statements) -> None:
 
 
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's fields, or else the inferred ones, or else those of the layout.
+    """Merge the fields: the caller's win over inferred ones, and these over the layout's.
 
     Raises:
         ValueError: The caller contradicts a shape.
@@ -285,7 +284,7 @@ def assumed_fields(layout: Layout, config: VanillaTransformerConfig, known: Coll
 
 
 def unread_settings(matched: MatchedCheckpoint) -> list[str]:
-    """Return a note on settings beside the weights of a layout whose original code stores none."""
+    """Return a note on settings that the layout does not read."""
     layout = matched.layout
     unread = {name: value for name, value in matched.checkpoint.settings.items() if name not in layout.setting_fields}
     if not unread or layout.model_types or layout.argument_fields:

@@ -52,7 +52,7 @@ def choose_positions(
     stated: Mapping[str, Any],
     are_stored: bool = True,
 ) -> PositionEncodings:
-    """Choose sinusoids, which have no maximum length, where the tables hold them, and learned positions elsewhere.
+    """Choose sinusoids, which have no maximum length, if the tables hold them, else learned positions.
 
     Any other table, such as one of defective sinusoids, is kept exactly as learned positions.
 
@@ -105,13 +105,13 @@ def _without_tables(layout: Layout, fields: Mapping[str, Any], stated: Mapping[s
 
 
 def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str, Tensor]:
-    """Return the tables with one number of rows, lossless unless the caller wants fewer.
+    """Give the tables one length, without loss unless the caller wants fewer rows.
 
     Raises:
         ValueError: Tables differ in more than the length of one function, or fewer rows are stored than wanted.
     """
     longest, shortest = max(tables.values(), key=len), min(map(len, tables.values()))
-    # A table with which the longest begins holds the same function, computed less far.
+    # A prefix of the longest table is the same function.
     extended = {
         name: longest if torch.equal(table[:shortest], longest[:shortest]) else table for name, table in tables.items()
     }

@@ -20,13 +20,11 @@ from ..files import check_json_size, check_links, read_json_object
 from ..inference.sizes import check_num_labels
 from ..weight_files import FETCH_OR_SAVE, PICKLES, check_safetensors, load_pickle, read_shard_index
 
-# Where a file that holds more than weights keeps them; "model" is fairseq's and many a training loop's, the last is
-# Joey NMT's.
+# Keys of the weights in a file that holds more; "model" is fairseq's among others, the last Joey NMT's.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "model_state")
 # What OpenNMT-py keeps beside "model": the output projection.
 GENERATOR = "generator"
-# Where training loops keep settings: "args" and "cfg" are fairseq's, "hyper_parameters" is Lightning's, "opt" is
-# OpenNMT-py's.
+# Keys of settings: "args" and "cfg" are fairseq's, "hyper_parameters" Lightning's, "opt" OpenNMT-py's.
 SETTINGS_KEYS = (
     "args",
     "cfg",
@@ -61,7 +59,7 @@ def _numpy_globals() -> list[Any]:
         for core in ("core", "_core")
         for function, name in ((rebuild, "_reconstruct"), (scalar, "scalar"))
     ]
-    # Without types of objects and structures, which could hold anything.
+    # Not of objects and structures, which could hold anything.
     dtypes = {type(np.dtype(code)) for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "S", "U")}
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
@@ -148,7 +146,7 @@ def _download(name: str) -> Path:
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
-    """Return the weight file or shards of a folder, preferring safetensors, and the weights that an index lists."""
+    """Return a folder's weight file or shards, safetensors first, and the weights that its index lists."""
     indexes = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.bin.index.json"))
     if len(indexes) > 1:
         names = ", ".join(index.name for index in indexes)
@@ -219,7 +217,7 @@ def read_yaml_settings(file: Path) -> dict[str, Any]:
 
 
 def flatten_settings(found: Any) -> dict[str, Any]:
-    """Return settings by their names; those of the model alone if they stand beside others, as in fairseq's "cfg".
+    """Flatten settings to names; only the model's if there are others, as in fairseq's "cfg".
 
     Nested settings get the names of command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None
     stands for an option that was not used, and is left out, as are arrays and nested lists.
@@ -249,7 +247,7 @@ def _is_plain(value: Any) -> bool:
 
 def _merge_settings(settings: dict[str, Any], others: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in others:
-        # Texts too: NaN differs from itself, and comparing lists of arrays raises.
+        # By text too: NaN differs from itself, and comparing lists of arrays raises.
         if name in settings and repr(settings[name]) != repr(others[name]) and settings[name] != others[name]:
             raise ValueError(
                 f"{where} says {name}={others[name]!r}, but another place {settings[name]!r}; remove the wrong one"

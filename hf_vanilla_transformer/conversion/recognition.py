@@ -74,7 +74,7 @@ def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
 
 
 def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
-    """Return the checkpoint with the keys of a whole model of transformers, if it holds the stacks alone."""
+    """Prefix the keys of a transformers checkpoint that holds only the stacks."""
     kinds = [kind for layout in LAYOUTS.values() for kind in layout.model_types]
     is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in checkpoint.weights)
     if checkpoint.settings.get("model_type") not in kinds or not is_base:
@@ -85,7 +85,7 @@ def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
 def _why_unknown(
     checkpoint: SourceCheckpoint, candidates: Iterable[Layout], others: Iterable[Layout], name: str | None
 ) -> str:
-    """Return why a checkpoint has no layout: its model type, or the keys that the nearest layout has."""
+    """Explain why no layout fits: the model type, or keys of the nearest layout."""
     path, weights = checkpoint.path, checkpoint.weights
     for layout in others:
         if _has_signature(weights, layout):

@@ -69,7 +69,7 @@ def _rename(text: str, where: str) -> Rename:
 
 
 def rename_keys(weights: Mapping[str, Tensor], renames: Iterable[Rename]) -> dict[str, Tensor]:
-    """Return the weights with prefixes of keys replaced; a key with several new names gets each of them.
+    """Replace prefixes of keys; a key with several new names gets each of them.
 
     Raises:
         ValueError: A pair matches no key, two weights get one key, or one gets an ignored key.

@@ -106,7 +106,7 @@ BLOCK_DIAGONAL = (block_diagonal, block_diagonal_query)
 
 
 def position_table(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Drop the batch axis, wherever it is, of a position table (1, L, d), (L, 1, d) or (L, d)."""
+    """Drop the batch axis of a position table (1, L, d) or (L, 1, d)."""
     if tensor.shape[-1] != d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
         raise ValueError(f"positions of shape {tuple(tensor.shape)}")
     return (tensor.reshape(-1, d_model),)
@@ -358,12 +358,12 @@ def our_keys(prefix: str = "model.") -> ModelKeys:
 
 
 def cannot_express(what: str) -> ValueError:
-    """Return the error for a property of the original that our model lacks."""
+    """Return the error for a property that our configuration lacks."""
     return ValueError(f"{what}, which our configuration cannot express")
 
 
 def check_expressible(original: str, settings: Settings, expressible: Mapping[str, Sequence[Any]]) -> None:
-    """Raise a ValueError for a setting with another value than those, of which the first is the default."""
+    """Raise a ValueError for a setting whose value is none of these; the first is the default."""
     for name, values in expressible.items():
         if (value := settings.get(name, values[0])) not in values:
             raise cannot_express(f"the model was trained with {original}'s {name}: {value}")

@@ -21,7 +21,7 @@ from .weights import TransformedWeights
 # Token to id, tokens in the order of their ids, or a file: see `WordVocabulary.load`.
 Vocabulary = Mapping[str, int] | Sequence[str] | str | os.PathLike[str]
 
-# A dictionary of fairseq counts its tokens, and omits the first four.
+# fairseq's dictionaries have counts, and omit the first four tokens.
 FAIRSEQ_LINE = re.compile(r"[^ \t]+ \d+( #fairseq:overwrite)?")
 FAIRSEQ_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -146,7 +146,7 @@ class WordVocabulary:
             backend.no_truncation()
             return backend
         words = {token: number for number, token in enumerate(self.tokens)}
-        # Without a token for unknown words, such a word is an error, as in code that has no such token.
+        # Without an unknown token, an unknown word is an error, as in the original code.
         backend = Tokenizer(models.WordLevel(words, unk_token=self.unknown or UNKNOWN[0]))
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return backend

@@ -197,7 +197,7 @@ def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> 
 def complete_weights(
     matched: MatchedCheckpoint, converted: TransformedWeights, config: VanillaTransformerConfig
 ) -> TransformedWeights:
-    """Add the parameters that the original does without, and check that there is each one, in its shape.
+    """Add parameters that the original lacks, and check that all are there, in their shapes.
 
     Raises:
         ValueError: Lists all missing, unexpected and misshaped weights.
@@ -221,7 +221,7 @@ def _parameter_shapes(config: VanillaTransformerConfig, encoder_only: bool) -> d
 
 
 def _fillers(matched: MatchedCheckpoint, missing: Iterable[str]) -> dict[str, Filler]:
-    """Return fillers of the parameters that the original does without: a projection, or the bias of every layer."""
+    """Return fillers of parameters that the original lacks: a projection, or the bias of every layer."""
     layout = matched.layout
     present = {name for match in matched.matches for name in match.rule.names}
     absent = {name for rule in layout.rules if rule.optional for name in rule.names} - present

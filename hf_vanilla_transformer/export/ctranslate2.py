@@ -95,7 +95,7 @@ def write_ctranslate2(
     spec.register_target_vocabulary(target)
     _fill_config(spec.config, model.config, target, len(spec.encoder.position_encodings.encodings))
     spec.validate()
-    # What overflows is infinite in the file, where it is found by its name.
+    # Overflows become infinite, and are found in the file by name.
     with np.errstate(over="ignore", invalid="ignore"):
         spec.optimize(quantization)
     spec.save(str(folder))
@@ -134,9 +134,6 @@ def _token_names(size: int, tokenizer: PreTrainedTokenizerBase | None, side: str
     return [tokens.get(i, f"id\n{i}") for i in range(size)]
 
 
-# Quantization
-
-
 def equalize_layers(model: Any) -> Any:
     """Return a copy of a model that computes the same and loses less when quantized to 8 bits.
 
@@ -163,9 +160,6 @@ def _equalize(first: nn.Linear, second: nn.Linear) -> None:
     if first.bias is not None:
         first.bias.div_(scale)
     second.weight.mul_(scale)
-
-
-# Specification
 
 
 def _build_spec(model: Any, num_positions: int) -> Any:
@@ -214,7 +208,7 @@ def _alignment_layer(model: Any) -> tuple[int, list[int]]:
 
 
 def _with_heads_first(model: Any, layer: int, heads: list[int]) -> Any:
-    """Return a model that computes the same with these heads of encoder-decoder attention in front.
+    """Move these heads of encoder-decoder attention to the front.
 
     CTranslate2 aligns words by the first heads of a layer.
     """
@@ -291,9 +285,6 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
 def _array(tensor: Tensor) -> np.ndarray:
     # A copy: CTranslate2 quantizes weights in place.
     return tensor.detach().float().cpu().numpy().copy()
-
-
-# Positions and settings
 
 
 def _num_positions(config: VanillaTransformerConfig, max_positions: int | None) -> int:

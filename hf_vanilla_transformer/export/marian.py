@@ -45,7 +45,7 @@ def write_marian(model: Any, folder: str | Path) -> None:
     config = marian_config(model.config)
     marian = MarianMTModel(config).eval()
     weights = marian_weights(model)
-    # Both compute position encodings alike.
+    # Positions are the same function.
     positions = {name: tensor for name, tensor in marian.state_dict().items() if "embed_positions" in name}
     marian.load_state_dict(weights | positions)
     loaded = marian.state_dict()
@@ -60,7 +60,7 @@ def write_marian(model: Any, folder: str | Path) -> None:
 
 
 def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
-    """Return the equivalent configuration of Marian.
+    """Return the equivalent configuration.
 
     Raises:
         ValueError: There is none; names the field.

@@ -147,7 +147,7 @@ def write_onnx(
 
     model = _resize_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)
     if quantization == "int8":
-        # A table that is both embedding and output projection would stay as it is.
+        # A tied matrix would not be quantized.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
     encoder_inputs, decoder_inputs = _example_inputs(encoder)
@@ -162,7 +162,7 @@ def write_onnx(
 
 
 def _resize_positions(model: Any, num_positions: int | None) -> Any:
-    """Give both stacks of a model tables of so many positions, and its configuration the number."""
+    """Resize the sinusoids of both stacks, and set the number in the configuration."""
     config = model.config
     if num_positions is None or num_positions == config.max_position_embeddings:
         return model
@@ -231,7 +231,7 @@ def _quantize(file: Path) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Suppress what the exporters print, log and warn of."""
+    """Suppress output, logs and warnings of the exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

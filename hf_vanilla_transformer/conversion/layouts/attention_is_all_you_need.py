@@ -34,7 +34,7 @@ _MATRICES = {
     "decoder.trg_word_emb.weight": EMBEDDING_NAMES["decoder"],
     "trg_word_prj.weight": "lm_head.weight",
 }
-# Ends their keys where the original divides the logits.
+# Suffix of their keys where the original divides the logits.
 _DIVIDED = " of logits / sqrt(d)"
 # Where a projection that is tied to the embeddings is scaled: embeddings times sqrt(d), logits / sqrt(d), neither.
 _SCALES = ("emb", "prj", "none")
@@ -46,7 +46,7 @@ def divide_by_root_of_width(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
 
 
 def _mark_divided(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights, with embeddings and projection under keys of their own if the logits are divided."""
+    """Move embeddings and output projection to keys of their own if the logits are divided."""
     if settings.get("scale_emb_or_prj") != "prj" or not _is_tied(weights):
         return dict(weights)
     return {f"{key}{_DIVIDED}" if key in _MATRICES else key: tensor for key, tensor in weights.items()}

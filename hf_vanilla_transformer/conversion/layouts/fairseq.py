@@ -27,7 +27,7 @@ from ..rules import (
 )
 
 PADDING_ID = 1
-# Positions to compute a table of.
+# Limit of a computed table.
 MAX_POSITIONS = 2**17
 # fairseq has no bias in the output projection; code with the same keys may.
 _KEYS = our_keys("")._replace(output="decoder.output_projection", optional=("lm_head.bias",))
@@ -87,7 +87,7 @@ def compute_positions(
 
 
 def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with the output projection, which may be the embeddings or have its early name."""
+    """Name the output projection, which may be the embeddings or have its early name."""
     named = dict(weights)
     if "decoder.output_projection.weight" not in named:
         output = named.pop("decoder.embed_out", named.get("decoder.embed_tokens.weight"))
@@ -115,7 +115,7 @@ def _fairseq_positions(weights: Weights, settings: Settings) -> dict[str, Tensor
 
 
 def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields from the arguments of the training, and the position of norms.
+    """Infer fields from training arguments, and the position of norms.
 
     Without arguments, a norm at the end of each stack means pre-norm; without these norms, it may be either.
 
@@ -155,7 +155,7 @@ def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
 
 
 def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
-    """Return the settings by which `generate()` searches as fairseq's own generator does by default.
+    """Return settings that make `generate()` search like fairseq's generator with its defaults.
 
     A search ends with as many finished hypotheses as beams, whatever the others could become. No hypothesis is empty
     or contains padding, and one of 200 tokens ends there.

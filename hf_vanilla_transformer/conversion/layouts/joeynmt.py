@@ -31,7 +31,7 @@ _KEYS = ModelKeys(
     optional=("lm_head.bias",),
 )
 _SPECIAL_IDS = {"pad": 1, "bos": 2, "eos": 3}
-# Where the layers of a stack have their norms, unless config.yaml says so.
+# Position of norms unless config.yaml states it.
 _DEFAULT_NORMS = {"encoder": "pre", "decoder": "post"}
 
 
@@ -52,7 +52,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields from config.yaml, and the position of norms, which those that end the stacks show too.
+    """Infer fields from config.yaml; norms at the end of the stacks show their position too.
 
     Raises:
         ValueError: The model weighs residuals, or its stacks differ in what ours share.

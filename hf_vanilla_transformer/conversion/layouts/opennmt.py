@@ -100,7 +100,7 @@ _EOLE_EXPRESSIBLE_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
 
 
 def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with release 3's name of the output projection.
+    """Give the output projection its name in release 3.
 
     Raises:
         ValueError: The model has an option that ours lacks.
@@ -122,7 +122,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 
 
 def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
-    """Return the fields of the tokens for padding, beginning, end and start; None for one that is missing."""
+    """Return the ids of pad, bos, eos and start tokens; None for one that is missing."""
     tokens: Sequence[str] = settings.get("vocab_tgt", ())
     return special_ids(*(tokens.index(token) if token in tokens else None for token in special)) if tokens else {}
 
@@ -141,7 +141,7 @@ def _read_eole_settings(folder: Path) -> dict[str, Any]:
 
 
 def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with those that files leave out because they equal others.
+    """Add the shared weights, which files store once.
 
     Raises:
         ValueError: The model has a setting that ours lacks.
@@ -220,7 +220,7 @@ EOLE = replace(
     defaults={**OPEN_NMT.defaults, "layer_norm_eps": 1e-5},
     example="models/step_100000",
     setting_fields={f"{stack}_heads": (f"{stack}_attention_heads",) for stack in STACKS},
-    # Factors of other models, which this one does not apply.
+    # Not applied in this model.
     ignored_keys=("decoder.transformer_layers.{i}.layer_scalar",),
     preprocess=_prepare_eole,
     infer_fields=_eole_fields,

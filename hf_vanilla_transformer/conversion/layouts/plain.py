@@ -8,7 +8,7 @@ PLAIN = Layout(
     description="our own names, after --rename or as they are, with a configuration: any model that it expresses",
     signature=("model.encoder.embed_tokens.weight", "model.decoder.layers.{i}.encoder_attn.q_proj.weight"),
     rules=rules_of(our_keys()._replace(output="lm_head", optional=(".bias",))),
-    # All of them are asked for; these are the values that a message proposes.
+    # All are required; a message proposes these values.
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5, **special_ids(pad=1, bos=2, eos=3)},
     example="mine.pt --layout plain --rename names.txt --config encoder_attention_heads=8",
     setting_fields={name: (name,) for name in VanillaTransformerConfig.__annotations__},

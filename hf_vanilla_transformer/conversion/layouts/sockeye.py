@@ -49,7 +49,7 @@ _KEYS = (
         )
     ),
 )
-# What happens before and after a sub-layer (n: norm, r: residual, d: dropout), by our position of the norm.
+# Steps before and after a sub-layer (n: norm, r: residual, d: dropout), by our norm position.
 _SEQUENCES = {"pre": ("n", "r"), "post": ("", "rn")}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
 # The values of settings that our model can express; the first is the default.
@@ -74,7 +74,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with all keys before all values: files hold those of each head together.
+    """Put all keys before all values; files interleave them by head.
 
     Raises:
         ValueError: The numbers of heads are not in the settings, or the model has a setting that ours lacks.

@@ -28,7 +28,7 @@ _OUTPUT_RULES = (
 
 
 def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with every embedding under its own key; files store shared ones once."""
+    """Copy shared embeddings, which files store once, to the key of each."""
     unshared = dict(weights)
     shared = weights.get("model.shared.weight")
     if shared is not None:
@@ -43,7 +43,7 @@ def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _unshare_bart(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights likewise; untied, those of both stacks are used alone."""
+    """Copy shared embeddings likewise, unless untied stacks have their own."""
     unshared = _unshare(weights, settings)
     if settings.get("tie_word_embeddings") is False and weights.keys() >= {*EMBEDDING_NAMES.values()}:
         unshared.pop("model.shared.weight", None)
@@ -51,7 +51,7 @@ def _unshare_bart(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _untie_fsmt(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return FSMT's weights with tied ones under each of their keys; files store them once."""
+    """Copy tied weights, which files store once, to each of their keys."""
     untied = dict(weights)
     decoder = weights.get("model.decoder.embed_tokens.weight")
     if decoder is not None:
@@ -145,7 +145,7 @@ M2M100 = replace(
     first_position=None,
 )
 
-# Those whose keys are among another's come after it.
+# A layout comes before those whose signature it includes.
 TRANSFORMERS_MODELS = (MBART, BART, M2M100, MARIAN, FSMT)
 
 __all__ = ["TRANSFORMERS_MODELS"]

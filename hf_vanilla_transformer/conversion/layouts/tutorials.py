@@ -28,11 +28,9 @@ from ..rules import (
 )
 
 _IDS = special_ids(pad=1, bos=2, eos=3)
-# What norms of the standard deviation add to it: see `fold_unbiased_std`.
+# Epsilon that norms add to the standard deviation: see `fold_unbiased_std`.
 _STD_EPS = 1e-6
 _SINGLE_HEADS = dict.fromkeys(HEAD_FIELDS, 1)
-
-# Norms and attentions of the Annotated Transformer
 
 _ANNOTATED = ModelKeys(
     embedding="{side}_embed.0.lut",
@@ -117,8 +115,6 @@ SCALAR_NORM = Layout(
     nonstandard_sinusoids=True,
     source_prefix=("bos",),
 )
-
-# Other repositories, by the names of their authors
 
 _HYUNWOONGKO = ModelKeys(
     embedding="{stack}.emb.tok_emb",
@@ -224,8 +220,6 @@ GORDICALEKSA = Layout(
     source_suffix=(),
 )
 
-# Around `torch.nn.Transformer`
-
 _NN_TRANSFORMER = ModelKeys(
     embedding="{side}_tok_emb.embedding",
     positions=("positional_encoding.pos_embedding",),
@@ -288,8 +282,6 @@ ALADDINPERSSON = Layout(
     ),
     source_prefix=("bos",),
 )
-
-# One layer a side
 
 _STATQUEST = ModelKeys(
     embedding="{stack}.we",
@@ -357,8 +349,6 @@ LIGHTNING_PHRASES = Layout(
     ),
     source_prefix=("bos",),
 )
-
-# Heads that share small projections
 
 _SHARED_HEADS = ModelKeys(
     embedding="{stack}.{side[0]}",

@@ -103,7 +103,7 @@ def _variants() -> Iterator[ModelKeys]:
 
 
 def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the weights with numbers of layers and names of sub-layers in place of numbers of sub-layers.
+    """Number layers and name their sub-layers; the original numbers sub-layers.
 
     Weights of norms are called `gamma_minus_1` where the original adds 1 to them: from release 1.31 on, unless an
     argument of its constructor says otherwise.
