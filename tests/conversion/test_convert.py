@@ -101,14 +101,6 @@ class TestFolder:
         with pytest.raises(ValueError, match="`output_dir` is missing; .* or pass `dry_run=True`"):
             convert_checkpoint(state, None, **HEADS)
 
-    def test_must_be_empty(self, state, tmp_path):
-        (tmp_path / "mine").touch()
-        with pytest.raises(ValueError, match=f"{tmp_path.name} exists and is not an empty folder"):
-            convert_checkpoint(state, tmp_path, **HEADS)
-        with pytest.raises(ValueError, match="cannot be made|cannot be created"):
-            convert_checkpoint(state, tmp_path / "mine" / "below", **HEADS)
-        assert os.listdir(tmp_path) == ["mine"]
-
     def test_nothing_is_left_of_a_failure(self, state, tmp_path, monkeypatch):
         incomplete = {key: tensor for key, tensor in state.items() if "w_1" not in key}
         with pytest.raises(ValueError, match="missing"):

@@ -117,12 +117,6 @@ def test_arguments_are_read_wherever_they_are(tmp_path, where, how):
     assert_same_function(original, convert(source).model(), 1, searches=())
 
 
-def test_arguments_that_contradict_each_other(tmp_path):
-    save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()))
-    (tmp_path / "config.json").write_text(json.dumps({"activation_fn": "gelu"}))
-    refused(r"best\.pt says activation_fn='relu', but another place 'gelu'", tmp_path)
-
-
 def test_what_lost_arguments_would_determine_is_required(tmp_path):
     file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
     refused("do not determine how .* `norm_position=post.* `activation_function=re", file)
@@ -156,13 +150,6 @@ def test_an_early_release_has_one_activation_and_scale():
     del content["args"].activation_fn, content["args"].no_scale_embedding
     config = convert(content).config
     assert (config.activation_function, config.scale_embedding) == ("relu", True)
-
-
-@pytest.mark.parametrize("name", ["encoder_normalize_before", "no_scale_embedding"])
-def test_a_text_is_no_boolean(name):
-    refused(
-        f"the setting {name} beside the weights is 'False'", fairseq_content(as_fairseq(fsmt()), **{name: "False"})
-    )
 
 
 def test_copies_for_its_fast_path_are_no_weights(tmp_path):

@@ -125,8 +125,9 @@ def test_a_norm_at_the_end_of_one_stack(tmp_path):
         ("model: [", "config.yaml cannot be read"),
         ("- a", "config.yaml is not a mapping"),
         ("!!python/object:os.system {}", "config.yaml cannot be read"),
+        ("!ModelConfig [1]", "config.yaml cannot be read"),
     ],
-    ids=["no YAML", "a list", "code"],
+    ids=["no YAML", "a list", "code", "an object of a list"],
 )
 def test_a_configuration_that_cannot_be_read(tmp_path, text, message):
     file = model_folder(tmp_path)

@@ -88,13 +88,6 @@ def test_an_auxiliary_task_is_no_part_of_ours(tmp_path):
     refused(r"1 unexpected: length_ratio\.layers\.0\.weight", file)
 
 
-@pytest.mark.parametrize("text", ["!!python/object:os.system {}", "!ModelConfig [1]", "a: ["], ids=str)
-def test_a_configuration_that_cannot_be_read(tmp_path, text):
-    file = model_folder(tmp_path)
-    (tmp_path / "config").write_text(text)
-    refused("config cannot be read", file)
-
-
 @pytest.mark.slow
 # Sockeye uses what newer releases of Python and PyTorch deprecate.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

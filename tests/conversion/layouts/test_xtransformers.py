@@ -67,14 +67,6 @@ def test_special_tokens_are_required():
     refused("code: `decoder_start_token_id=1` `eos_token_id=2`$", state(), **HEADS)
 
 
-def test_positions_of_two_lengths():
-    shorter = {"decoder.net.pos_emb.emb.weight": torch.randn(9, 8)}
-    refused("have 9 and 20 rows.* `max_position_embeddings=9` to truncate", state(**shorter), **HEADS, **ENDS)
-    conversion = convert(state(**shorter), max_position_embeddings=9, **HEADS, **ENDS)
-    found = conversion.weights["model.decoder.embed_positions.weight"]
-    torch.testing.assert_close(found, shorter["decoder.net.pos_emb.emb.weight"] / 8**0.5)
-
-
 @pytest.mark.parametrize(
     ("key", "message"),
     [
