@@ -247,10 +247,10 @@ class ModelKeys(NamedTuple):
 
     Attributes:
         embedding: Token embedding.
-        layers: A layer; `{i}` stands for its index. Without it, a stack has one layer.
         attentions: Attentions within a layer.
         projections: Query, key, value and output within an attention; "weight" and "bias" follow a dot, or an
             underscore that ends the key.
+        layers: A layer; `{i}` stands for its index. Without it, a stack has one layer.
         norms: Norms within a layer.
         feed_forward: The feed-forward layers within a layer.
         output: Output projection.
@@ -264,9 +264,9 @@ class ModelKeys(NamedTuple):
     """
 
     embedding: str
-    layers: str
     attentions: StackKeys
     projections: tuple[str, ...]
+    layers: str = "{stack}.layers.{i}"
     norms: StackKeys = ((), ())
     feed_forward: tuple[str, ...] = ()
     output: str = ""

@@ -20,7 +20,6 @@ from ..rules import (
 _KEYS = ModelKeys(
     embedding="{side}_embed.lut",
     positions=("{stack}.pe.pe",),
-    layers="{stack}.layers.{i}",
     norms=(("layer_norm", "feed_forward.layer_norm"), ("x_layer_norm", "dec_layer_norm", "feed_forward.layer_norm")),
     attentions=(("src_src_att",), ("trg_trg_att", "src_trg_att")),
     projections=("q_layer", "k_layer", "v_layer", "output_layer"),

@@ -26,7 +26,6 @@ from ..rules import (
 _SELF_ATTENTION = ModelKeys(
     embedding="embedding_{side}.embedding",
     positions=("{stack}.pos_embedding.weight",),
-    layers="{stack}.layers.{i}",
     norms=(
         ("pre_self_attention.layer_norm", "pre_ff.layer_norm"),
         ("pre_autoregr_layer.layer_norm", "pre_enc_attention.layer_norm", "pre_ff.layer_norm"),

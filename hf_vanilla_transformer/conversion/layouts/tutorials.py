@@ -35,7 +35,6 @@ _SINGLE_HEADS = dict.fromkeys(HEAD_FIELDS, 1)
 _ANNOTATED = ModelKeys(
     embedding="{side}_embed.0.lut",
     positions=("{side}_embed.1.pe",),
-    layers="{stack}.layers.{i}",
     norms=numbered_norms("sublayer.{n}.norm", start=0),
     attentions=(("self_attn",), ("self_attn", "src_attn")),
     projections=("linears.0", "linears.1", "linears.2", "linears.3"),
@@ -76,7 +75,6 @@ SIMPLE_TRANSFORMERS = Layout(
 _HKPROJ = ModelKeys(
     embedding="{side}_embed.embedding",
     positions=("{side}_pos.pe",),
-    layers="{stack}.layers.{i}",
     norms=numbered_norms("residual_connections.{n}.norm", start=0),
     attentions=(("self_attention_block",), ("self_attention_block", "cross_attention_block")),
     projections=("w_q", "w_k", "w_v", "w_o"),
@@ -118,7 +116,6 @@ SCALAR_NORM = Layout(
 
 _HYUNWOONGKO = ModelKeys(
     embedding="{stack}.emb.tok_emb",
-    layers="{stack}.layers.{i}",
     norms=numbered_norms("norm{n}", start=1),
     attentions=(("attention",), ("self_attention", "enc_dec_attention")),
     projections=("w_q", "w_k", "w_v", "w_concat"),
@@ -148,7 +145,6 @@ HYUNWOONGKO = Layout(
 _BENTREVETT = ModelKeys(
     embedding="{stack}.tok_embedding",
     positions=("{stack}.pos_embedding.weight",),
-    layers="{stack}.layers.{i}",
     norms=(
         ("self_attn_layer_norm", "ff_layer_norm"),
         ("self_attn_layer_norm", "enc_attn_layer_norm", "ff_layer_norm"),
@@ -174,7 +170,6 @@ BENTREVETT = Layout(
 _SAMLYNNEVANS = ModelKeys(
     embedding="{stack}.embed.embed",
     positions=("{stack}.pe.pe",),
-    layers="{stack}.layers.{i}",
     norms=numbered_norms("norm_{n}", start=1),
     attentions=(("attn",), ("attn_1", "attn_2")),
     projections=("q_linear", "k_linear", "v_linear", "out"),
@@ -353,7 +348,6 @@ LIGHTNING_PHRASES = Layout(
 _SHARED_HEADS = ModelKeys(
     embedding="{stack}.{side[0]}",
     positions=("{stack}.{side[1]}.pe",),
-    layers="{stack}.layers.{i}",
     norms=(("norm1", "norm2"), ("norm", "transformer_block.norm1", "transformer_block.norm2")),
     attentions=(("attention",), ("attention", "transformer_block.attention")),
     projections=("query_matrix", "key_matrix", "value_matrix", "out"),
