@@ -31,8 +31,12 @@ class DataError(ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line, cut if it is very long, or the name of its type if it has none."""
-    return shorten(" ".join(str(error).split())) or type(error).__name__
+    """Return the message of an error on one line, cut if it is very long, or the name of its type if it has none.
+
+    Without the period of libraries that end messages in one: a remedy may follow.
+    """
+    text = " ".join(str(error).split())
+    return shorten(text if text.endswith("..") else text.removesuffix(".")) or type(error).__name__
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:

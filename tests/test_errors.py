@@ -26,6 +26,8 @@ from tiny import tiny_model
 def test_one_line():
     assert one_line(ValueError("first\n  second ")) == "first second"
     assert one_line(MemoryError()) == "MemoryError"
+    assert one_line(ValueError("A sentence. And another.")) == "A sentence. And another"
+    assert one_line(ValueError("and so on ...")) == "and so on ..."
     long = one_line(ValueError(f"first {'x' * 100_000}; remedy"))
     assert long.startswith("first xxx") and " [...] xxx" in long and long.endswith("; remedy")
     assert len(long) < MAX_MESSAGE + 10
