@@ -148,8 +148,9 @@ def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     """
     parts = {**dict.fromkeys(STACKS, _EOLE_EXPRESSIBLE), "embeddings": _EOLE_EXPRESSIBLE_EMBEDDINGS}
     for part, expressible in parts.items():
-        found = {name: _setting(settings, part, name, values[0]) for name, values in expressible.items()}
-        check_expressible(f"Eole ({part})", found, expressible)
+        for name, values in expressible.items():
+            value, shown = _setting(settings, part, name, values[0]), f"{name} ({part})"
+            check_expressible("Eole", {shown: value}, {shown: values})
     for stack, side in zip(STACKS, _EOLE_KEYS.sides, strict=True):
         if not {f"{side}_emb.pe.pe", f"{side}_emb.pe.weight"} & weights.keys():
             raise cannot_express(f"the {stack} adds no positions to its embeddings ({side}_emb.pe)")

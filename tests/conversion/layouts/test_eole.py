@@ -76,9 +76,9 @@ def test_vocabularies_become_the_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"encoder": {"layer_norm": "rms"}}, r"Eole \(encoder\)'s layer_norm: rms, which our configuration"),
+        ({"encoder": {"layer_norm": "rms"}}, r"Eole's layer_norm \(encoder\): rms, which our configuration"),
         ({"decoder": {"mlp_activation_fn": "gelu"}}, "differ in mlp_activation_fn .'relu' and 'gelu'."),
-        ({"embeddings": {"position_encoding_type": "Rotary"}}, r"\(embeddings\)'s position_encoding_type: Rotary"),
+        ({"embeddings": {"position_encoding_type": "Rotary"}}, r"position_encoding_type \(embeddings\): Rotary"),
     ],
     ids=["rms", "activations", "rotary"],
 )
