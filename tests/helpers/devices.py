@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 # Where the models of the ordinary tests are: `TEST_DEVICE=cuda`, as `make gpu-report` sets it, or the CPU.
@@ -30,7 +31,7 @@ Made = TypeVar("Made")
 
 def on(device: str | torch.device, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch, or a model's dictionary of results, on a device."""
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    return send_to_device(dict(batch), device)
 
 
 def same_numbers(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
