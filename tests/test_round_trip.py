@@ -5,7 +5,7 @@ from transformers import MarianMTModel
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from hf_vanilla_transformer.data.toy_corpus.corpus import load_toy_corpus
+from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.translation import load, translate

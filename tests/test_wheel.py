@@ -38,7 +38,7 @@ def test_files_of_the_wheel(wheel: Path) -> None:
         for path in (ROOT / PACKAGE).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    for name in ("py.typed", "training/model_card_template.md", "data/toy_corpus/lexicon.tsv", "cli/main.py"):
+    for name in ("py.typed", "training/model_card_template.md", "data/toy_corpus.tsv.bz2", "cli/main.py"):
         assert f"{PACKAGE}/{name}" in expected
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}

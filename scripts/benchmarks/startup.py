@@ -9,7 +9,7 @@ import torch
 
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.data.toy_corpus.corpus import load_toy_corpus
+from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 
 from .arguments import BenchmarkArguments
 from .baselines import marian_like, our_model

@@ -1,12 +1,8 @@
-from functools import partial
-
 import pytest
 from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
-from hf_vanilla_transformer.data import splits
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.splits import load_parallel_text
-from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from hf_vanilla_transformer.errors import DataError
 
 
@@ -35,13 +31,12 @@ def test_contradictions(options, message):
         DataArguments(**options)
 
 
-def test_toy_corpus(monkeypatch):
-    monkeypatch.setattr(splits, "load_toy_corpus", partial(load_toy_corpus, 500, num_validation=20, num_test=10))
+def test_toy_corpus():
     loaded = load_parallel_text(DataArguments(toy_corpus=True, max_train_samples=50))
     assert {split: len(pairs) for split, pairs in loaded.items()} == {
         "train": 50,
-        "validation": 20,
-        "test": 10,
+        "validation": 1_000,
+        "test": 1_000,
     }
     assert loaded["train"].column_names == ["source", "target"]
 

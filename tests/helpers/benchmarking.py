@@ -40,7 +40,7 @@ def small_options(**changes: Any) -> list[str]:
 
 
 def write_pairs(folder: Path, number: int) -> str:
-    """Write a TSV file of pairs of 2 to 12 words; the built-in corpus takes seconds to generate."""
+    """Write a TSV file of pairs of 2 to 12 words."""
     draw = random.Random(0)
     words = [first + second for first in ("ba", "de", "fi", "go", "lu") for second in ("ma", "ne", "pi", "ro", "tu")]
     rows = [[" ".join(draw.choices(words, k=draw.randint(2, 12))) for _ in range(2)] for _ in range(number)]

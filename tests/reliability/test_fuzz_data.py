@@ -5,7 +5,6 @@ import gc
 import gzip
 import io
 import json
-import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,7 +20,6 @@ from fuzzing import JSON_VALUES, one_line, texts
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import DataArguments, load_parallel_text, tokenize_pairs
 from hf_vanilla_transformer.data.arguments import RATIO_SLACK
-from hf_vanilla_transformer.data.toy_corpus.corpus import MAX_PAIRS, load_toy_corpus
 from hf_vanilla_transformer.errors import DataError
 from parallel_text import rows
 from reliability import cases
@@ -298,32 +296,6 @@ def test_dataset_folders(tmp_path, tried):
     check()
     gc.collect()
     tried("folders of the datasets library, whole and damaged", cases(15, 200))
-
-
-def test_toy_corpus(tried):
-    # What fits in between takes seconds: large splits, and words for tests from few pairs.
-    def sizes(split: str, low: int, high: int) -> st.SearchStrategy[int]:
-        valid = st.integers(low, high)
-        return st.one_of(valid, valid, valid, valid, st.integers(max_value=0), st.integers(MAX_PAIRS[split] + 1))
-
-    @settings(max_examples=cases(20, 300))
-    @given(sizes("train", 300, 400), sizes("validation", 1, 40), sizes("test", 1, 8), st.integers())
-    def check(num_pairs, num_validation, num_test, seed):
-        named = {"num_pairs": num_pairs, "num_validation": num_validation, "num_test": num_test}
-        try:
-            splits = load_toy_corpus(**named, seed=seed)
-        except ValueError as error:
-            name, size = next((name, size) for name, size in named.items() if f"`{name}` {size} " in one_line(error))
-            assert size < 1 or size > 400
-            return
-        assert [len(split) for split in splits.values()] == [*named.values()]
-        sources = [source for split in splits.values() for source in split["source"]]
-        assert len({*sources}) == len(sources)
-        words = [{*re.findall(r"\w+", " ".join(splits[split]["target"]))} for split in ("train", "test")]
-        assert words[1] <= words[0]
-
-    check()
-    tried("sizes and seeds of the built-in corpus", cases(20, 300))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -26,7 +26,7 @@ from parallel_text import write
 from tiny import close
 from trainers import TOKENIZER, text_pairs, train_args, trainable_model
 
-SAMPLE = Path(__file__).parents[1] / "data" / "toy_corpus" / "alignments.tsv"
+SAMPLE = Path(__file__).parents[1] / "data" / "toy_alignments.tsv"
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
