@@ -9,7 +9,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
@@ -18,7 +20,6 @@ from .. import __version__
 from ..errors import one_line, shorten
 from . import libretranslate, v1
 from .batching import Busy, DecodingFailed, InvalidRequest
-from .docs_page import docs_page
 from .engine import Engine, UnknownModel
 from .metrics import Metrics
 from .service import Limits, Service
@@ -51,14 +52,14 @@ def create_application(
         yield
         await asyncio.to_thread(engine.close)
 
-    application = FastAPI(
+    # Brings the scripts of /docs, which FastAPI's own page loads from another site.
+    application = FastAPIOffline(
+        docs_url=None,
+        redoc_url=None,
         title="Vanilla Transformer",
         version=__version__,
         description="Translates by encoder-decoder models, with the routes of LibreTranslate and one of its own.",
         lifespan=lifespan,
-        # These load scripts from other sites.
-        docs_url=None,
-        redoc_url=None,
     )
     for error, status in STATUSES.items():
         application.add_exception_handler(error, _answer_error(status))
@@ -78,7 +79,14 @@ def create_application(
 def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics) -> None:
     @application.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(application.openapi()))
+        # Relative, so that they work behind a proxy that serves the application under a path.
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=application.title,
+            swagger_js_url="static-offline-docs/swagger-ui-bundle.js",
+            swagger_css_url="static-offline-docs/swagger-ui.css",
+            swagger_favicon_url="static-offline-docs/favicon.png",
+        )
 
     @application.get("/health", tags=["Operation"])
     async def health() -> JSONResponse:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -197,3 +199,16 @@ def test_a_glossary_that_cannot_be_followed_is_the_fault_of_the_request(client, 
     answer = client.post("/v1/translations", json={"text": ["a cat", "no"], **PAIR, **changes})
     assert answer.status_code == 422
     assert answer.json()["error"].startswith(message)
+
+
+def test_the_page_of_routes_loads_nothing_from_elsewhere(client):
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    # Relative: the page may be behind a proxy that serves the application under a path.
+    loaded = re.findall(r"""(?:src|href)="([^"]+)"|url: '([^']+)'""", page.text)
+    assert len(loaded) == 4
+    for address in map("".join, loaded):
+        assert ":" not in address and not address.startswith("/")
+        assert client.get(f"/{address}").status_code == 200
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {*paths} == {"/v1/translations", "/translate", "/detect", "/languages", "/health", "/metrics"}
