@@ -13,7 +13,7 @@ routine for products and attention), scaling (cost over size, a long stream), st
 Implementations are timed in alternating rounds, and only if they compute the same; what counts is the median of the
 ratios, since other programs slow all of them down alike. The text is the built-in corpus by default.
 
-The output folder holds results.json, table.md and a plot for each benchmark, after Ctrl-C too.
+The output folder holds results.json and table.md, after Ctrl-C too.
 """
 
 import sys

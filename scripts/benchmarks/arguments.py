@@ -25,7 +25,7 @@ class BenchmarkArguments:
     """
 
     output_dir: str = field(
-        default="runs/benchmark", metadata={"help": "Output folder for results.json, table.md and the plots."}
+        default="runs/benchmark", metadata={"help": "Output folder for results.json and table.md."}
     )
     device: str = field(default="cpu", metadata={"help": "cpu or cuda."})
     dtype: list[str] = field(

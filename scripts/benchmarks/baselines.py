@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
+from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 from hf_vanilla_transformer.export.ctranslate2 import vocabularies, write_ctranslate2
-from hf_vanilla_transformer.marian_fields import MARIAN_FIELDS
+from hf_vanilla_transformer.marian_fields import HEAD_FIELDS, MARIAN_FIELDS
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.presets import preset_config
@@ -84,21 +85,6 @@ def random_batch(
 
 # The tutorials' nn.Transformer
 
-# Our module names and theirs within a layer.
-ENCODER_MODULES = {
-    "self_attn": "self_attn",
-    "self_attn_layer_norm": "norm1",
-    "fc1": "linear1",
-    "fc2": "linear2",
-    "final_layer_norm": "norm2",
-}
-DECODER_MODULES = {
-    **ENCODER_MODULES,
-    "encoder_attn": "multihead_attn",
-    "encoder_attn_layer_norm": "norm2",
-    "final_layer_norm": "norm3",
-}
-
 
 class TutorialTransformer(nn.Module):
     """`torch.nn.Transformer` as tutorials use it: embeddings, sinusoids, an output layer, and stored logits.
@@ -111,8 +97,9 @@ class TutorialTransformer(nn.Module):
         super().__init__()
         self.config, self.length = config, length
         d, vocabulary = config.d_model, config.decoder_vocab_size
-        self.source_embedding = nn.Embedding(config.vocab_size, d)
-        self.target_embedding = nn.Embedding(vocabulary, d)
+        # Named as in PyTorch's translation tutorial, whose checkpoints we convert.
+        self.src_tok_emb = nn.ModuleDict({"embedding": nn.Embedding(config.vocab_size, d)})
+        self.tgt_tok_emb = nn.ModuleDict({"embedding": nn.Embedding(vocabulary, d)})
         self.transformer = nn.Transformer(
             d,
             config.encoder_attention_heads,
@@ -135,8 +122,8 @@ class TutorialTransformer(nn.Module):
         source_padding, target_padding = input_ids == pad, decoder_input_ids == pad
         scale = self.config.d_model**0.5
         states = self.transformer(
-            self.dropout(self.source_embedding(input_ids) * scale + self.positions),
-            self.dropout(self.target_embedding(decoder_input_ids) * scale + self.positions),
+            self.dropout(self.src_tok_emb["embedding"](input_ids) * scale + self.positions),
+            self.dropout(self.tgt_tok_emb["embedding"](decoder_input_ids) * scale + self.positions),
             tgt_mask=self.causal,
             src_key_padding_mask=source_padding,
             tgt_key_padding_mask=target_padding,
@@ -157,59 +144,27 @@ class TutorialTransformer(nn.Module):
             for name, column in columns.items()
         }
 
-    def named_as_ours(self, of: Callable[[Any], Tensor]) -> dict[str, Tensor]:
-        """Map our name of each parameter to `of(parameter)`, such as its gradient."""
-        modules: dict[str, nn.Module] = {
-            "model.encoder.embed_tokens": self.source_embedding,
-            "model.decoder.embed_tokens": self.target_embedding,
-            "lm_head": self.generator,
-        }
-        for side, names in (("encoder", ENCODER_MODULES), ("decoder", DECODER_MODULES)):
-            stack: Any = getattr(self.transformer, side)
-            modules[f"model.{side}.layer_norm"] = stack.norm
-            for index, layer in enumerate(stack.layers):
-                path = f"model.{side}.layers.{index}"
-                modules |= {f"{path}.{ours}": getattr(layer, theirs) for ours, theirs in names.items()}
-        named: dict[str, Tensor] = {}
-        for path, module in modules.items():
-            if isinstance(module, nn.MultiheadAttention):
-                named |= _unpacked_projections(path, module, of)
-                path, module = f"{path}.out_proj", module.out_proj
-            named |= {f"{path}.{name}": of(parameter) for name, parameter in module.named_parameters()}
-        return named
+    def as_ours(self, tensors: Mapping[str, Tensor]) -> Conversion:
+        """Convert the parameters, or what has their names and shapes, such as their gradients."""
+        known = (*HEAD_FIELDS, "dropout", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        fields = {name: getattr(self.config, name) for name in known}
+        return convert_checkpoint(tensors, None, dry_run=True, **fields)
 
     def loss_and_gradients(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the loss and the gradients by our parameter names; dropout is off."""
         self.eval()
         loss = self(**batch)
         loss.backward()
-        gradients = self.named_as_ours(lambda parameter: parameter.grad.detach())
+        gradients = {name: cast(Tensor, parameter.grad) for name, parameter in self.named_parameters()}
         self.zero_grad()
         self.train()
-        return {"loss": loss.detach(), **gradients}
-
-
-def _unpacked_projections(
-    path: str, attention: nn.MultiheadAttention, of: Callable[[Any], Tensor]
-) -> dict[str, Tensor]:
-    return {
-        f"{path}.{letter}_proj.{name}": part
-        for packed, name in ((attention.in_proj_weight, "weight"), (attention.in_proj_bias, "bias"))
-        for letter, part in zip("qkv", of(packed).chunk(3), strict=True)
-    }
+        return {"loss": loss.detach(), **self.as_ours(gradients).weights}
 
 
 def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, TutorialTransformer]:
-    """Build our model in the tutorials' shape, and theirs with the same weights."""
-    fields = {name: getattr(config, name) for name in MARIAN_FIELDS}
-    fields |= {"final_layer_norm": True, "attention_bias": True, "lm_head_bias": True}
-    fields |= {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
-    ours = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**fields))
+    """Build the tutorials' model, and ours in their shape with the same weights."""
     tutorial = TutorialTransformer(config, length)
-    weights = dict(ours.named_parameters())
-    with torch.no_grad():
-        for name, parameter in tutorial.named_as_ours(lambda parameter: parameter).items():
-            parameter.copy_(weights[name])
+    ours = tutorial.as_ours({name: parameter.detach() for name, parameter in tutorial.named_parameters()}).model()
     return ours, tutorial
 
 

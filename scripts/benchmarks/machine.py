@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PACKAGES = ("accelerate", "ctranslate2", "datasets", "numpy", "tokenizers", "torch", "transformers")
@@ -20,6 +21,11 @@ def synchronize(device: str) -> None:
     """Wait until all work queued on the device is done."""
     if device != "cpu":
         torch.accelerator.synchronize()
+
+
+def timer(work: Callable[[], Any]) -> Timer:
+    """Return a timer of calls with as many threads as now."""
+    return Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
 
 
 def autocast(device: str, dtype: str) -> AbstractContextManager:
@@ -103,4 +109,4 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-__all__ = ["DTYPES", "autocast", "gpu_peak", "machine_info", "resident_bytes", "run_python", "synchronize"]
+__all__ = ["DTYPES", "autocast", "gpu_peak", "machine_info", "resident_bytes", "run_python", "synchronize", "timer"]

@@ -4,17 +4,19 @@ Whatever slows the machine for a while then slows all of them; what counts is th
 and its median over the rounds.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median, quantiles
-from typing import Any, NamedTuple
+from itertools import chain
+from statistics import median
+from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from .machine import gpu_peak, synchronize
-from .roofline import Roofline
+from .roofline import BANDWIDTH, Roofline
 
 OURS = "ours"
 # Idle OpenMP threads spin for up to 0.2 s by default.
@@ -110,24 +112,12 @@ class Measurement:
     costs: dict[str, list[float]]
     rates: dict[str, float]
     ratios: dict[str, float]
-    quartiles: dict[str, tuple[float, float]]
+    quartiles: dict[str, list[float]]
     utilization: dict[str, float]
     axis: tuple[str, float] | None = None
     notes: str = ""
     latencies: dict[str, dict[int, float]] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
-
-
-class _Peaks(NamedTuple):
-    """FLOP/s and bytes/s that the machine reaches in a round; 0 if irrelevant."""
-
-    flops: float = 0.0
-    bandwidth: float = 0.0
-
-
-class _Round(NamedTuple):
-    samples: dict[str, Sample]
-    peaks: _Peaks
 
 
 def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_progress: bool = False) -> Measurement:
@@ -141,13 +131,20 @@ def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_prog
     """
     device = roofline.device if roofline else "cpu"
     warm_up = int(case.warm_up)
-    timed: list[_Round] = []
+    timed: dict[str, list[Sample]] = {name: [] for name in case.implementations}
+    utilization: dict[str, list[float]] = {name: [] for name in case.implementations}
     title = f"{case.benchmark}: {case.name}"
     for number in tqdm(range((case.rounds or rounds) + warm_up), desc=title, disable=not show_progress, leave=False):
         samples = {name: _sample(work, case, device) for name, work in case.implementations.items()}
-        if number >= warm_up:
-            timed.append(_Round(samples, _current_peaks(case, samples, roofline)))
-    return _summarize(case, timed)
+        if number < warm_up:
+            continue
+        flops, bandwidth = _current_peaks(case, samples, roofline)
+        for name, sample in samples.items():
+            timed[name].append(sample)
+            # An infinite peak is one that does not matter.
+            least = max(sample.flops / flops, case.bytes / bandwidth)
+            utilization[name].append(least / sample.cost)
+    return _summarize(case, timed, utilization)
 
 
 def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
@@ -162,73 +159,47 @@ def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
     return replace(sample, memory=memory)
 
 
-def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline | None) -> _Peaks:
-    if roofline is None or case.dtype not in roofline.flops:
-        return _Peaks()
+def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline | None) -> tuple[float, float]:
+    """Return the FLOP/s and bytes/s that the machine reaches in a round; infinite if unknown or irrelevant."""
+    if roofline is None or case.dtype not in roofline.rates:
+        return math.inf, math.inf
     needed = any(sample.flops for sample in samples.values())
-    flops = roofline.current_flops(case.dtype, PEAK_SECONDS) if needed else 0.0
-    return _Peaks(flops, roofline.current_bandwidth(PEAK_SECONDS) if case.bytes else 0.0)
+    return (
+        roofline.current_rate(case.dtype, PEAK_SECONDS) if needed else math.inf,
+        roofline.current_rate(BANDWIDTH, PEAK_SECONDS) if case.bytes else math.inf,
+    )
 
 
-def _summarize(case: Case, timed: Sequence[_Round]) -> Measurement:
-    costs, rates, utilization, memory = {}, {}, {}, {}
-    for name in case.implementations:
-        samples = [each.samples[name] for each in timed]
-        costs[name] = [sample.cost for sample in samples]
-        rates[name] = [sample.units / sample.cost for sample in samples]
-        reached = median(
-            _roofline_seconds(each.samples[name], case, each.peaks) / each.samples[name].cost for each in timed
-        )
-        if reached and name not in case.other_dtype:
-            utilization[name] = reached
-        if peak := max(sample.memory for sample in samples):
-            memory[name] = peak
+def _summarize(case: Case, timed: Mapping[str, list[Sample]], utilization: Mapping[str, list[float]]) -> Measurement:
+    rates = {name: [sample.units / sample.cost for sample in samples] for name, samples in timed.items()}
     ratios = {
         name: [ours / other for ours, other in zip(rates[OURS], each, strict=True)]
         for name, each in rates.items()
         if name != OURS
     }
+    reached = {name: median(each) for name, each in utilization.items() if name not in case.other_dtype}
+    latencies = {name: list(chain.from_iterable(each.latencies for each in timed[name])) for name in timed}
+    memory = {name: max(sample.memory for sample in samples) for name, samples in timed.items()}
     return Measurement(
         case.benchmark,
         case.name,
         case.unit,
         case.dtype,
         case.quantity,
-        costs,
+        {name: [sample.cost for sample in samples] for name, samples in timed.items()},
         {name: median(each) for name, each in rates.items()},
         {name: median(each) for name, each in ratios.items()},
-        {name: _quartiles(each) for name, each in ratios.items()},
-        utilization,
+        {name: np.percentile(each, (25, 75)).tolist() for name, each in ratios.items()},
+        {name: each for name, each in reached.items() if each},
         case.axis,
         case.notes,
-        _latencies(timed),
-        memory,
+        {
+            name: dict(zip(PERCENTILES, np.percentile(each, PERCENTILES).tolist(), strict=True))
+            for name, each in latencies.items()
+            if each
+        },
+        {name: each for name, each in memory.items() if each},
     )
-
-
-def _latencies(timed: Sequence[_Round]) -> dict[str, dict[int, float]]:
-    seconds: dict[str, list[float]] = {}
-    for each in timed:
-        for name, sample in each.samples.items():
-            seconds.setdefault(name, []).extend(sample.latencies)
-    return {
-        name: dict(zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist(), strict=True))
-        for name, values in seconds.items()
-        if values
-    }
-
-
-def _roofline_seconds(sample: Sample, case: Case, peaks: _Peaks) -> float:
-    """Minimum time for the same work at the machine's peaks; 0 if they are unknown."""
-    compute = sample.flops / peaks.flops if peaks.flops else 0.0
-    return max(compute, case.bytes / peaks.bandwidth if peaks.bandwidth else 0.0)
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 __all__ = ["OURS", "Case", "Disagreement", "Measurement", "Sample", "measure"]

@@ -3,15 +3,16 @@
 Legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import cycle, product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.benchmark import Timer
 
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
@@ -21,7 +22,7 @@ from hf_vanilla_transformer.presets import preset_config
 from hf_vanilla_transformer.processor import processor
 
 from .arguments import BenchmarkArguments
-from .machine import DTYPES
+from .machine import DTYPES, timer
 from .measure import OURS, Case, Sample
 
 # Rows of a decoding step, and of a training batch.
@@ -144,20 +145,13 @@ def _with_gradients(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -
 
 
 def _case(name: str, works: dict[str, Callable[[], Any]], dtype: str) -> Case:
-    return Case("products", name, {key: _repeated(work) for key, work in works.items()}, dtype=dtype, settle=False)
+    timers = {key: timer(work) for key, work in works.items()}
+    samples = {key: partial(_sample, each) for key, each in timers.items()}
+    return Case("products", name, samples, dtype=dtype, settle=False)
 
 
-def _repeated(work: Callable[[], Any]) -> Callable[[], Sample]:
-    """Return a function that measures a call by repeating it for a while."""
-
-    def sample() -> Sample:
-        calls, start = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - start) < SECONDS or not calls:
-            work()
-            calls += 1
-        return Sample(seconds / calls)
-
-    return sample
+def _sample(timed: Timer) -> Sample:
+    return Sample(timed.blocked_autorange(min_run_time=SECONDS).median)
 
 
 __all__ = ["products_benchmark"]

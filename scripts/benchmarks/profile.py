@@ -32,7 +32,9 @@ def profile_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Ite
         for build in (training, decoding):
             name, unit, call = build(preset, dtype, args)
             averages = profile(call, args.device)
-            print("\n".join([f"profile   {name}, {dtype}", *tables(averages, args.device)]), flush=True)
+            time = "self_cpu_time_total" if args.device == "cpu" else "self_device_time_total"
+            table = averages.table(sort_by=time, row_limit=ROWS, max_name_column_width=WIDTH)
+            print(f"{CALLS} calls: {name}, {dtype}", table, sep="\n", flush=True)
             yield Case(
                 "profile",
                 f"{name}, {dtype}",
@@ -68,7 +70,7 @@ def repeat(call: Callable[[], Any]) -> None:
         call()
 
 
-def profile(call: Callable[[], Any], device: str) -> list[Any]:
+def profile(call: Callable[[], Any], device: str) -> Any:
     """Return the averages by operation of some calls, after one that is not counted."""
     call()
     synchronize(device)
@@ -76,37 +78,16 @@ def profile(call: Callable[[], Any], device: str) -> list[Any]:
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
         repeat(call)
         synchronize(device)
-    # Annotations cover operations that are counted anyway.
-    return [each for each in profiler.key_averages() if not each.is_user_annotation]
+    return profiler.key_averages()
 
 
-def tables(averages: list[Any], device: str) -> list[str]:
-    """Format the operations that take longest, on the host and, if there is one, on the GPU."""
-    lines = _table("host", "self_cpu_time_total", [each for each in averages if each.device_type == DeviceType.CPU])
-    return lines if device == "cpu" else [*_table("GPU", "self_device_time_total", _kernels(averages)), *lines]
-
-
-def summary(averages: list[Any]) -> str:
+def summary(averages: Any) -> str:
     """Say how busy the GPU is in a call."""
-    kernels = _kernels(averages)
+    # Annotations cover operations that are counted anyway.
+    kernels = [each for each in averages if each.device_type == DeviceType.CUDA and not each.is_user_annotation]
     busy = sum(each.self_device_time_total for each in kernels) / CALLS / 1000
     launches = sum(each.count for each in kernels) / CALLS
     return f"the GPU is busy for {busy:.1f} ms a call, with {launches:,.0f} kernels and copies" if kernels else ""
-
-
-def _kernels(averages: list[Any]) -> list[Any]:
-    return [each for each in averages if each.device_type == DeviceType.CUDA]
-
-
-def _table(side: str, time: str, averages: list[Any]) -> list[str]:
-    rows = sorted(averages, key=lambda each: -getattr(each, time))[:ROWS]
-    return [
-        f"{'ms a call':>12} {'times':>9}  on the {side}",
-        *(
-            f"{getattr(each, time) / CALLS / 1000:12.3f} {each.count / CALLS:9.1f}  {each.key[:WIDTH]}"
-            for each in rows
-        ),
-    ]
 
 
 __all__ = ["profile_benchmark"]

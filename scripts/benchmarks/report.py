@@ -1,9 +1,8 @@
-"""Measurements as text, tables, JSON and plots."""
+"""Measurements as a table and as JSON."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,17 +11,12 @@ from hf_vanilla_transformer.files import atomic_write
 
 from .measure import OURS, Measurement
 from .power_law import fit_scaling
-from .roofline import Roofline
+from .roofline import BANDWIDTH, Roofline
 
-TITLES = {
-    "train": "Training: speed-up over the baselines",
-    "data": "Data preparation: speed-up over the usual way",
-    "generate": "Decoding: speed-up over the baselines",
-    "loss": "Loss and its gradients: speed-up, and reduction of memory",
-    "memory": "Memory of a training step: reduction over the baselines",
-    "serve": "Serving: throughput relative to offline translation",
-    "startup": "Start-up: speed-up over the baselines",
-}
+HEADER = (
+    "| benchmark | case | ours | utilization | baseline | utilization | ours is better by (quartiles) | notes |",
+    "|---|---|---:|---:|---:|---:|---:|---|",
+)
 
 
 def with_prefix(value: float, unit: str) -> str:
@@ -43,21 +37,6 @@ def format_cost(measurement: Measurement, implementation: str) -> str:
     return with_prefix(measurement.rates[implementation], f"{measurement.unit}/s")
 
 
-def measurement_lines(measurement: Measurement) -> list[str]:
-    """Describe our result, then each baseline's, in one line each."""
-    ours = f"{measurement.benchmark:<9} {measurement.name}: ours {format_cost(measurement, OURS)}"
-    if utilization := _utilization(measurement, OURS):
-        ours += f" ({utilization} utilization)"
-    indent = " " * 9
-    baselines = [
-        f"{indent} {ratio:.2f}x {name} ({format_cost(measurement, name)}), quartiles {low:.2f} to {high:.2f}"
-        for name, ratio in measurement.ratios.items()
-        for low, high in [measurement.quartiles[name]]
-    ]
-    notes = format_notes(measurement)
-    return [ours, *baselines, *([f"{indent} {notes}"] if notes else [])]
-
-
 def format_notes(measurement: Measurement) -> str:
     """Format the latencies of our implementation, peaks of a GPU's memory, if any, and the notes."""
     latencies = [f"p{percent} {1000 * each:,.0f} ms" for percent, each in measurement.latencies.get(OURS, {}).items()]
@@ -67,22 +46,17 @@ def format_notes(measurement: Measurement) -> str:
 
 def roofline_lines(roofline: Roofline) -> list[str]:
     """Describe each of the machine's peaks in one line."""
-    peaks = {f"{dtype} products": with_prefix(flops, "FLOP/s") for dtype, flops in roofline.flops.items()}
-    peaks["memory"] = with_prefix(roofline.bandwidth, "B/s")
-    probes = [roofline.probes[name].name for name in (*roofline.flops, "bandwidth")]
     return [
-        f"{'roofline':<9} {name} {peak} ({probe})" for (name, peak), probe in zip(peaks.items(), probes, strict=True)
+        f"roofline of {name}: {with_prefix(rate, unit)} ({roofline.probes[name].name})"
+        for name, rate in roofline.rates.items()
+        for unit in ["B/s" if name == BANDWIDTH else "FLOP/s"]
     ]
 
 
 def results_table(measurements: Iterable[Measurement], roofline: Roofline) -> str:
     """Format measurements as Markdown: comparisons, scaling, and the roofline."""
     measurements = list(measurements)
-    lines = [
-        "| benchmark | case | ours | utilization | baseline | utilization | ours is better by (quartiles) | notes |",
-        "|---|---|---:|---:|---:|---:|---:|---|",
-        *(_table_line(each, baseline) for each in measurements for baseline in each.ratios or [None]),
-    ]
+    lines = [*HEADER, *(row for each in measurements for row in table_rows(each))]
     if fits := fit_scaling(measurements):
         lines += ["", "| cost | over | our exponent | baselines |", "|---|---|---:|---|"]
         for fit in fits:
@@ -91,7 +65,12 @@ def results_table(measurements: Iterable[Measurement], roofline: Roofline) -> st
     return "\n".join([*lines, "", *(f"- {each}" for each in roofline_lines(roofline))])
 
 
-def _table_line(measurement: Measurement, baseline: str | None) -> str:
+def table_rows(measurement: Measurement) -> list[str]:
+    """Format a measurement as rows of Markdown, one for each baseline."""
+    return [_table_row(measurement, baseline) for baseline in measurement.ratios or [None]]
+
+
+def _table_row(measurement: Measurement, baseline: str | None) -> str:
     cells = [measurement.benchmark, measurement.name, format_cost(measurement, OURS), _utilization(measurement, OURS)]
     if baseline is None:
         cells += ["", "", ""]
@@ -144,32 +123,5 @@ class Report:
             with atomic_write(self.folder / name) as file:
                 file.write(f"{text}\n".encode())
 
-    def draw(self) -> None:
-        """Plot ratios and scaling if matplotlib is installed."""
-        if not find_spec("matplotlib"):
-            return
-        from .figures import Panel, Ratio, plot_growth, plot_ratios  # matplotlib is optional
 
-        by_benchmark: dict[str, list[Measurement]] = {}
-        for each in self.measurements:
-            if each.ratios and each.axis is None:
-                by_benchmark.setdefault(each.benchmark, []).append(each)
-        for benchmark, cases in by_benchmark.items():
-            plot_ratios(
-                [
-                    Ratio(case.name, name, case.ratios[name], case.quartiles[name])
-                    for case in cases
-                    for name in case.ratios
-                ],
-                {case.name: case.utilization[OURS] for case in cases if OURS in case.utilization},
-                self.folder / f"{benchmark}.png",
-                title=TITLES.get(benchmark, benchmark),
-            )
-        if fits := fit_scaling(self.measurements):
-            panels = [
-                Panel(fit.axis, fit.sizes, f"{fit.quantity} ({fit.name})", fit.costs, fit.exponent) for fit in fits
-            ]
-            plot_growth(panels, self.folder / "scaling.png", title="Cost over size")
-
-
-__all__ = ["Report", "measurement_lines", "results_table", "roofline_lines"]
+__all__ = ["HEADER", "Report", "results_table", "roofline_lines", "table_rows"]

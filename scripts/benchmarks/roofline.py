@@ -3,7 +3,6 @@
 Legend: S source length, T target length, d width, d_k and d_v of all heads together, V target vocabulary.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ import torch
 
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-from .machine import DTYPES, synchronize
+from .machine import DTYPES, timer
 
 # Rows, inner size and columns of the matrix products to try: squares, and the shapes of a layer.
 CPU_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 512, 2048), (4096, 2048, 512))
@@ -38,6 +37,10 @@ class Probe(NamedTuple):
     amount: float
     run: Callable[[], Any]
 
+    def rate(self, seconds: float) -> float:
+        """Return the most FLOPs or bytes a second, of calls for so many seconds."""
+        return self.amount / min(timer(self.run).blocked_autorange(min_run_time=seconds).times)
+
 
 @dataclass
 class Roofline:
@@ -45,48 +48,29 @@ class Roofline:
 
     Attributes:
         device: "cpu" or "cuda".
-        flops: Peak FLOP/s of matrix products by data type.
-        bandwidth: Peak memory bandwidth in bytes/s, reads and writes.
-        probes: The fastest probe by data type, or by "bandwidth".
+        rates: FLOP/s of matrix products by data type, and as "bandwidth" the bytes/s of reads and writes.
+        probes: The fastest probe of each.
     """
 
     device: str
-    flops: dict[str, float] = field(default_factory=dict)
-    bandwidth: float = 0.0
+    rates: dict[str, float] = field(default_factory=dict)
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def calibrate(self, name: str, probes: Iterator[Probe], seconds: float) -> None:
         """Run each probe for so many seconds and keep the fastest."""
-        best = 0.0
         for probe in probes:
-            rate = probe.amount / best_time(probe.run, self.device, seconds)
-            if rate > best:
-                best, self.probes[name] = rate, probe
-        self._record(name, best)
+            rate = probe.rate(seconds)
+            if rate > self.rates.get(name, 0.0):
+                self.rates[name], self.probes[name] = rate, probe
 
-    def current_flops(self, dtype: str, seconds: float) -> float:
-        """FLOP/s that the fastest matrix product reaches at the moment."""
-        return self._current_rate(dtype, seconds)
-
-    def current_bandwidth(self, seconds: float) -> float:
-        """Bytes/s that the fastest memory probe reaches at the moment."""
-        return self._current_rate(BANDWIDTH, seconds)
-
-    def _current_rate(self, name: str, seconds: float) -> float:
-        probe = self.probes[name]
-        rate = probe.amount / best_time(probe.run, self.device, seconds)
-        self._record(name, rate)
+    def current_rate(self, name: str, seconds: float) -> float:
+        """Return what the fastest probe reaches at the moment."""
+        rate = self.probes[name].rate(seconds)
+        self.rates[name] = max(self.rates[name], rate)
         return rate
 
-    def _record(self, name: str, rate: float) -> None:
-        if name == BANDWIDTH:
-            self.bandwidth = max(self.bandwidth, rate)
-        else:
-            self.flops[name] = max(self.flops.get(name, 0.0), rate)
-
     def as_json(self) -> dict[str, Any]:
-        probes = {name: probe.name for name, probe in self.probes.items()}
-        return {"flops": self.flops, "bandwidth": self.bandwidth, "probes": probes}
+        return {"rates": self.rates, "probes": {name: probe.name for name, probe in self.probes.items()}}
 
 
 def measure_roofline(device: str, dtypes: Sequence[str], seconds: float = 0.5) -> Roofline:
@@ -122,21 +106,6 @@ def bandwidth_probes(device: str) -> Iterator[Probe]:
     target = torch.empty_like(source)
     yield Probe("copy", 2.0 * size, lambda: target.copy_(source))
     yield Probe("sum", float(size), lambda: source.sum())
-
-
-def best_time(work: Callable[[], Any], device: str, seconds: float) -> float:
-    """Return the shortest time of at least one call, repeated for so many seconds after a warm-up call."""
-    work()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now >= end:
-            return best
 
 
 # Counted

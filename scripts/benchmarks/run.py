@@ -18,7 +18,7 @@ from .measure import Case, measure
 from .memory import memory_benchmark
 from .products import products_benchmark
 from .profile import profile_benchmark
-from .report import Report, measurement_lines, roofline_lines
+from .report import HEADER, Report, roofline_lines, table_rows
 from .roofline import measure_roofline
 from .scaling import scaling_benchmark
 from .serving import serve_benchmark, soak_benchmark
@@ -52,7 +52,7 @@ def run_benchmarks(
     data_args: DataArguments,
     show_progress: bool = False,
 ) -> Report:
-    """Run benchmarks, print every comparison, and write results, table and plots to `args.output_dir`.
+    """Run benchmarks, print the table row by row, and write it and the results to `args.output_dir`.
 
     A failed benchmark does not stop the others, and what was measured before an interruption is kept.
 
@@ -66,19 +66,16 @@ def run_benchmarks(
         ValueError: Benchmarks failed or their implementations disagree (`Disagreement`); names them.
     """
     report = _start_report(args, data_args)
-    try:
-        for name, benchmark in benchmarks.items():
-            try:
-                for case in benchmark(args, data_args):
-                    measurement = measure(case, args.rounds, report.roofline, show_progress)
-                    # Free the models of a case before the next one is built.
-                    del case
-                    report.add(measurement)
-                    print("\n".join(measurement_lines(measurement)), flush=True)
-            except (ValueError, OSError) as error:
-                report.add_failure(f"{name}: {error}")
-    finally:
-        report.draw()
+    for name, benchmark in benchmarks.items():
+        try:
+            for case in benchmark(args, data_args):
+                measurement = measure(case, args.rounds, report.roofline, show_progress)
+                # Free the models of a case before the next one is built.
+                del case
+                report.add(measurement)
+                print(*table_rows(measurement), sep="\n", flush=True)
+        except (ValueError, OSError) as error:
+            report.add_failure(f"{name}: {error}")
     if report.failed:
         raise ValueError("; ".join(report.failed))
     return report
@@ -92,7 +89,7 @@ def _start_report(args: BenchmarkArguments, data_args: DataArguments) -> Report:
     roofline = measure_roofline(args.device, args.dtype, args.roofline_seconds)
     about = {"machine": machine_info(args.device), "arguments": asdict(args), "data": asdict(data_args)}
     report = Report(folder, about, roofline)
-    print("\n".join(roofline_lines(roofline)), flush=True)
+    print(*roofline_lines(roofline), "", *HEADER, sep="\n", flush=True)
     return report
 
 

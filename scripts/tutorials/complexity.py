@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.figures import Panel, plot_growth
 from benchmarks.power_law import fit_exponent
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
 
 from .common import TutorialArguments, TutorialResult
+from .growth import Panel, plot_growth
 
 # Table 1 of the paper: a layer of self-attention takes O(n^2 d) operations, and keeps n x n weights.
 # From 32 MiB of weights (n = 2,896) on, memory comes fresh from the system page by page, which costs more; lengths on

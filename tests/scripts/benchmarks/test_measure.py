@@ -72,9 +72,8 @@ def test_peak_of_a_gpus_memory_above_that_before(monkeypatch):
 
 @pytest.mark.parametrize(("flops", "read", "utilization"), [(400.0, 0.0, 0.5), (0.0, 60.0, 0.75), (400.0, 60.0, 0.75)])
 def test_utilization_is_of_the_binding_peak(monkeypatch, flops, read, utilization):
-    roofline = Roofline("cpu", {"float32": 100.0}, 10.0)
-    monkeypatch.setattr(roofline, "current_flops", lambda dtype, seconds: 100.0)
-    monkeypatch.setattr(roofline, "current_bandwidth", lambda seconds: 10.0)
+    roofline = Roofline("cpu", {"float32": 100.0, "bandwidth": 10.0})
+    monkeypatch.setattr(roofline, "current_rate", lambda name, seconds: roofline.rates[name])
     clock = Clock(monkeypatch)
     implementations = {name: clock.takes(1, cost, cost) for name, cost in {"ours": 8, "marian": 16, "int8": 4}.items()}
     case = Case("train", "case", implementations, flops=flops, bytes=read, other_dtype=frozenset({"int8"}))

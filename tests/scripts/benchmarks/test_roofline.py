@@ -17,11 +17,9 @@ from benchmarks.roofline import (
 
 def test_peaks_are_the_best_of_all_tries():
     roofline = measure_roofline("cpu", ["float32", "bfloat16"], 0.0)
-    assert set(roofline.flops) == {"float32", "bfloat16"} and roofline.bandwidth > 0
-    assert set(roofline.probes) == {*roofline.flops, "bandwidth"}
-    before = roofline.flops["float32"]
-    assert roofline.current_flops("float32", 0.01) <= roofline.flops["float32"] and roofline.flops["float32"] >= before
-    assert roofline.current_bandwidth(0.01) <= roofline.bandwidth
+    assert set(roofline.rates) == set(roofline.probes) == {"float32", "bfloat16", "bandwidth"}
+    for name, before in dict(roofline.rates).items():
+        assert 0 < roofline.current_rate(name, 0.01) <= roofline.rates[name] and roofline.rates[name] >= before
     json.dumps(roofline.as_json())
 
 

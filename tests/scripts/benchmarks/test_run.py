@@ -20,11 +20,11 @@ def test_results_say_where_they_come_from(tmp_path):
     found = results(tmp_path)
     assert found["machine"]["versions"]["torch"] in torch.__version__
     assert found["machine"]["threads"] == 1 and found["machine"]["hardware"]
-    assert found["roofline"]["flops"]["float32"] > 0 and found["roofline"]["bandwidth"] > 0
+    assert found["roofline"]["rates"].keys() == {"float32", "bandwidth"}
     assert found["arguments"]["rounds"] == 2 and found["data"]["on_long"] == "drop"
     (one,) = found["measurements"]
     assert len(one["costs"]["marian"]) == 2 and set(one["ratios"]) == {"marian"}
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "table.md", "train.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "table.md"}
 
 
 def test_an_interrupted_run_keeps_its_measurements(tmp_path):
@@ -39,7 +39,6 @@ def test_an_interrupted_run_keeps_its_measurements(tmp_path):
         run_benchmarks({"fake": benchmark}, small_arguments(tmp_path), DataArguments())
     assert [each["name"] for each in results(tmp_path)["measurements"]] == ["one"]
     assert "| train | one |" in (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert (tmp_path / "train.png").is_file()
 
 
 def test_a_failed_benchmark_does_not_stop_the_others(tmp_path):
