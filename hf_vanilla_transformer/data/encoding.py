@@ -32,7 +32,7 @@ ALIGNMENT_COLUMN = "alignment"
 TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN)
 """Columns that pairs are tokenized from."""
 
-_ENCODED = datasets.Features({"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")})
+_ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
 
 
 class LengthLimits(NamedTuple):
@@ -153,11 +153,12 @@ def tokenize_pairs(
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation), counts
     kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
+    aligned = {"alignments": _IDS} if ALIGNMENT_COLUMN in dataset.column_names else {}
     rows = dataset.map(
         encode,
         batched=True,
         remove_columns=[name for name in dataset.column_names if name not in kept],
-        features=datasets.Features({**kept, **_encoded_features(dataset)}),
+        features=datasets.Features({**kept, **_ENCODED, **aligned}),
         num_proc=num_proc,
         desc="Tokenizing",
     )
@@ -184,11 +185,6 @@ def add_alignments(pairs: datasets.Dataset, alignments: Iterable[Iterable[Link]]
     return datasets.concatenate_datasets(
         [pairs, datasets.Dataset.from_dict({ALIGNMENT_COLUMN: rows}, features)], axis=1
     )
-
-
-def _encoded_features(dataset: datasets.Dataset) -> datasets.Features:
-    aligned = {"alignments": _IDS} if ALIGNMENT_COLUMN in dataset.column_names else {}
-    return datasets.Features({**_ENCODED, **aligned})
 
 
 def _kept(outcomes: np.ndarray, evaluation: bool) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .engine import Engine, ServedModel
+from .engine import Engine
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -28,7 +28,7 @@ class Metrics:
         running.set_function(lambda: engine.num_running)
         waiting = Gauge("queue_sentences", "Sentences that wait.", ["model"], **own)
         for model in engine.models.values():
-            waiting.labels(model.name).set_function(partial(_num_waiting, model))
+            waiting.labels(model.name).set_function(partial(getattr, model, "num_waiting"))
             by_model = (sentences.labels(model.name), tokens.labels(model.name), sizes.labels(model.name))
             model.observers.append(partial(_observe, *by_model))
 
@@ -40,10 +40,6 @@ class Metrics:
     def text(self) -> bytes:
         """Return all figures in the text format of Prometheus."""
         return generate_latest(self._registry)
-
-
-def _num_waiting(model: ServedModel) -> float:
-    return model.num_waiting
 
 
 def _observe(sentences: Counter, tokens: Counter, sizes: Histogram, num_sentences: int, num_tokens: int) -> None:

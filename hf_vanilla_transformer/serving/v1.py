@@ -49,14 +49,11 @@ class TranslationRequest(BaseModel):
 
     def options(self) -> TranslationOptions:
         """Return how to translate."""
-        sampling: dict[str, Any] = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        names = {"num_beams", "num_hypotheses", "length_penalty", "do_sample", "max_new_tokens"}
+        if self.do_sample:
+            names |= {"temperature", "top_k", "top_p"}
         return TranslationOptions(
-            num_beams=self.num_beams,
-            num_hypotheses=self.num_hypotheses,
-            length_penalty=self.length_penalty,
-            do_sample=self.do_sample,
-            **(sampling if self.do_sample else {}),
-            max_new_tokens=self.max_new_tokens,
+            **self.model_dump(include=names),
             with_scores=self.scores,
             with_alignments=self.alignments,
             glossary=_glossary(self.glossary),
