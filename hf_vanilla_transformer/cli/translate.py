@@ -43,7 +43,7 @@ SEARCH_OPTIONS = ("num_hypotheses", "num_beams", "length_penalty", "max_source_l
 
 # What a resumed run must share with the interrupted one, besides the model and the input. The batch size, which may
 # have been too large for the memory, and the device change no translation.
-SETTINGS = (*SEARCH_OPTIONS, "format", "backend", "bf16")
+SETTINGS = (*SEARCH_OPTIONS, "alignments", "format", "backend", "bf16")
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -142,8 +142,6 @@ def run(arguments: Namespace) -> None:
     reranker = _load_reranker(arguments, tokenizer)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
-    # None, as in runs that were begun before the option existed.
-    settings["alignments"] = arguments.alignments or None
     settings["glossary"] = glossary and glossary.fingerprint()
     if to_a_file:
         settings["model"] = model_fingerprint(model, tokenizer)
@@ -172,7 +170,7 @@ def run(arguments: Namespace) -> None:
             sources, pending = tee(output.sources)
             translations = translate(sources, show_progress=sys.stderr.isatty() and share.rank == 0)
             for hypotheses, source in zip(translations, pending, strict=True):
-                output.write(source, _json_line(source, hypotheses) if as_json else _text_line(hypotheses[0]))
+                output.write(_json_line(source, hypotheses) if as_json else _text_line(hypotheses[0]))
 
 
 def _prompts(arguments: Namespace) -> bool:

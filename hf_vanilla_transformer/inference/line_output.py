@@ -1,39 +1,38 @@
 """Output of one line for each line of input, by one process or several, that can be resumed.
 
-Until all lines are finished, OUTPUT.partial/ holds those of process i of n in `i-of-n.lines`. `i-of-n.journal` holds
-the settings, and then a digest of each finished line and its source: what is resumed is what was begun.
+Until all lines are finished, OUTPUT.partial/ holds a file of lines for each finished chunk of the input. Its name has
+the number of the chunk and a digest of its sources and of the settings: what is resumed is what was begun.
 """
 
 import json
 import os
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from ..errors import DataError, one_line
 from ..files import atomic_write, replaceable
 
-LINES = ".lines"
-
-# Seconds between two looks at whether the other processes are done.
+# Seconds between two looks at whether another process has finished a chunk.
 POLL_INTERVAL = 0.05
 
 
 class Share:
-    """The lines of this process: of every `size` chunks, the one whose number is its rank.
+    """The chunks of this process: of every `size` chunks, the one whose number is its rank.
 
     Attributes:
         rank: Number of this process, from 0.
         size: Number of processes.
         chunk_size: Lines in a chunk.
-        num_lines: Lines of all processes, once all are read.
     """
 
     def __init__(self, chunk_size: int):
@@ -42,17 +41,6 @@ class Share:
         # As torchrun and `accelerate launch` set them.
         self.rank, self.size = (int(os.environ.get(*name)) for name in (("RANK", "0"), ("WORLD_SIZE", "1")))
         self.chunk_size = chunk_size
-        self.num_lines = 0
-        self.name = self.name_of(self.rank)
-
-    def name_of(self, rank: int) -> str:
-        return f"{rank + 1}-of-{self.size}"
-
-    def of(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yield the lines of this process."""
-        for self.num_lines, line in enumerate(lines, start=1):
-            if (self.num_lines - 1) // self.chunk_size % self.size == self.rank:
-                yield line
 
     def device(self, name: str | None) -> str | None:
         """Return the device of this process: each has its own accelerator unless one is named by its index."""
@@ -65,25 +53,20 @@ class Share:
         return f"{kind}:{os.environ.get('LOCAL_RANK', self.rank)}" if kind else None
 
 
-class LineOutput:
+class LineOutput(NamedTuple):
     """Lines being written.
 
     Attributes:
         sources: The sources of the lines that are still to be written.
+        write: Takes the line of each source, in order.
     """
 
-    def __init__(self, sources: Iterator[str], lines: BinaryIO, journal: BinaryIO | None = None):
-        self.sources = sources
-        self._lines, self._journal = lines, journal
+    sources: Iterator[str]
+    write: Callable[[str], None]
 
-    def write(self, source: str, line: str) -> None:
-        """Write the line of the next source at once."""
-        data = f"{line}\n".encode()
-        if self._journal:
-            self._journal.write(_digest(source, data))
-            self._journal.flush()
-        self._lines.write(data)
-        self._lines.flush()
+
+class OtherRun(DataError):
+    """The finished lines are not those that this run would write."""
 
 
 @contextmanager
@@ -95,24 +78,28 @@ def line_output(
     resume: bool,
     again: str = "repeat the command with --resume",
 ) -> Iterator[LineOutput]:
-    """Open an output; it appears once it has a line for each source. Finished lines outlast an interruption.
+    """Open an output; it appears once it has a line for each source. Finished chunks outlast an interruption.
 
     Args:
         path: The output, "-" for standard output, which like a pipe or a device is written to directly.
         sources: Lines of the input of all processes.
         settings: What decides the lines besides their sources, as JSON values.
         share: The share of this process.
-        resume: Continue after the lines that an interrupted run has finished.
+        resume: Keep the chunks that an interrupted run has finished.
         again: How to continue an interrupted run, for messages.
 
     Raises:
-        DataError: There are finished lines but `resume` is false, they were made of other sources or with other
+        DataError: There are finished chunks but `resume` is false, they were made of other sources or with other
             settings, or another process is writing them.
     """
-    own = share.of(sources)
     if not replaceable(path):
         with atomic_write(path) as stream:
-            yield LineOutput(own, stream)
+
+            def write(line: str) -> None:
+                stream.write(f"{line}\n".encode())
+                stream.flush()
+
+            yield LineOutput(iter(sources), write)
         return
     target = Path(os.path.realpath(path))
     folder = target.with_name(f"{target.name}.partial")
@@ -120,122 +107,107 @@ def line_output(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); name another file") from error
-    with _locked(folder / f"{share.name}.lock"):
-        part = _Part(folder, share)
-        part.begin(settings, own, resume)
+    with _locked(folder / f"{share.rank}.lock"):
+        chunks = _Chunks(folder, share, settings, resume)
         try:
-            with part.lines.open("ab") as lines, part.journal.open("ab") as journal, _finished_together(share):
-                yield LineOutput(own, lines, journal)
+            yield LineOutput(chunks.unfinished(sources), chunks.write)
             if share.rank == 0:
-                part.merge().replace(target)
+                chunks.merge(target)
+        except OtherRun:
+            raise
         except BaseException as error:
-            if not part.num_finished():
-                part.delete()
-            elif advised := _with_advice(error, f"finished lines are kept in {folder}; to go on, {again}", folder):
+            if not any(folder.glob("*.lines")):
+                chunks.clean_up()
+            elif advised := _with_advice(error, f"finished lines are kept in {folder}; to go on, {again}"):
                 raise advised from error
             raise
-        if share.rank == 0:
-            part.delete_all()
+        chunks.clean_up(everything=share.rank == 0)
 
 
-class _Part:
-    """The finished lines of this process."""
+class _Chunks:
+    """The chunks of lines, each a file in `folder` once it is finished."""
 
-    def __init__(self, folder: Path, share: Share):
-        self.folder, self.share = folder, share
-        self.lines, self.journal = (folder / f"{share.name}{ending}" for ending in (LINES, ".journal"))
+    def __init__(self, folder: Path, share: Share, settings: Mapping[str, Any], resume: bool):
+        self.folder, self.share, self.settings = folder, share, json.dumps(settings).encode()
+        numbered = {int(path.name.partition("-")[0]): path for path in folder.glob("[0-9]*-*.lines")}
+        # The finished ones of this process, by number.
+        self.found = {number: path for number, path in numbered.items() if number % share.size == share.rank}
+        if self.found and not resume:
+            raise DataError(
+                f"{folder} holds the finished lines of an interrupted run; go on with --resume, or delete that folder "
+                "to start again"
+            )
+        # File and number of lines: of all chunks, and of those that are being written.
+        self.all: list[tuple[Path, int]] = []
+        self.waiting: deque[tuple[Path, int]] = deque()
+        self.lines: list[str] = []
 
-    def num_finished(self) -> int:
-        """Return the number of lines in whole chunks: only from there on would the same sentences share a batch."""
-        if not (self.lines.is_file() and self.journal.is_file()):
-            return 0
-        with self.lines.open("rb") as lines, self.journal.open("rb") as journal:
-            counts = [sum(line.endswith(b"\n") for line in file) for file in (lines, journal)]
-        # The journal begins with the settings.
-        return min(counts[0], counts[1] - 1) // self.share.chunk_size * self.share.chunk_size
+    def unfinished(self, sources: Iterable[str]) -> Iterator[str]:
+        """Yield the sources of the chunks that this process has to write."""
+        iterator, num_finished = iter(sources), 0
+        while chunk := list(islice(iterator, self.share.chunk_size)):
+            number = len(self.all)
+            digest = blake2b(self.settings, digest_size=8)
+            for source in chunk:
+                digest.update(f"{source}\n".encode())
+            path = self.folder / f"{number}-{digest.hexdigest()}.lines"
+            self.all.append((path, len(chunk)))
+            if number % self.share.size != self.share.rank:
+                continue
+            if self.found.get(number, path) != path:
+                first, last = number * self.share.chunk_size + 1, number * self.share.chunk_size + len(chunk)
+                raise OtherRun(
+                    f"{self.folder} was begun with another model, other settings or another input (lines {first} to "
+                    f"{last}); repeat that command with --resume, or delete that folder to start again"
+                )
+            if _is_whole(path, len(chunk)):
+                num_finished += len(chunk)
+                continue
+            _report(num_finished)
+            num_finished = 0
+            self.waiting.append(self.all[-1])
+            yield from chunk
+        _report(num_finished)
 
-    def begin(self, settings: Mapping[str, Any], sources: Iterator[str], resume: bool) -> None:
-        """Prepare the files for the next line, and take the sources of finished lines."""
-        for path in self.folder.glob(f"*-of-*{LINES}"):
-            size = path.name.removesuffix(LINES).rpartition("-of-")[2]
-            if size != str(self.share.size):
-                self._refuse(f"was begun with WORLD_SIZE={size}, not {self.share.size}; start as many processes")
-        count = self.num_finished()
-        if not count:
-            self.lines.write_bytes(b"")
-            self.journal.write_bytes(f"{json.dumps(settings)}\n".encode())
-        elif not resume:
-            self._refuse("holds the finished lines of an interrupted run; go on with --resume")
-        else:
-            self._resume(settings, sources, count)
+    def write(self, line: str) -> None:
+        """Take the next line; the last of a chunk writes its file."""
+        self.lines.append(line)
+        path, size = self.waiting[0]
+        if len(self.lines) == size:
+            with atomic_write(path) as file:
+                file.writelines(f"{line}\n".encode() for line in self.lines)
+            self.lines.clear()
+            self.waiting.popleft()
 
-    def _resume(self, settings: Mapping[str, Any], sources: Iterator[str], count: int) -> None:
-        """Check the first lines, and cut off what follows them."""
-        with self.lines.open("r+b") as lines, self.journal.open("r+b") as journal:
-            try:
-                begun = dict(json.loads(journal.readline()))
-            except (ValueError, TypeError):
-                self._refuse(f"holds a damaged {self.journal.name}; restore it")
-            for name, value in settings.items():
-                if begun.get(name) != value:
-                    self._refuse(f"was begun {_described(name, begun.get(name))}; repeat that command with --resume")
-            for _ in range(count):
-                source = next(sources, None)
-                if source is None or journal.readline() != _digest(source, lines.readline()):
-                    number = self.share.num_lines + (source is None)
-                    self._refuse(f"does not fit line {number} of the input, which has changed; restore it")
-            for file in (lines, journal):
-                file.truncate(file.tell())
-        print(f"resuming after {count} finished lines", file=sys.stderr)
+    def merge(self, target: Path) -> None:
+        """Put the chunks of all processes together, once they are finished; a launcher ends all if it loses one."""
+        for path, size in self.all:
+            while not _is_whole(path, size):
+                time.sleep(POLL_INTERVAL)
+        merged = self.folder / "0.lines.merged"
+        with atomic_write(merged) as file:
+            for path, _ in self.all:
+                with path.open("rb") as lines:
+                    shutil.copyfileobj(lines, file)
+        merged.replace(target)
 
-    def _refuse(self, problem: str) -> NoReturn:
-        raise DataError(f"{self.folder} {problem}, or delete that folder to start again")
-
-    def merge(self) -> Path:
-        """Return a file of the lines of all processes, in the order of the input."""
-        if self.share.size == 1:
-            return self.lines
-        merged, count = self.folder / "merged", 0
-        with ExitStack() as stack, merged.open("wb") as file:
-            names = [self.share.name_of(rank) for rank in range(self.share.size)]
-            parts = [stack.enter_context((self.folder / f"{name}{LINES}").open("rb")) for name in names]
-            for part in cycle(parts):
-                chunk = list(islice(part, self.share.chunk_size))
-                file.writelines(chunk)
-                count += len(chunk)
-                if len(chunk) < self.share.chunk_size:
-                    break
-        if count != self.share.num_lines:
-            self._refuse(f"holds {count} lines for {self.share.num_lines} of the input, which has changed; restore it")
-        return merged
-
-    def delete_all(self) -> None:
-        """Delete the files of all processes; a folder of this name may hold others."""
+    def clean_up(self, everything: bool = False) -> None:
+        """Delete the files of all processes, or only the lock of this one; the folder may hold those of others."""
         with suppress(OSError):
-            for path in self.folder.glob("[0-9]*-of-[0-9]*.*"):
-                path.unlink()
-            self.folder.rmdir()
-
-    def delete(self) -> None:
-        """Delete the files of this process."""
-        for path in (self.lines, self.journal):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):
-            # Other processes may have lines in it.
-            (self.folder / f"{self.share.name}.lock").unlink()
+            for pattern in ("[0-9]*.lines*", "[0-9]*.lock") if everything else (f"{self.share.rank}.lock",):
+                for path in self.folder.glob(pattern):
+                    path.unlink()
             self.folder.rmdir()
 
 
-def _digest(source: str, line: bytes) -> bytes:
-    """Return a line of the journal."""
-    return f"{blake2b(source.encode() + line, digest_size=8).hexdigest()}\n".encode()
+def _is_whole(path: Path, size: int) -> bool:
+    """Whether a file has all its lines: a loss of power may have cut it."""
+    return path.is_file() and path.read_bytes().count(b"\n") == size
 
 
-def _described(setting: str, value: Any) -> str:
-    if setting in ("model", "glossary", "rerank_model") and value is not None:
-        return f"with another {setting}"
-    # A length penalty of 0 is a value.
-    return f"without --{setting}" if value is None or value is False else f"with --{setting} {value}"
+def _report(num_finished: int) -> None:
+    if num_finished:
+        print(f"resuming after {num_finished} finished lines", file=sys.stderr)
 
 
 @contextmanager
@@ -247,32 +219,10 @@ def _locked(path: Path) -> Iterator[None]:
         raise DataError(f"{path.parent} is being written by another process; wait for its end") from None
 
 
-@contextmanager
-def _finished_together(share: Share) -> Iterator[None]:
-    """Let the first process go on only after all others; their launcher ends all if it loses one."""
-    if share.size == 1:
-        yield
-        return
-    from torch.distributed import DistError, rendezvous
-
-    try:
-        # Only the key-value store that processes find each other by.
-        store, *_ = next(rendezvous("env://"))
-        yield
-        if share.rank:
-            store.set(f"finished {share.name}", "")
-        while not share.rank and not store.check([f"finished {share.name_of(rank)}" for rank in range(1, share.size)]):
-            time.sleep(POLL_INTERVAL)
-    except DistError as error:
-        raise DataError(f"the other processes cannot be reached ({one_line(error)})") from error
-
-
-def _with_advice(error: BaseException, advice: str, folder: Path) -> BaseException | None:
+def _with_advice(error: BaseException, advice: str) -> BaseException | None:
     """Return an error that says how to go on, unless the program has no words for it."""
     if isinstance(error, KeyboardInterrupt):
         return type(error)(advice)
-    if isinstance(error, OSError) and not error.filename:
-        return DataError(f"{folder} cannot be written ({error.strerror}); {advice}")
     return DataError(f"{one_line(error)}; {advice}") if isinstance(error, (ValueError, OSError)) else None
 
 

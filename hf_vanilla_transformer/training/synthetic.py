@@ -159,7 +159,7 @@ def _translate(
             for hypothesis in hypotheses:
                 translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
                 was_cut_off = len(tokenizer(text_target=translation)["input_ids"]) >= limit
-                output.write(source, "" if was_cut_off or not translation.strip() else translation)
+                output.write("" if was_cut_off or not translation.strip() else translation)
 
 
 __all__ = ["SyntheticText", "translate_to_files", "with_back_translations"]

@@ -1,8 +1,6 @@
 """Interrupted translations: what is kept, what is resumed, what is refused."""
 
-import json
 import os
-from collections import deque
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from filelock import FileLock
 
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.inference import line_output as module
 from hf_vanilla_transformer.inference.line_output import Share, line_output
 from translators import ENGLISH, save_translator
 
@@ -66,8 +63,13 @@ def names():
     return sorted(path.name for path in Path().iterdir())
 
 
+def parts():
+    """The files of finished chunks, in order."""
+    return sorted(Path("out.partial").glob("*.lines"), key=lambda path: int(path.name.partition("-")[0]))
+
+
 def kept():
-    return Path("out.partial", "1-of-1.lines").read_bytes()
+    return b"".join(path.read_bytes() for path in parts())
 
 
 def test_finished_lines_are_kept_and_resumed(command, expected, refusal, capsys):
@@ -100,16 +102,6 @@ def test_resume_without_anything_to_resume(command, expected):
     assert Path("out").read_bytes() == expected and names() == ["in", "out"]
 
 
-def test_what_follows_the_last_whole_chunk_is_done_again(command, expected, refusal):
-    refusal(*command)
-    write_input(LINES)
-    with open("out.partial/1-of-1.lines", "ab") as lines, open("out.partial/1-of-1.journal", "ab") as journal:
-        lines.write(b"whole\nhal")
-        journal.write(b"0123456789abcdef\n0123456789abcdef\n0123")
-    main([*command, "--resume"])
-    assert Path("out").read_bytes() == expected
-
-
 def test_files_of_others_are_kept(command, expected, refusal):
     Path("out.partial").mkdir()
     Path("out.partial", "notes").touch()
@@ -118,44 +110,32 @@ def test_files_of_others_are_kept(command, expected, refusal):
     assert Path("out").read_bytes() == expected and [path.name for path in Path("out.partial").iterdir()] == ["notes"]
 
 
-@pytest.mark.parametrize("settings", [b"\0\0", b"[1]"])
-def test_a_damaged_journal(command, refusal, settings):
-    refusal(*command)
-    journal = Path("out.partial", "1-of-1.journal")
-    journal.write_bytes(settings + b"\n" + journal.read_bytes().split(b"\n", 1)[1])
-    assert "out.partial holds a damaged 1-of-1.journal; restore it, or delete that folder" in refusal(
-        *command, "--resume"
-    )
-
-
-def test_a_length_penalty_of_zero_is_named(command, refusal):
-    refusal(*command, "--length_penalty", "0")
-    assert "was begun with --length_penalty 0.0; repeat that command" in refusal(*command, "--resume")
-
-
-@pytest.mark.parametrize("ending", ["lines", "journal"])
-def test_files_that_were_cut(command, expected, refusal, ending, capsys):
-    """As after a loss of power: the shorter of the two counts."""
+@pytest.mark.parametrize(("number", "said"), [(2, 4), (0, 0)])
+def test_a_chunk_that_was_cut_is_done_again(command, expected, refusal, number, said, capsys):
+    """As after a loss of power."""
     refusal(*command)
     write_input(LINES)
-    path = Path("out.partial", f"1-of-1.{ending}")
-    os.truncate(path, path.stat().st_size - 1)
+    os.truncate(parts()[number], parts()[number].stat().st_size - 1)
     main([*command, "--resume"])
-    assert capsys.readouterr().err.endswith("resuming after 4 finished lines\n")
+    assert f"resuming after {said} finished lines" in capsys.readouterr().err or not said
     assert Path("out").read_bytes() == expected
 
 
 def test_other_settings_are_refused(command, refusal, model, tmp_path):
     refusal(*command)
     before = kept()
-    for changed, message in (
-        (["--num_beams", "2"], "was begun without --num_beams; repeat that command with --resume, or delete"),
-        (["--chunk_size", "3"], "was begun with --chunk_size 2"),
-        (["--format", "json"], "was begun with --format text"),
-    ):
-        assert message in refusal(*command, "--resume", *changed)
     save_translator("shared", tmp_path / "other", max_new_tokens=5)
-    assert "was begun with another model" in refusal(*command, "--resume", "--model", "other")
+    message = "out.partial was begun with another model, other settings or another input (lines 1 to "
+    for changed in (
+        ["--num_beams", "2"],
+        ["--chunk_size", "3"],
+        ["--format", "json"],
+        ["--alignments"],
+        ["--length_penalty", "0"],
+        ["--model", "other"],
+    ):
+        refused = refusal(*command, "--resume", *changed)
+        assert message in refused and refused.endswith("or delete that folder to start again\n")
     assert kept() == before
 
 
@@ -170,21 +150,15 @@ def test_another_input_is_refused(command, refusal, number, change):
     else:
         del lines[number - 1 :]
     write_input(lines)
-    message = refusal(*command, "--resume")
-    assert f"out.partial does not fit line {number} of the input, which has changed; restore it, or delete" in message
+    first = number - 1 - (number - 1) % 2 + 1
+    last = min(first + 1, len(lines))
+    assert f"or another input (lines {first} to {last})" in refusal(*command, "--resume")
     assert kept() == before
-
-
-def test_a_finished_line_that_was_changed_is_refused(command, refusal):
-    refusal(*command)
-    path = Path("out.partial", "1-of-1.lines")
-    path.write_bytes(b"x" + path.read_bytes())
-    assert "does not fit line 1 of the input" in refusal(*command, "--resume")
 
 
 def test_two_at_once_are_refused(command, refusal):
     refusal(*command)
-    with FileLock("out.partial/1-of-1.lock"):
+    with FileLock("out.partial/0.lock"):
         for resume in ("true", "false"):
             assert "out.partial is being written by another process; wait" in refusal(*command, "--resume", resume)
 
@@ -201,22 +175,12 @@ def test_what_cannot_be_resumed_or_shared(command, refusal, monkeypatch, expecte
     monkeypatch.setenv("RANK", "0")
     assert "2 processes need --output FILE" in refusal(*to_standard_output)
     assert "standard input cannot be dealt out to 2 processes" in refusal(*command, "--input", "-")
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    assert "MASTER_ADDR" in refusal(*command) and names() == ["in"]
-    monkeypatch.delenv("WORLD_SIZE")
-    refusal(*command)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "out.partial was begun with WORLD_SIZE=1, not 2; start as many processes" in refusal(*command, "--resume")
 
 
-def test_lines_are_finished_once_they_are_written(tmp_path, monkeypatch):
-    """Ctrl-C between a line and its digest, a full disk, and an error without words."""
+def test_lines_are_finished_once_they_are_written(tmp_path):
     for error, words in (
         (KeyboardInterrupt(), "^finished lines are kept"),
-        (
-            OSError(28, "No space left on device"),
-            r"out.partial cannot be written \(No space left on device\); finished",
-        ),
+        (OSError(28, "No space left on device"), r"No space left on device; finished lines are kept"),
         (ValueError("two\nlines"), "^two lines; finished"),
         (RuntimeError("of torch"), "^of torch$"),
     ):
@@ -226,10 +190,11 @@ def test_lines_are_finished_once_they_are_written(tmp_path, monkeypatch):
                 line_output(str(tmp_path / "out"), iter("abcdef"), {}, Share(1), resume=number > 0) as output,
             ):
                 assert next(output.sources) == "abc"[number]
-                output.write("abc"[number], "x")
+                output.write("x")
                 raise error
         with line_output(str(tmp_path / "out"), iter("abcd"), {}, Share(1), resume=True) as output:
-            deque((output.write(source, "x") for source in output.sources), maxlen=0)
+            for _ in output.sources:
+                output.write("x")
         assert (tmp_path / "out").read_text() == "x\n" * 4 and len(list(tmp_path.iterdir())) == 1
 
 
@@ -239,28 +204,45 @@ class TestShares:
         monkeypatch.setenv("WORLD_SIZE", str(size))
         return Share(chunk_size)
 
-    @pytest.mark.parametrize(
-        ("size", "chunk_size", "count"), [(1, 3, 7), (2, 3, 17), (3, 1, 5), (3, 2, 12), (4, 5, 2)]
-    )
-    def test_dealt_out_and_put_together(self, monkeypatch, tmp_path, size, chunk_size, count):
-        lines = [f"{number}" for number in range(count)]
-        for rank in range(size):
-            share = self.share(monkeypatch, rank, size, chunk_size)
-            mine = list(share.of(iter(lines)))
-            assert all(int(line) // chunk_size % size == rank for line in mine) and share.num_lines == count
-            (tmp_path / f"{share.name}.lines").write_text("".join(f"{line}\n" for line in mine))
-        first = self.share(monkeypatch, 0, size, chunk_size)
-        deque(first.of(lines), maxlen=0)
-        merged = module._Part(tmp_path, first).merge()
-        assert merged.read_text().split() == lines
-        if size > 1:
-            (tmp_path / f"1-of-{size}.lines").write_text("")
-            with pytest.raises(DataError, match="of the input, which has changed"):
-                module._Part(tmp_path, first).merge()
+    def write(self, folder, share, lines, resume=False, until=None):
+        """Write the share of a process, or only its first lines; returns what it wrote."""
+        written = []
+        with line_output(str(folder / "out"), iter(lines), {}, share, resume) as output:
+            for line in output.sources:
+                if len(written) == until:
+                    raise KeyboardInterrupt
+                output.write(line)
+                written.append(line)
+        return written
 
-    def test_lines_are_read_as_they_are_needed(self, monkeypatch):
+    @pytest.mark.parametrize(
+        ("size", "chunk_size", "num_lines"), [(1, 3, 7), (2, 3, 17), (3, 1, 5), (3, 2, 12), (4, 5, 2)]
+    )
+    def test_dealt_out_and_put_together(self, monkeypatch, tmp_path, size, chunk_size, num_lines):
+        lines = [f"{number}" for number in range(num_lines)]
+        # The first waits for the others.
+        for rank in reversed(range(size)):
+            mine = self.write(tmp_path, self.share(monkeypatch, rank, size, chunk_size), lines)
+            assert mine == [line for line in lines if int(line) // chunk_size % size == rank]
+        assert (tmp_path / "out").read_text().split() == lines
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+    def test_resumed_by_fewer_processes(self, monkeypatch, tmp_path):
+        lines = [f"{number}" for number in range(9)]
+        self.write(tmp_path, self.share(monkeypatch, 1, 2, 2), lines)
+        with pytest.raises(KeyboardInterrupt):
+            self.write(tmp_path, self.share(monkeypatch, 0, 2, 2), lines, until=3)
+        assert self.write(tmp_path, self.share(monkeypatch, 0, 1, 2), lines, resume=True) == ["4", "5", "8"]
+        assert (tmp_path / "out").read_text().split() == lines
+
+    def test_lines_are_read_as_they_are_needed(self, monkeypatch, tmp_path):
         endless = iter(lambda: "line", None)
-        assert list(islice(self.share(monkeypatch, 1, 2, 4).of(endless), 3)) == ["line"] * 3
+        with (
+            pytest.raises(KeyboardInterrupt),
+            line_output(str(tmp_path / "out"), endless, {}, self.share(monkeypatch, 1, 2, 4), False) as output,
+        ):
+            assert list(islice(output.sources, 3)) == ["line"] * 3
+            raise KeyboardInterrupt
 
     def test_each_has_a_device(self, monkeypatch):
         share = self.share(monkeypatch, 5, 8, 1)
@@ -271,10 +253,3 @@ class TestShares:
         assert self.share(monkeypatch, 0, 1, 1).device(None) is None
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
         assert share.device(None) is None
-
-
-def test_the_journal_is_small_and_readable(command, refusal):
-    refusal(*command)
-    settings, *digests = Path("out.partial", "1-of-1.journal").read_text().splitlines()
-    assert json.loads(settings)["chunk_size"] == 2 and len(json.loads(settings)["model"]) == 64
-    assert len(digests) == 6 and {len(digest) for digest in digests} == {16}

@@ -8,7 +8,7 @@ import sys
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -16,7 +16,7 @@ import torch
 import hf_vanilla_transformer.inference.fingerprint  # noqa: F401 - imported before a process is forked
 from hf_vanilla_transformer.cli import translate  # noqa: F401 - as above
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.inference.line_output import LineOutput
+from hf_vanilla_transformer.inference import line_output
 from processes import surroundings
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -30,7 +30,7 @@ FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.tru
 
 
 class Moment(NamedTuple):
-    """The `number`-th event of a run: before a change of a file beside the output, or before or amid a line."""
+    """The `number`-th event of a run: before a change of a file beside the output, or before a line."""
 
     number: int
     sent: signal.Signals = signal.SIGKILL
@@ -89,23 +89,13 @@ def watch(output: str, moment: Moment | None) -> Any:
         if name in FILE_EVENTS and str(arguments[0]).startswith(output):
             event()
 
-    class Watched:
-        def __init__(self, file: BinaryIO):
-            self.file, self.flush = file, file.flush
+    written = line_output._Chunks.write
 
-        def write(self, data: bytes) -> None:
-            event()
-            self.file.write(data[: len(data) // 2])
-            self.flush()
-            event()
-            self.file.write(data[len(data) // 2 :])
+    def write(self: Any, line: str) -> None:
+        event()
+        written(self, line)
 
-    opened = LineOutput.__init__
-
-    def watched(self: LineOutput, sources: Any, lines: Any, journal: Any = None) -> None:
-        opened(self, sources, Watched(lines), journal and Watched(journal))
-
-    LineOutput.__init__ = watched  # type: ignore[method-assign]
+    line_output._Chunks.write = write  # type: ignore[method-assign]
     sys.addaudithook(audit)
     return numbers
 
