@@ -255,13 +255,6 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else (default: false)."},
     )
-    layerwise_lr_decay: float = field(
-        default=1.0,
-        metadata={
-            "help": "Learning rate of each layer, as a factor of that of the layer above it (for example 0.8, to "
-            "train on from a model)."
-        },
-    )
     num_train_epochs: float = field(  # type: ignore[assignment]  # None until __post_init__
         default=None, metadata={"help": "Passes over the training pairs (default: 20)."}
     )
@@ -390,8 +383,6 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         for name in ("bpe_dropout", "ema_decay", "label_smoothing_factor"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
-        if not 0 < self.layerwise_lr_decay <= 1:
-            raise ValueError(f"`layerwise_lr_decay` is {self.layerwise_lr_decay:g}; it must be above 0 and at most 1")
         for name in ("average_last_checkpoints", "rdrop_alpha", "warmup_steps"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ValueError(f"`{name}` is {value:g}; it must be finite and at least 0")

@@ -93,8 +93,7 @@ class MuonWithAdam(torch.optim.Optimizer):
     def __init__(self, matrices: list[dict[str, Any]], others: list[dict[str, Any]], lr: float, **adam: Any) -> None:
         self.muon = Muon(matrices, lr=lr)
         self.adam = torch.optim.AdamW(others, lr=lr, **adam)
-        self.parts = (self.muon, self.adam)
-        super().__init__([group for part in self.parts for group in part.param_groups], {"lr": lr})
+        super().__init__([*self.muon.param_groups, *self.adam.param_groups], {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
@@ -113,11 +112,8 @@ class MuonWithAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.muon.load_state_dict(state_dict["muon"])
         self.adam.load_state_dict(state_dict["adam"])
-        self.join_groups()
-
-    def join_groups(self) -> None:
-        """Take over the groups of both: the same objects, since a scheduler sets learning rates here."""
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
+        # The same objects: a scheduler sets learning rates here.
+        self.param_groups = [*self.muon.param_groups, *self.adam.param_groups]
 
 
 class MuonTrainer(Seq2SeqTrainer):

@@ -38,8 +38,8 @@ FIXED = frozenset(
 # Training would go on otherwise than it began: only if that is meant, and then from the next step on.
 MEANT = frozenset(
     # Optimizer
-    "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps layerwise_lr_decay weight_decay "
-    "adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
+    "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 "
+    "adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
     # Loss
     "label_smoothing_factor guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
     "average_tokens_across_devices "
@@ -106,7 +106,7 @@ ORDER = (
 )
 
 # With another value, the state of the optimizer belongs to another one, or to other groups of parameters.
-NEW_OPTIMIZER = frozenset("muon optim optim_args optim_target_modules layerwise_lr_decay".split())
+NEW_OPTIMIZER = frozenset("muon optim optim_args optim_target_modules".split())
 
 # With another value, earlier scores cannot be compared with those to come.
 SCORES = frozenset(

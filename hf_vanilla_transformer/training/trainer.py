@@ -34,7 +34,6 @@ from .best_model import BestModelTrainer
 from .callbacks import BestCheckpointLocation, RunRecord, SamplerEpoch, mean_training_loss
 from .divergence import FiniteTrainer
 from .guided_alignment import GuidedTrainer
-from .layerwise import LayerwiseTrainer
 from .moving_average import AveragingTrainer
 from .muon import MuonTrainer
 from .rdrop import RDropTrainer
@@ -84,7 +83,6 @@ class VanillaTransformerTrainer(
     AveragingTrainer,
     RDropTrainer,
     GuidedTrainer,
-    LayerwiseTrainer,
     MuonTrainer,
 ):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
