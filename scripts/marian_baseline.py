@@ -34,6 +34,7 @@ with importing():
     from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
     from hf_vanilla_transformer.files import atomic_write
     from hf_vanilla_transformer.inference.translation import translate
+    from hf_vanilla_transformer.options import POSITIVE, check_range
     from hf_vanilla_transformer.presets import preset_config
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.training.arguments import parse_overrides
@@ -97,8 +98,7 @@ def trainer_settings(name: str, batch_size: int | None = None) -> dict[str, Any]
     """Return those of `SETTINGS`, with batches of so many sentences where that is given."""
     if batch_size is None:
         return SETTINGS[name]
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` is {batch_size}; it must be at least 1")
+    check_range(POSITIVE, batch_size=batch_size)
     return {**SETTINGS[name], "per_device_train_batch_size": batch_size}
 
 

@@ -15,7 +15,7 @@ from _imports import importing
 
 with importing():
     from hf_vanilla_transformer.cli import options
-    from hf_vanilla_transformer.cli.serve import KEY_VARIABLE, add_arguments, check_limits, load_application
+    from hf_vanilla_transformer.cli.serve import KEY_VARIABLE, add_arguments, load_application
 
     with options.importing("ray"):
         from hf_vanilla_transformer.serving.replicas import Resources, serve_replicas
@@ -35,7 +35,6 @@ def main(argv: list[str] | None = None) -> None:
         arguments = parser.parse_args(argv)
         if arguments.page:
             raise ValueError("--page keeps the state of visitors in one process; leave it out")
-        check_limits(arguments)
         arguments.api_key = arguments.api_key or os.environ.get(KEY_VARIABLE)
         load = partial(load_application, arguments)
         given = (arguments.replicas, arguments.cpus_per_replica, arguments.gpus_per_replica, arguments.address)

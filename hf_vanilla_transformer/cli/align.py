@@ -19,8 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic_write, check_output_file, read_line_pairs
+from ..options import BatchOptions
 from .model_options import add_model_options, load_model_and_tokenizer
-from .options import SWITCH, OneLineParser, add_pair_files, importing, out_of_memory, quiet_unless_terminal
+from .options import (
+    SWITCH,
+    OneLineParser,
+    add_options,
+    add_pair_files,
+    importing,
+    out_of_memory,
+    quiet_unless_terminal,
+)
 
 # Pairs to try the heads on.
 TRIED_PAIRS = 500
@@ -33,21 +42,11 @@ def add_arguments(parser: OneLineParser) -> None:
     heads.add_argument("--set_heads", **SWITCH, help="Find the heads that align best and save them with the model.")
     heads.add_argument("--reference", metavar="FILE", help="True alignments of the pairs, for --set_heads.")
     compute = parser.add_argument_group("computation")
-    compute.add_argument(
-        "--max_tokens",
-        type=int,
-        default=4096,
-        help="Tokens of a side aligned at once (default: 4096); lower it if memory runs out.",
-    )
-    compute.add_argument(
-        "--chunk_size", type=int, default=8192, help=parser.advanced("Pairs to read and sort at a time.")
-    )
+    side = "Tokens of a side aligned at once (default: 4096); lower it if memory runs out."
+    add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", max_tokens={"help": side})
 
 
 def run(arguments: Namespace) -> None:
-    for name in ("max_tokens", "chunk_size"):
-        if (value := getattr(arguments, name)) < 1:
-            raise ValueError(f"--{name} {value} is too small; set at least 1")
     if arguments.source == arguments.target == "-":
         raise ValueError("--source and --target are both standard input; name a file for one of them")
     if arguments.reference and not arguments.set_heads:

@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..files import atomic_folder, check_output_folder
-from .options import OneLineParser, add_trust_option, importing, quiet_unless_terminal
+from .options import Number, OneLineParser, add_trust_option, importing, quiet_unless_terminal
 
 TOKENIZER_FILE = "tokenizer_config.json"
 
@@ -24,7 +24,7 @@ def add_arguments(parser: OneLineParser) -> None:
         "--checkpoints", nargs="+", default=[], metavar="FOLDER", help="Average these folders, given oldest first."
     )
     parser.add_argument_group("with --run_dir").add_argument(
-        "--last", type=int, default=5, help="Number of checkpoints (default, as in the paper: 5)."
+        "--last", type=Number(int), default=5, help="Number of checkpoints (default, as in the paper: 5)."
     )
     add_trust_option(parser, inputs)
     output = parser.add_argument_group("output")
@@ -53,8 +53,6 @@ def _checkpoints(arguments: Namespace) -> list[Path]:
         from ..weight_files import check_safetensors
     if bool(arguments.checkpoints) == bool(arguments.run_dir):
         raise ValueError("give either --checkpoints or --run_dir")
-    if arguments.last < 1:
-        raise ValueError(f"--last {arguments.last} leaves nothing to average; set at least 1")
     if arguments.run_dir:
         checkpoints = last_checkpoints(arguments.run_dir, arguments.last)
     else:

@@ -17,8 +17,9 @@ options may come first.
 from argparse import Namespace
 from collections.abc import Sequence
 
+from ..options import BatchOptions, SearchOptions
 from . import train
-from .options import OneLineParser, importing, out_of_memory
+from .options import Number, OneLineParser, add_options, importing, out_of_memory
 
 parse = train.parse
 
@@ -31,15 +32,20 @@ def add_arguments(parser: OneLineParser) -> None:
         nargs="+",
         help="Teacher and its tokenizer: a folder or a name on the Hub; several teach as an ensemble.",
     )
-    teacher.add_argument("--num_beams", type=int, help="Beams of the teacher. Default: the model's setting.")
-    teacher.add_argument(
-        "--num_hypotheses", type=int, default=1, help="Its translations of each source to learn (default: 1)."
+    add_options(
+        parser,
+        teacher,
+        SearchOptions,
+        "num_beams",
+        "num_hypotheses",
+        num_beams={"help": "Beams of the teacher. Default: the model's setting."},
+        num_hypotheses={"help": "Its translations of each source to learn."},
     )
     teacher.add_argument(
         "--teacher_max_tokens",
-        type=int,
-        default=4096,
-        help=parser.advanced("Source tokens x beams that it decodes at once (default: 4096)."),
+        type=Number(int),
+        default=BatchOptions.max_tokens,
+        help=parser.advanced(f"Source tokens x beams that it decodes at once (default: {BatchOptions.max_tokens})."),
     )
     train.add_arguments(parser)
     parser.usage = "%(prog)s [options.yaml] --model MODEL [options]"

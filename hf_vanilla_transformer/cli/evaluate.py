@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, importing
+from .options import SWITCH, Number, OneLineParser, importing
 
 Scores = dict[str, Any]
 
@@ -91,9 +91,14 @@ def add_arguments(parser: OneLineParser) -> None:
         "randomization.",
     )
     testing.add_argument(
-        "--num_samples", type=int, metavar="N", help="Samples of the test (default: 1000; randomization: 10000)."
+        "--num_samples",
+        type=Number(int),
+        metavar="N",
+        help="Samples of the test (default: 1000; randomization: 10000).",
     )
-    testing.add_argument("--seed", type=int, metavar="N", help="Seed of the test (default: sacreBLEU's, 12345).")
+    testing.add_argument(
+        "--seed", type=Number(int), metavar="N", help="Seed of the test (default: sacreBLEU's, 12345)."
+    )
 
 
 def run(arguments: Namespace) -> None:

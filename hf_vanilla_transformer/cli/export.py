@@ -18,7 +18,7 @@ is an error that names it, and nothing is written.
 from argparse import Namespace
 from pathlib import Path
 
-from .options import OneLineParser, add_trust_option, importing, quiet_unless_terminal
+from .options import Number, OneLineParser, add_trust_option, importing, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     options.add_argument(
         "--max_positions",
-        type=int,
+        type=Number(int),
         help="ctranslate2, onnx: longest source or output, in tokens, of a model with sinusoids. "
         "Default: max_position_embeddings.",
     )

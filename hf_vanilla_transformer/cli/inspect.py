@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from shutil import get_terminal_size
 from typing import Any
 
-from .options import OneLineParser, add_fields, add_trust_option, importing, parse_dataclasses
+from ..data.arguments import DataArguments
+from ..options import NOT_NEGATIVE
+from .options import Number, OneLineParser, add_fields, add_trust_option, importing, parse_dataclasses
 from .train import MAIN_OPTIONS, add_main_options
 
 NO_TERMINAL = (120, 24)
@@ -37,14 +39,17 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def add_arguments(parser: OneLineParser) -> None:
     if parser.shows_all:
-        with importing():
-            from ..data.arguments import DataArguments
         add_fields(parser, DataArguments, {"text": FIELDS}, "options of train that change nothing here")
     else:
-        options = {name: text for name, text in MAIN_OPTIONS["text"].items() if name.partition(" ")[0] in FIELDS}
-        add_main_options(parser, {"text": options})
+        add_main_options(parser, "text", DataArguments, [name for name in MAIN_OPTIONS["text"][1] if name in FIELDS])
     report = parser.add_argument_group("report")
-    report.add_argument("--examples", type=int, default=5, metavar="N", help="Pairs of a kind to show (default: 5).")
+    report.add_argument(
+        "--examples",
+        type=Number(int, NOT_NEGATIVE),
+        default=5,
+        metavar="N",
+        help="Pairs of a kind to show (default: 5).",
+    )
     report.add_argument(
         "--tokenizer_name_or_path", metavar="NAME", help="Tokenizer (folder or Hub name) to find unknown tokens by."
     )
@@ -52,10 +57,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    if arguments.examples < 0:
-        raise ValueError(f"`examples` {arguments.examples} is negative; set 0 or more")
     with importing():
-        from ..data.arguments import DataArguments
         from ..data.inspection import inspect_pairs
         from ..data.splits import located_splits
         from ..inference.loading import load_tokenizer

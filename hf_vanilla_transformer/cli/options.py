@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
+from ..options import POSITIVE, Range, check_range, ranges
 
 USAGE_ERROR = 2
 # As shells count: 128 and the number of the signal.
@@ -37,6 +38,16 @@ def boolean(text: str) -> bool:
 
 # For a switch: `add_argument("--bf16", **SWITCH, help=...)`.
 SWITCH: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "default": False, "metavar": "true|false"}
+
+
+class Number:
+    """Type of an option whose value must be in a range: `add_argument("--last", type=Number(int))`."""
+
+    def __init__(self, kind: type, wanted: Range = POSITIVE) -> None:
+        self.kind, self.wanted, self.__name__ = kind, wanted, kind.__name__
+
+    def __call__(self, text: str) -> Any:
+        return self.kind(text)
 
 
 def help_option(words: Sequence[str]) -> str | None:
@@ -113,6 +124,9 @@ class OneLineParser(argparse.ArgumentParser):
         if unknown:
             word = without_secrets(words)[words.index(unknown[0])]
             self.error(f"{re.split('[= ]' if word.startswith('-') else '=', word)[0]} belongs to no option")
+        for action in self._actions:
+            if isinstance(action.type, Number):
+                check_range(action.type.wanted, **{action.dest: getattr(parsed, action.dest)})
         options = {f"--{name}": value for name, value in vars(parsed).items() if value is not None}
         self._secrets = [str(value) for name, value in options.items() if SECRET_OPTION.fullmatch(name)]
         return parsed, unknown
@@ -171,6 +185,33 @@ def add_pair_files(parser: OneLineParser) -> Any:
     files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
     return files
+
+
+def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **changes: Mapping[str, Any]) -> None:
+    """Add options that are declared as fields of a dataclass (`options.option`).
+
+    Args:
+        parser: Receives them.
+        group: Its group of options.
+        kind: The dataclass.
+        *names: Fields to add.
+        **changes: By name, arguments of `add_argument` that differ in this command.
+    """
+    hints, wanted, declared = get_type_hints(kind), ranges(kind), {each.name: each for each in fields(kind)}
+    for name in names:
+        field = declared[name]
+        # int, of int and of int | None
+        base = next(iter(get_args(hints[name])), hints[name])
+        settings: dict[str, Any] = {
+            "type": Number(base, wanted[name]) if name in wanted else base,
+            "default": field.default,
+        }
+        settings |= {"help": field.metadata["description"], **changes.get(name, {})}
+        if settings["default"] not in (None, "") and "efault" not in settings["help"]:
+            settings["help"] = f"{settings['help'].removesuffix('.')} (default: {settings['default']})."
+        if field.metadata.get("advanced"):
+            settings["help"] = parser.advanced(settings["help"])
+        group.add_argument(f"--{name}", **settings)
 
 
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
@@ -329,9 +370,11 @@ __all__ = [
     "HELP",
     "HELP_ALL",
     "SWITCH",
+    "Number",
     "OneLineParser",
     "Terminated",
     "add_fields",
+    "add_options",
     "add_trust_option",
     "boolean",
     "dataclass_parser",

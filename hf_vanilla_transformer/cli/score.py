@@ -16,8 +16,9 @@ from argparse import Namespace
 from itertools import islice
 
 from ..files import atomic_write, check_output_file, read_line_pairs
+from ..options import BatchOptions
 from .model_options import add_model_options, load_model_and_tokenizer
-from .options import OneLineParser, add_pair_files, importing, out_of_memory, quiet_unless_terminal
+from .options import OneLineParser, add_options, add_pair_files, importing, out_of_memory, quiet_unless_terminal
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -29,25 +30,13 @@ def add_arguments(parser: OneLineParser) -> None:
         help="text (default): log-probability and perplexity; json: tokens and their log-probabilities too.",
     )
     compute = parser.add_argument_group("computation")
-    compute.add_argument(
-        "--max_tokens",
-        type=int,
-        default=4096,
-        help="Tokens of a side scored at once (default: 4096); lower it if memory runs out.",
-    )
-    compute.add_argument(
-        "--chunk_size",
-        type=int,
-        default=8192,
-        help=parser.advanced("Pairs to read and sort at a time; 1 answers each pair at once."),
-    )
+    side = "Tokens of a side scored at once (default: 4096); lower it if memory runs out."
+    add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", max_tokens={"help": side})
 
 
 def run(arguments: Namespace) -> None:
     if arguments.source == arguments.target == "-":
         raise ValueError("--source and --target are both standard input; name a file for one of them")
-    if arguments.chunk_size < 1:
-        raise ValueError(f"--chunk_size {arguments.chunk_size} leaves nothing to read; set at least 1")
     check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
     with importing():
         from ..inference.scoring import perplexity, score

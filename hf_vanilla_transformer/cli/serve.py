@@ -16,11 +16,22 @@ import os
 from argparse import Namespace
 from typing import Any
 
+from ..serving.limits import Limits, ModelLimits
 from .main import limit_routines
-from .options import SWITCH, OneLineParser, add_trust_option, importing, out_of_memory, quiet_unless_terminal
+from .options import (
+    SWITCH,
+    OneLineParser,
+    add_options,
+    add_trust_option,
+    importing,
+    out_of_memory,
+    quiet_unless_terminal,
+)
 
 # So that the key need not stand in a list of processes.
 KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
+
+LIMITS = ("max_text_length", "max_body", "max_beams", "max_hypotheses")
 
 # Language pairs of a model that are printed.
 MAX_SHOWN = 4
@@ -70,41 +81,19 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     network.add_argument("--page", **SWITCH, help="Show a page to translate with, at /.")
     limits = parser.add_argument_group("limits")
-    limits.add_argument(
-        "--max_tokens",
-        type=int,
-        default=8192,
-        help="Source tokens x beams decoded at once (default: 8192); lower it if memory runs out.",
-    )
-    for name, default, text in (
-        ("max_queue", 1024, "Sentences that may wait; a full queue answers 503"),
-        ("max_text_length", 20_000, "Characters of a request's texts"),
-        ("max_body", 2**20, "Bytes of a request"),
-        ("max_beams", 16, "Beams that a request may ask for"),
-        ("max_hypotheses", 16, "Translations of a sentence that a request may ask for"),
-    ):
-        limits.add_argument(
-            f"--{name}", type=int, default=default, help=parser.advanced(f"{text} (default: {default}).")
-        )
+    add_options(parser, limits, ModelLimits, "max_tokens", "max_queue")
+    add_options(parser, limits, Limits, *LIMITS)
 
 
 def run(arguments: Namespace) -> None:
     with importing("serve"):
         from ..serving.server import listen, serve
-    check_limits(arguments)
     # The port first: models take a while to load.
     with listen(arguments.host, arguments.port) as listening:
         application, engine = load_application(arguments)
         for model in engine.models.values():
             print(f"{model.name}: {_languages(model)}")
         serve(application, engine, listening)
-
-
-def check_limits(arguments: Namespace) -> None:
-    """Raise a ValueError for a limit that lets nothing through."""
-    for name in ("max_tokens", "max_queue", "max_text_length", "max_body", "max_beams", "max_hypotheses"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name} is {getattr(arguments, name)}; it must be at least 1")
 
 
 def load_application(arguments: Namespace) -> tuple[Any, Any]:
@@ -114,7 +103,6 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
 
         from ..serving.application import create_application
         from ..serving.models import Loading, load_engine
-        from ..serving.service import Limits
     if arguments.page:
         with importing("demo"):
             from ..serving.page import mount_page
@@ -130,7 +118,7 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
     with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
         settings = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
         engine = load_engine(arguments.model, loading, **settings)
-    limits = Limits(arguments.max_text_length, arguments.max_body, arguments.max_beams, arguments.max_hypotheses)
+    limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
     application = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)
     if arguments.page:

@@ -19,40 +19,31 @@ The folder then holds model, tokenizer, generation settings, all_results.json, p
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
+from ..data.arguments import SPLITS, DataArguments
 from ..errors import did_you_mean, one_line
+from ..training.options import ModelOptions, TrainingOptions
 from .options import OneLineParser, add_fields, importing, parse_dataclasses
 
 ARGUMENT_FILES = (".yaml", ".yml", ".json")
 
-# What --help shows, without the seconds that the dataclasses of all options take to import.
-MAIN_OPTIONS = {
-    "text": {
-        "train_source_file FILE": "Training text of the source side, one sentence a line, plain or .gz.",
-        "train_target_file FILE": "Training text of the target side; line n translates line n of the source.",
-        "train_file FILE": "Or: training pairs in one TSV, CSV, JSON lines or Parquet file.",
-        "dataset_name NAME": "Or: a data set on the Hub, or a local copy of one.",
-        "validation_split_size N": "Pairs (or the fraction of pairs) to take from the training text for validation.",
-    },
-    "model and tokenizer": {
-        "preset NAME": "Model shape: base (default), big, small, deep-encoder, tiny, student or a row of the paper's "
-        "Table 3; auto: shape, vocabulary, dropout, batches and schedule by the size of the corpus.",
-        "config_overrides FIELD=VALUE,...": "Changes to the preset, e.g. encoder_layers=4,dropout=0.3.",
-        "vocab_size N": "Size of the vocabulary to learn (default: 8000, or by auto).",
-    },
-    "training": {
-        "output_dir FOLDER": "Folder of checkpoints and, at the end, of the model (default: trainer_output).",
-        "num_train_epochs N": "Passes over the training pairs (default: 20).",
-        "warmup_steps N": "Steps of linear warm-up (default, as in the paper: 4000).",
-        "max_tokens N": "Tokens in a batch, source, target and padding counted (default: 8192).",
-        "bf16_if_fast": "Compute in bfloat16 where the hardware is faster in it.",
-        "resume_from_checkpoint FOLDER": "Continue from a checkpoint; `last`: the newest one in --output_dir, if any.",
-    },
+# What --help shows: the fields to begin with.
+MAIN_OPTIONS: dict[str, tuple[Any, Sequence[str]]] = {
+    "text": (
+        DataArguments,
+        ("train_source_file", "train_target_file", "train_file", "dataset_name", "validation_split_size"),
+    ),
+    "model and tokenizer": (ModelOptions, ("preset", "config_overrides", "vocab_size")),
+    "training": (
+        TrainingOptions,
+        ("output_dir", "num_train_epochs", "warmup_steps", "max_tokens", "bf16_if_fast", "resume_from_checkpoint"),
+    ),
 }
 
 MODEL_FIELDS = (
@@ -64,28 +55,30 @@ INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 def add_arguments(parser: OneLineParser) -> None:
     parser.usage = "%(prog)s [options.yaml] [options]"
     if not parser.shows_all:
-        add_main_options(parser, MAIN_OPTIONS)
+        # Without the seconds that all options take to import.
+        for title, (kind, names) in MAIN_OPTIONS.items():
+            add_main_options(parser, title, kind, names)
         return
     model, data, training = _dataclasses()
     add_fields(parser, data, {}, "text")
     add_fields(parser, model, {"model": MODEL_FIELDS}, "tokenizer")
-    add_fields(parser, training, {"training": get_annotations(training)}, INHERITED)
+    add_fields(parser, training, {"training": get_annotations(TrainingOptions)}, INHERITED)
     # None: not given.
     parser.set_defaults(do_train=None, do_eval=None)
 
 
-def add_main_options(parser: OneLineParser, options_of: Mapping[str, Mapping[str, str]]) -> None:
-    """Add options for the short help, by the titles of their groups."""
-    for title, options in options_of.items():
-        group = parser.add_argument_group(title)
-        for option, text in options.items():
-            name, _, metavar = option.partition(" ")
-            group.add_argument(f"--{name}", metavar=metavar, help=text)
+def add_main_options(parser: OneLineParser, title: str, kind: Any, names: Sequence[str]) -> None:
+    """Add a group of options for the short help."""
+    group = parser.add_argument_group(title)
+    for each in fields(kind):
+        if each.name in names:
+            group.add_argument(
+                f"--{each.name}", metavar=each.name.rpartition("_")[2].upper(), help=each.metadata["help"]
+            )
 
 
 def _dataclasses() -> tuple[Any, ...]:
     with importing():
-        from ..data.arguments import DataArguments
         from ..training.arguments import ModelArguments, VanillaTransformerTrainingArguments
     return ModelArguments, DataArguments, VanillaTransformerTrainingArguments
 
@@ -166,7 +159,6 @@ def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
         import datasets
         from transformers.utils.logging import disable_progress_bar
 
-        from ..data.arguments import SPLITS
         from ..training.checkpoints import newest_checkpoint
     # Reading and writing a checkpoint takes a moment and is no news.
     disable_progress_bar()

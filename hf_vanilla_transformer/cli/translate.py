@@ -34,8 +34,9 @@ from typing import Any
 
 from ..data.alignments import format_pharaoh
 from ..files import LINE_ENDS_TO_SPACES, check_output_file, read_lines, replaceable
+from ..options import BatchOptions, Range, SearchOptions
 from .model_options import add_model_options, load_by_name, load_model_and_tokenizer
-from .options import SWITCH, OneLineParser, importing, out_of_memory, quiet_unless_terminal
+from .options import SWITCH, Number, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
 from .prompt import answer_lines
 
 # Passed on where they are given.
@@ -72,16 +73,9 @@ def add_arguments(parser: OneLineParser) -> None:
         "--resume", **SWITCH, help="Continue after the lines that an interrupted run left in OUTPUT.partial, if any."
     )
     search = parser.add_argument_group("search")
-    search.add_argument("--num_beams", type=int, help="Number of beams; 1: greedy. Default: the model's setting.")
-    search.add_argument(
-        "--num_hypotheses",
-        type=int,
-        default=1,
-        help="Translations of each sentence, with --format json or on a terminal (default: 1).",
-    )
-    search.add_argument(
-        "--length_penalty", type=float, help="Above 0 favours long translations. Default: the model's setting."
-    )
+    hypotheses = "Translations of each sentence, with --format json or on a terminal."
+    names = ("num_beams", "num_hypotheses", "length_penalty")
+    add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
     search.add_argument(
         "--glossary", metavar="FILE", help="Translate terms as told: a term, a tab and its translation on each line."
     )
@@ -97,7 +91,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     search.add_argument(
         "--max_source_length",
-        type=int,
+        type=Number(int, Range(ge=2)),
         help=parser.advanced("Truncate sources to this many tokens; how many were truncated is reported."),
     )
     compute = parser.add_argument_group("computation")
@@ -107,17 +101,7 @@ def add_arguments(parser: OneLineParser) -> None:
         default="transformers",
         help="transformers (default), or ctranslate2 for an exported model, by default on the CPU.",
     )
-    compute.add_argument(
-        "--max_tokens",
-        type=int,
-        default=4096,
-        help="Source tokens x beams decoded at once (default: 4096); lower it if memory runs out.",
-    )
-    compute.add_argument(
-        "--chunk_size",
-        type=int,
-        help=parser.advanced("Lines to read and sort at a time; 1 answers each line at once."),
-    )
+    add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", chunk_size={"default": None})
 
 
 def run(arguments: Namespace) -> None:

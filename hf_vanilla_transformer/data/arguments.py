@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ..errors import DataError
+from ..options import Length, NotNegative, Positive, Range, check_ranges
 
 SPLITS = ("train", "validation", "test")
 
@@ -94,7 +95,7 @@ class DataArguments:
         default=None,
         metadata={"help": "Folder of pairs that a model translates, for runs to share (default: output_dir)."},
     )
-    train_copies: int = field(
+    train_copies: NotNegative = field(
         default=1,
         metadata={"help": "How often an epoch has each training pair that is not synthetic; 0: synthetic pairs only."},
     )
@@ -141,27 +142,30 @@ class DataArguments:
         default=False,
         metadata={"help": "Read pairs while training, without a copy of the corpus in memory or on disk."},
     )
-    max_train_samples: int | None = field(
+    max_train_samples: Positive | None = field(
         default=None,
         metadata={"help": "Use a random sample of this many training pairs (with --streaming, the first)."},
     )
-    max_source_length: int | None = field(default=256, metadata={"help": "Most tokens of a source, </s> included."})
-    max_target_length: int | None = field(default=256, metadata={"help": "Most tokens of a target, </s> included."})
+    max_source_length: Length | None = field(default=256, metadata={"help": "Most tokens of a source, </s> included."})
+    max_target_length: Length | None = field(default=256, metadata={"help": "Most tokens of a target, </s> included."})
     on_long: Literal["drop", "truncate"] = field(
         default="drop",
         metadata={"help": "Drop or truncate longer training pairs; those for evaluation are kept or truncated."},
     )
-    max_length_ratio: float | None = field(
+    max_length_ratio: Annotated[float, Range(ge=1)] | None = field(
         default=9.0,
         metadata={
             "help": f"Drop training pairs with one side over this many times the other plus {RATIO_SLACK} tokens."
         },
     )
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Number of tokenizing processes."})
+    preprocessing_num_workers: NotNegative | None = field(
+        default=None, metadata={"help": "Number of tokenizing processes."}
+    )
     cache_dir: str | None = field(default=None, metadata={"help": "Cache folder of the datasets library."})
 
     def __post_init__(self) -> None:
         refuse_empty_strings(self)
+        check_ranges(self, DataError)
         self._check_both_given("source_column", "target_column")
         self._check_both_given("source_lang", "target_lang")
         for split in (*SPLITS, SYNTHETIC):
@@ -176,8 +180,6 @@ class DataArguments:
         for split in SPLITS[1:]:
             self._check_split_size(split)
         self._check_synthetic()
-        if self.max_train_samples is not None and self.max_train_samples < 1:
-            raise DataError(f"`max_train_samples` {self.max_train_samples} leaves no pairs; set at least 1")
 
     def files(self, split: str) -> tuple[str, ...]:
         """Return the files of a split: source and target, one file with both sides, or none."""
@@ -212,8 +214,6 @@ class DataArguments:
                 raise DataError(f"`{given}` is given without `{missing}`; give both or none")
 
     def _check_synthetic(self) -> None:
-        if self.train_copies < 0:
-            raise DataError(f"`train_copies` {self.train_copies} is negative; set 0 or more")
         self._check_both_given("monolingual_target", "reverse_model")
         if not (self.monolingual_target or self.files(SYNTHETIC)):
             if self.synthetic_tag:

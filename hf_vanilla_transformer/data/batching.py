@@ -14,6 +14,7 @@ import torch
 
 from ..errors import DataError
 from ..model.checks_vanilla_transformer import IGNORE_INDEX
+from ..options import POSITIVE, check_range
 from .encoding import chunks
 
 
@@ -113,7 +114,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         seed: int = 0,
         num_replicas: int = 1,
     ) -> None:
-        _check_at_least_one(max_tokens=max_tokens, num_replicas=num_replicas)
+        check_range(POSITIVE, DataError, max_tokens=max_tokens, num_replicas=num_replicas)
         source = np.asarray(source_lengths, dtype=np.int32)
         target = np.asarray(target_lengths, dtype=np.int32)
         if source.ndim != 1 or source.shape != target.shape or not len(source):
@@ -155,12 +156,6 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
             order = np.argsort(self._keys, kind="stable").astype(np.int32)
         for batch in groups.ravel():
             yield order[self._edges[batch] : self._edges[batch + 1]].tolist()
-
-
-def _check_at_least_one(**arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < 1:
-            raise DataError(f"`{name}` is {value}; it must be at least 1")
 
 
 def _check_budget(source: np.ndarray, target: np.ndarray, max_tokens: int, first_row: int = 0) -> None:
@@ -240,7 +235,7 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        _check_at_least_one(max_tokens=max_tokens, buffer_size=buffer_size, num_replicas=num_replicas)
+        check_range(POSITIVE, DataError, max_tokens=max_tokens, buffer_size=buffer_size, num_replicas=num_replicas)
         if not 0 <= rank < num_replicas:
             raise DataError(f"`rank` {rank} is not one of {num_replicas} processes; count ranks from 0")
         self.features, self.max_tokens, self.buffer_size = features, max_tokens, buffer_size

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import DataError, unknown_words
+from ..options import Range, check_range
 from .alignments import Link, words_and_ids
 from .arguments import RATIO_SLACK
 from .fingerprint import CODE_FINGERPRINT
@@ -50,11 +51,8 @@ class LengthLimits(NamedTuple):
 
     def check(self) -> None:
         """Raise a DataError for a limit that no useful pair meets."""
-        for name, limit in (("max_source_length", self.source), ("max_target_length", self.target)):
-            if limit is not None and limit < 2:
-                raise DataError(f"`{name}` {limit} leaves room only for the end token; set at least 2")
-        if self.ratio is not None and self.ratio < 1:
-            raise DataError(f"`max_length_ratio` {self.ratio:g} would drop pairs of equal lengths; set at least 1")
+        check_range(Range(ge=2), DataError, max_source_length=self.source, max_target_length=self.target)
+        check_range(Range(ge=1), DataError, max_length_ratio=self.ratio)
 
 
 NO_LIMITS = LengthLimits()

@@ -8,6 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from ..errors import did_you_mean, lone_surrogate
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS, VanillaTransformerSharedTokenizer
+from ..options import POSITIVE, Range, check_range
 
 _T = TypeVar("_T")
 
@@ -171,15 +172,13 @@ def _check_sizes(algorithm: str, vocab_size: int, min_frequency: int, max_length
     # Byte-level BPE has a token for each of the 256 bytes; the others need at least one token of their own.
     least_vocab_size = len(SPECIAL_TOKENS) + (256 if algorithm == "bpe" else 1)
     if vocab_size < least_vocab_size:
-        raise ValueError(f"`vocab_size` {vocab_size} is too small for {algorithm}; set at least {least_vocab_size}")
-    if min_frequency < 1:
-        raise ValueError(f"`min_frequency` {min_frequency} is too small; set at least 1")
+        raise ValueError(f"`vocab_size` is {vocab_size}; it must be at least {least_vocab_size} for {algorithm}")
+    check_range(POSITIVE, min_frequency=min_frequency)
     if min_frequency > 1 and algorithm == "unigram":
         raise ValueError(
             f"`min_frequency` {min_frequency} has no effect on unigram; leave it out or lower `vocab_size`"
         )
-    if max_length is not None and max_length < 2:
-        raise ValueError(f"`max_length` {max_length} leaves no room before the end token; set at least 2")
+    check_range(Range(ge=2), max_length=max_length)
 
 
 def _normalization_steps(normalization: str | None, lowercase: bool) -> list[normalizers.Normalizer]:

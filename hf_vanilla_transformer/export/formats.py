@@ -11,6 +11,7 @@ from ..files import atomic_folder, check_output_folder
 from ..inference.ctranslate2 import check_settings
 from ..inference.loading import has_tokenizer, load_model, load_tokenizer
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..options import POSITIVE, check_range
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
@@ -61,8 +62,7 @@ def export_model(
     for option in options:
         if option not in known:
             raise ValueError(f"format {to} has no `{option}`; leave it out")
-    if options.get("max_positions", 1) < 1:
-        raise ValueError(f"`max_positions` is {options['max_positions']}; it must be positive")
+    check_range(POSITIVE, max_positions=options.get("max_positions"))
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:

@@ -6,12 +6,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ..errors import shorten
-
-# Beams, samples and lengths beyond are no search, but a loop without end or memory.
-MAX_BEAMS = 10_000
-MAX_COUNT = 2**31 - 1
-# An integer power of a length must fit in 64 bits.
-MAX_LENGTH_PENALTY = 5
+from ..options import MAX_BEAMS, MAX_COUNT, MAX_LENGTH_PENALTY
 
 _BEAMS = ("num_beams", "num_return_sequences", "num_beam_groups")
 _COUNTS = (

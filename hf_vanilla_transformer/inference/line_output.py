@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import DataError, one_line
 from ..files import atomic_write, replaceable
+from ..options import POSITIVE, check_range
 
 # Seconds between two looks at whether another process has finished a chunk.
 POLL_INTERVAL = 0.05
@@ -36,8 +37,7 @@ class Share:
     """
 
     def __init__(self, chunk_size: int):
-        if chunk_size < 1:
-            raise ValueError(f"`chunk_size` is {chunk_size}; it must be at least 1")
+        check_range(POSITIVE, chunk_size=chunk_size)
         # As torchrun and `accelerate launch` set them.
         self.rank, self.size = (int(os.environ.get(*name)) for name in (("RANK", "0"), ("WORLD_SIZE", "1")))
         self.chunk_size = chunk_size

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import unknown_words
+from ..options import POSITIVE, check_range
 from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, start_token_id
 from .translation import checked_scores, position_limit
 
@@ -88,8 +89,7 @@ def score(
         raise ValueError("`sources` and `targets` are lists of sentences; put a single sentence into a list")
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
-    if max_tokens < 1:
-        raise ValueError(f"`max_tokens` is {max_tokens}; it must be at least 1")
+    check_range(POSITIVE, max_tokens=max_tokens)
     limit = position_limit(model.config)
     pairs = [
         (

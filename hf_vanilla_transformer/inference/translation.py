@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
 from ..errors import lone_surrogate, one_line, unknown_words
+from ..options import POSITIVE, Range, SearchOptions, check_range, ranges
 from .alignment import word_alignments
 from .attention import cross_attentions
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
@@ -178,9 +179,8 @@ def translate_lines(
         translator.num_hypotheses = max(num_hypotheses, translator.num_beams)
         if translator.num_hypotheses == 1:
             raise ValueError("reranking needs several hypotheses, but `num_beams` is 1; raise it")
-    _check_at_least(1, chunk_size=chunk_size)
-    if max_source_length is not None:
-        _check_at_least(2, max_source_length=max_source_length)
+    check_range(POSITIVE, chunk_size=chunk_size)
+    check_range(Range(ge=2), max_source_length=max_source_length)
     limit = tightest_limit(max_source_length, position_limit(model.config))
     num_read = num_truncated = 0
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
@@ -328,9 +328,8 @@ class BatchTranslator:
         self.generate: Any = model.generate
         self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
         self.num_beams = num_beams = self._setting("num_beams", 1)
-        _check_at_least(1, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
-        if not math.isfinite(length_penalty := self._setting("length_penalty", 1.0)):
-            raise ValueError(f"`length_penalty` is {length_penalty}; it must be finite, or scores cannot be compared")
+        check_range(POSITIVE, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
+        check_range(ranges(SearchOptions)["length_penalty"], length_penalty=self._setting("length_penalty", 1.0))
         if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
             raise ValueError(
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
@@ -494,12 +493,6 @@ class BatchTranslator:
         generated = (is_end.cumsum(1) == is_end) & is_output[:, -tokens.shape[1] :]  # through the first end token
         total = log_probs.masked_fill(~generated, 0.0).sum(1)
         return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
-
-
-def _check_at_least(minimum: int, **arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < minimum:
-            raise ValueError(f"`{name}` is {value}; it must be at least {minimum}")
 
 
 def cross_attention(

@@ -21,8 +21,9 @@ from ..errors import one_line, shorten
 from . import libretranslate, v1
 from .batching import Busy, DecodingFailed, InvalidRequest
 from .engine import Engine, UnknownModel
+from .limits import Limits
 from .metrics import Metrics
-from .service import Limits, Service
+from .service import Service
 
 logger = logging.get_logger(__name__)
 
@@ -69,7 +70,7 @@ def create_application(
     application.include_router(v1.routes(service))
     application.include_router(libretranslate.routes(service))
     _add_operation_routes(application, engine, metrics)
-    application.add_middleware(BodyLimit, limit=service.limits.body)
+    application.add_middleware(BodyLimit, limit=service.limits.max_body)
     if origins := list(cors_origins):
         application.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     application.add_middleware(Measured, metrics=metrics)

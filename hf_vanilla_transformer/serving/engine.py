@@ -15,7 +15,9 @@ from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
 from ..inference.translation import BatchTranslator, Hypothesis, encode, many_calls, translate
+from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
+from .limits import ModelLimits
 from .memory import release_memory
 
 # Batches of a model after which freed memory is returned to the system.
@@ -36,31 +38,15 @@ class UnknownModel(ValueError):
 
 
 @dataclass(frozen=True)
-class TranslationOptions:
-    """How to translate; None means the model's own setting. Requests with equal options share batches.
+class TranslationOptions(SearchOptions):
+    """How to translate. Requests with equal options share batches.
 
     Attributes:
-        num_beams: Number of beams; 1: greedy.
-        num_hypotheses: Translations of each sentence.
-        length_penalty: Above 0 favours long translations.
-        do_sample: Whether to draw tokens at random; without beams unless `num_beams` says otherwise.
-        temperature: Of sampling.
-        top_k: Tokens to draw from.
-        top_p: Probability of the tokens to draw from.
-        max_new_tokens: Most tokens of a translation.
         with_scores: Whether hypotheses have scores.
         with_alignments: Whether hypotheses have alignments.
         glossary: Terms and the translations that they must get.
     """
 
-    num_beams: int | None = None
-    num_hypotheses: int = 1
-    length_penalty: float | None = None
-    do_sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    max_new_tokens: int | None = None
     with_scores: bool = False
     with_alignments: bool = False
     glossary: Glossary | None = None
@@ -113,8 +99,8 @@ class ServedModel:
         tokenizer: PreTrainedTokenizerBase,
         pairs: Iterable[Pair] = (),
         *,
-        max_tokens: int = 8192,
-        max_queue: int = 1024,
+        max_tokens: int = ModelLimits.max_tokens,
+        max_queue: int = ModelLimits.max_queue,
         patience: float = 0.02,
         source_prefix: str = "",
     ):

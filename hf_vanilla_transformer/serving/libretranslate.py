@@ -98,7 +98,7 @@ def routes(service: Service) -> APIRouter:
         """Translate a text or several."""
         body = await _read(request, TranslateRequest)
         service.check_key(request, body.api_key)
-        if (count := 1 + body.alternatives) > (limit := service.limits.hypotheses):
+        if (count := 1 + body.alternatives) > (limit := service.limits.max_hypotheses):
             raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
         choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
         options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))

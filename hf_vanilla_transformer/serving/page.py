@@ -28,7 +28,8 @@ from .attention_map import (
 from .batching import Busy, DecodingFailed
 from .card_examples import card_examples
 from .engine import Choice, Engine, ServedModel, TranslationOptions
-from .service import Limits, Service, TranslatedText
+from .limits import Limits
+from .service import Service, TranslatedText
 
 try:
     import gradio as gr
@@ -186,13 +187,13 @@ class Page:
 
     def _add_search(self, model: ServedModel) -> None:
         limits = self.service.limits
-        most = min(limits.hypotheses, limits.beams, MAX_ALTERNATIVES)
+        most = min(limits.max_hypotheses, limits.max_beams, MAX_ALTERNATIVES)
         few = min(3, most)
         self.alternatives = gr.Slider(1, most, few, step=1, label="Alternatives")
         self.beams = gr.Slider(
             1,
-            limits.beams,
-            max(few, min(model.num_beams, limits.beams)),
+            limits.max_beams,
+            max(few, min(model.num_beams, limits.max_beams)),
             step=1,
             label="Beams",
             info="Translations to follow at a time; at least as many as alternatives.",
@@ -364,7 +365,7 @@ class Page:
             _language(model, 0),
             _language(model, 1),
             _examples(model),
-            gr.Slider(value=max(3, min(model.num_beams, self.service.limits.beams))),
+            gr.Slider(value=max(3, min(model.num_beams, self.service.limits.max_beams))),
             gr.Slider(value=_setting(model, "length_penalty")),
         ]
 

@@ -16,26 +16,8 @@ from ..errors import lone_surrogate
 from ..inference.translation import Hypothesis
 from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions
+from .limits import Limits
 from .sentences import Layout, cut_long_sentence, split_sentences, whole
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The most that one request may ask for.
-
-    Attributes:
-        text_length: Characters of all texts; as many of a glossary.
-        body: Bytes.
-        beams: Beams.
-        hypotheses: Translations of a sentence.
-        new_tokens: Tokens of a translated sentence.
-    """
-
-    text_length: int = 20_000
-    body: int = 2**20
-    beams: int = 16
-    hypotheses: int = 16
-    new_tokens: int = 1024
 
 
 def _unicode(text: str) -> str:
@@ -119,9 +101,11 @@ class Service:
 
     def check_length(self, texts: Iterable[str], name: str = "text") -> None:
         """Refuse texts that are too long together; an empty one counts too, as it takes time."""
-        if (length := sum(max(1, len(text)) for text in texts)) > self.limits.text_length:
+        limit = self.limits.max_text_length
+        if (length := sum(max(1, len(text)) for text in texts)) > limit:
             raise HTTPException(
-                413, f"the {name} has {length} characters, the limit is {self.limits.text_length}; send less at a time"
+                413,
+                f"the {name} has {length} characters, the limit is {limit}; send less at a time",
             )
 
     def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
@@ -129,9 +113,9 @@ class Service:
         if options.glossary is not None:
             self.check_length(chain.from_iterable(options.glossary.entries), "glossary")
         for name, value, limit in (
-            ("num_hypotheses", options.num_hypotheses, self.limits.hypotheses),
-            ("num_beams", options.num_beams or 1, self.limits.beams),
-            ("max_new_tokens", options.max_new_tokens or 1, self.limits.new_tokens),
+            ("num_hypotheses", options.num_hypotheses, self.limits.max_hypotheses),
+            ("num_beams", options.num_beams or 1, self.limits.max_beams),
+            ("max_new_tokens", options.max_new_tokens or 1, self.limits.max_new_tokens),
         ):
             if value > limit:
                 raise FieldError(name, f"{value} is more than the limit of {limit}")
@@ -188,4 +172,4 @@ def _bytes(key: str) -> bytes:
     return key.encode(errors="surrogatepass")
 
 
-__all__ = ["FieldError", "Limits", "Service", "Text", "TranslatedText", "enough_beams", "while_connected"]
+__all__ = ["FieldError", "Service", "Text", "TranslatedText", "enough_beams", "while_connected"]

@@ -1,59 +1,41 @@
 """`POST /v1/translations`: everything that a model can tell about a translation."""
 
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass as request_dataclass
 
 from ..errors import one_line
 from ..inference.glossary import Glossary
+from ..options import SearchOptions
 from .engine import TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
-# Python's own numbers have no bound; those of a search are 64 bits wide.
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-
-
 EXAMPLE: Any = {"text": "A dog runs.", "source": "en", "target": "es", "num_hypotheses": 2, "scores": True}
+CONFIG = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
 
 
-class TranslationRequest(BaseModel):
+@request_dataclass(config=CONFIG, frozen=True, kw_only=True)
+class TranslationRequest(SearchOptions):
     """Texts, and how to translate them."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
 
     text: Text | list[Text] = Field(description="A text, or several.")
     source: Text | None = Field(None, description="Source language; may be left out where one model or pair remains.")
     target: Text | None = Field(None, description="Target language, likewise.")
     model: Text | None = Field(None, description="Name of a model, instead of languages.")
     split_sentences: bool = Field(True, description="Cut each text into sentences; false: it is a single one.")
-    num_hypotheses: Count = Field(1, description="Translations of each sentence, best first.")
-    num_beams: Count | None = Field(
-        None, description="Beams; 1: greedy. Default: the model's, or more if `num_hypotheses` is."
-    )
-    length_penalty: float | None = Field(
-        None, ge=-5, le=5, allow_inf_nan=False, description="Above 0 favours long translations. Default: the model's."
-    )
-    do_sample: bool = Field(False, description="Draw tokens at random.")
-    temperature: float | None = Field(
-        None, ge=0.01, le=100, allow_inf_nan=False, description="Of sampling; below 1 favours likely tokens."
-    )
-    top_k: Count | None = Field(None, description="Sample from this many tokens.")
-    top_p: float | None = Field(None, gt=0, le=1, description="Sample from the likeliest tokens of this probability.")
-    max_new_tokens: Count | None = Field(
-        None, description="Most tokens of a translated sentence. Default: 50 more than its source has."
-    )
     scores: bool = Field(False, description="Give the score of each hypothesis.")
     alignments: bool = Field(False, description="Give the word alignment of each hypothesis.")
     glossary: dict[Text, Text] | None = Field(None, description="Terms and the translations that they must get.")
 
     def options(self) -> TranslationOptions:
         """Return how to translate."""
-        names = {"num_beams", "num_hypotheses", "length_penalty", "do_sample", "max_new_tokens"}
-        if self.do_sample:
-            names |= {"temperature", "top_k", "top_p"}
+        sampling = set() if self.do_sample else {"temperature", "top_k", "top_p"}
+        search = {each.name: getattr(self, each.name) for each in fields(SearchOptions) if each.name not in sampling}
         return TranslationOptions(
-            **self.model_dump(include=names),
+            **search,
             with_scores=self.scores,
             with_alignments=self.alignments,
             glossary=_glossary(self.glossary),

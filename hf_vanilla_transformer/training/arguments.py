@@ -1,12 +1,11 @@
 """Arguments of training: which model, and how to train it."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -14,20 +13,11 @@ from transformers.training_args import OptimizerNames
 
 from ..data.arguments import refuse_empty_strings
 from ..errors import did_you_mean, short_errors
-from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..options import check_ranges
 from ..presets import AUTO_PRESET, get_preset
 from ..processor import processor
-
-# Metric of the best model, until the text decides.
-AUTO_METRIC = "auto"
-
-# What to do about a loss or gradient that is NaN or infinite.
-OnNonfinite = Literal["stop", "skip"]
-
-# A shorter warm-up gets the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128
-# learn most at about that rate, and next to nothing at the formula's 0.02; widths 256 and 512 still learn at theirs.
-MIN_RATE_WARMUP = 1000
+from .options import MIN_RATE_WARMUP, ModelOptions, OnNonfinite, TrainingOptions
 
 FAST_IN_BF16 = ("AMD AVX-512 BF16", "Intel AMX")
 
@@ -48,7 +38,7 @@ TOKENIZER_FIELDS = (
 
 
 @dataclass
-class ModelArguments:
+class ModelArguments(ModelOptions):
     """Model and tokenizer to train; for `transformers.HfArgumentParser`.
 
     Attributes:
@@ -58,68 +48,13 @@ class ModelArguments:
         ValueError: Two arguments exclude each other, the preset is unknown, or an override is malformed.
     """
 
-    preset: str = field(  # type: ignore[assignment]  # None, here and below, until __post_init__
-        default=None,
-        metadata={
-            "help": "Model shape: base (the default), big, small, deep-encoder, tiny, student (default of distill), "
-            "student-12-1 or a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, "
-            "vocabulary, dropout, batches and schedule by the size of the corpus, except what other options set."
-        },
-    )
-    config_overrides: str | None = field(
-        default=None,
-        metadata={"help": "Fields that replace those of the preset: encoder_layers=4,decoder_layers=4,dropout=0.3."},
-    )
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={
-            "help": "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch.",
-            "aliases": ["--init_from"],
-        },
-    )
-    extend_vocab: int = field(
-        default=0,
-        metadata={"help": "Learn so many tokens on the training pairs beside those of its tokenizer (BPE only)."},
-    )
-    trust_remote_code: bool = field(
-        default=False,
-        metadata={"help": "Run Python code that comes with this model or tokenizer; only from sources you trust."},
-    )
-    attn_implementation: str | None = field(
-        default=None,
-        metadata={
-            "help": "Attention: sdpa (the default), eager (faster for short sentences on a CPU) or flex_attention."
-        },
-    )
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer (folder or Hub name); by default one is trained."}
-    )
-    tokenizer_algorithm: str = field(  # type: ignore[assignment]
-        default=None,
-        metadata={"help": "Tokens to learn: bpe (the default), unigram, word, whitespace or character."},
-    )
-    vocab_size: int = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Largest vocabulary to learn (default: 8000, unless --preset auto chooses)."}
-    )
-    min_frequency: int | None = field(
-        default=None, metadata={"help": "Fewest occurrences of a token to learn (default: 2; unigram: 1)."}
-    )
-    separate_vocabularies: bool = field(
-        default=False, metadata={"help": "Learn a vocabulary for each side instead of a shared one."}
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Lowercase all text, in training and in use."})
-    normalization: str | None = field(
-        default=None, metadata={"help": "Unicode normalization: NFC, NFD, NFKC or NFKD."}
-    )
-
     def __post_init__(self) -> None:
         refuse_empty_strings(self)
+        check_ranges(self)
         self.given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         self._check_excluded("tokenizer_name_or_path", TOKENIZER_FIELDS, "its own vocabulary")
         from_scratch = ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_FIELDS)
         self._check_excluded("model_name_or_path", from_scratch, "its own tokenizer and configuration")
-        if self.extend_vocab < 0:
-            raise ValueError(f"`extend_vocab` {self.extend_vocab} is negative; set 0 or more")
         if self.extend_vocab and not self.model_name_or_path:
             raise ValueError(
                 "`extend_vocab` adds to the vocabulary of `model_name_or_path`; name it, or set `vocab_size`"
@@ -173,7 +108,7 @@ def join_overrides(overrides: Mapping[str, Any]) -> str | None:
 
 
 @dataclass
-class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
+class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArguments):  # type: ignore[misc]  # see UNSET
     """`Seq2SeqTrainingArguments` with the paper's defaults (section 5) and batches by tokens.
 
     Adam with betas 0.9 and 0.98 and epsilon 1e-9; linear warm-up, then inverse square-root decay; label smoothing
@@ -189,156 +124,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             installed, or `fp16` is set on a CPU.
     """
 
-    output_dir: str = field(
-        default="trainer_output", metadata={"help": "Folder of the checkpoints and, in the end, of the model."}
-    )
-    learning_rate: float | None = field(  # type: ignore[assignment]  # None until the model's width is known
-        default=None,
-        metadata={
-            "help": "Peak learning rate (default: the paper's (d_model * warmup_steps) ** -0.5, where fewer than "
-            f"{MIN_RATE_WARMUP} steps count as {MIN_RATE_WARMUP})."
-        },
-    )
-    warmup_steps: float = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None, metadata={"help": "Steps of linear warm-up (default and paper: 4000)."}
-    )
-    lr_scheduler_type: str = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None, metadata={"help": "Schedule after the warm-up (default and paper: inverse_sqrt)."}
-    )
-    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
-    max_grad_norm: float = field(
-        default=0.0, metadata={"help": "Clip gradients to this norm; 0, as in the paper: no clipping."}
-    )
-    label_smoothing_factor: float = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None, metadata={"help": "Label smoothing in training (default: the preset's, or 0.1)."}
-    )
-    max_tokens: int = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None,
-        metadata={
-            "help": "Size of a batch of one process in tokens: source, target and padding (default: 8192; 0: batches "
-            "of per_device_train_batch_size sentences instead). The paper's 50,000 need gradient_accumulation_steps."
-        },
-    )
-    packing: bool = field(
-        default=False,
-        metadata={
-            "help": "Train without padding: the same batches, but their pairs one after another in a row, each "
-            "attending to itself only. A GPU in bf16 or fp16 then computes no padding; a CPU does as without."
-        },
-    )
-    guided_alignment_weight: float = field(
-        default=0.1, metadata={"help": "Weight of --guided_alignment in the loss, beside the translation's 1."}
-    )
-    bpe_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "Leave out each merge of BPE with this probability while training, so that a pair is split into "
-            "other tokens in each epoch (0.1 in Provilkov et al. 2020)."
-        },
-    )
-    rdrop_alpha: float = field(
-        default=0.0,
-        metadata={
-            "help": "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "
-            "a step takes two to three times as long."
-        },
-    )
-    ema_decay: float = field(
-        default=0.0,
-        metadata={
-            "help": "Evaluate, save and end with an exponential moving average of the weights, of this decay a step "
-            "(for example 0.999)."
-        },
-    )
-    muon: bool = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None,
-        metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else (default: false)."},
-    )
-    num_train_epochs: float = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None, metadata={"help": "Passes over the training pairs (default: 20)."}
-    )
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
-    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
-    generation_num_beams: int | None = field(default=1, metadata={"help": "Beams of evaluations during training."})
-    generation_max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest output, in tokens, of evaluations during training (default: that of its source plus "
-            f"{EXTRA_OUTPUT_TOKENS}, as in section 6.1)."
-        },
-    )
-    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
-    save_strategy: str | None = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None,
-        metadata={"help": "When to save a checkpoint: no, steps or epoch (default: after each evaluation)."},
-    )
-    save_steps: float | None = field(  # type: ignore[assignment]  # None until __post_init__
-        default=None, metadata={"help": "Steps between checkpoints (default: eval_steps, or 500)."}
-    )
-    logging_steps: float = field(default=50, metadata={"help": "Steps between logs of the loss."})
-    logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
-    logging_nan_inf_filter: bool = field(
-        default=False,
-        metadata={"help": "Hide NaN and infinite losses from the log; on_nonfinite decides about them in any case."},
-    )
-    on_nonfinite: OnNonfinite = field(
-        default="stop",
-        metadata={
-            "help": "At a NaN or infinite loss or gradient: stop, or skip the step, which then leaves weights and "
-            "optimizer as they are and is counted. To skip, a GPU is waited for at every step."
-        },
-    )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "End with the best checkpoint, if there are evaluations and checkpoints."}
-    )
-    metric_for_best_model: str | None = field(
-        default=AUTO_METRIC,
-        metadata={
-            "help": "Metric of the best model: auto (the default: bleu where it suits the validation targets, else "
-            "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Where it ties, chrf, exact_match "
-            "and bleu decide, and loss if all are 0."
-        },
-    )
-    bleu_tokenize: str | None = field(
-        default=None,
-        metadata={
-            "help": "sacreBLEU's tokenizer of BLEU, in evaluations and results: 13a, intl, zh, char, ..., or none for "
-            "text that is tokenized already (default: that of target_lang, zh, ja-mecab or ko-mecab, else 13a)."
-        },
-    )
     dataloader_pin_memory: bool = field(
         default_factory=torch.cuda.is_available, metadata={"help": "Copy batches to pinned memory."}
-    )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False,
-        metadata={"help": "Search for parameters without a gradient; an encoder-decoder has none."},
-    )
-    average_last_checkpoints: int = field(
-        default=5,
-        metadata={
-            "help": "Average so many of the last checkpoints (section 6.1: 5) and keep the average if it scores "
-            "better on the validation pairs, or if there are none; 0: no averaging."
-        },
-    )
-    bf16_if_fast: bool = field(
-        default=False, metadata={"help": "Set bf16 if the GPU or CPU computes faster in bfloat16."}
-    )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
-    )
-    resume_with_changes: bool = field(
-        default=False,
-        metadata={
-            "help": "Resume although training goes on otherwise than it began: other text, batches, seed, loss or "
-            "optimizer."
-        },
-    )
-    final_num_beams: int = field(
-        default=4, metadata={"help": "Beams of the final evaluation and of the saved model's generate()."}
-    )
-    final_length_penalty: float = field(
-        default=1.0, metadata={"help": "Their length penalty: scores are divided by length ** penalty."}
     )
 
     def __post_init__(self) -> None:
@@ -355,7 +142,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.accelerator_config = {"non_blocking": True}
         # transformers accepts bf16 on a CPU only with `use_cpu`.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-        self._check_numbers()
+        self._check()
         super().__post_init__()
         if self.learning_rate is None and self.warmup_steps < 1:
             raise ValueError(
@@ -371,28 +158,16 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     def not_given(self) -> set[str]:
         return {name for name in self._without_argument if getattr(self, name) == PRESET_DEFAULTS[name]}
 
-    def _check_numbers(self) -> None:
+    def _check(self) -> None:
+        check_ranges(self)
         if self.on_nonfinite not in get_args(OnNonfinite):
             raise ValueError(
                 f"`on_nonfinite` {self.on_nonfinite} is unknown; use {' or '.join(get_args(OnNonfinite))}"
             )
-        if not 0 < self.guided_alignment_weight < math.inf:
-            raise ValueError(
-                f"`guided_alignment_weight` {self.guided_alignment_weight:g} is no positive number; set one"
-            )
-        for name in ("bpe_dropout", "ema_decay", "label_smoothing_factor"):
-            if not 0 <= (value := getattr(self, name)) < 1:
-                raise ValueError(f"`{name}` is {value:g}; it must be at least 0 and below 1")
-        for name in ("average_last_checkpoints", "rdrop_alpha", "warmup_steps"):
-            if not 0 <= (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"`{name}` is {value:g}; it must be finite and at least 0")
-        self._check_extras()
         # `accelerate launch --mixed_precision` sets the variable.
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
         if fp16 and self.use_cpu:
             raise ValueError("`fp16` needs a GPU: a CPU would compute in float32 all the same; use `bf16`")
-
-    def _check_extras(self) -> None:
         if self.bpe_dropout and not self.max_tokens:
             raise ValueError("`bpe_dropout` needs batches by tokens; set `max_tokens`, or leave it out")
         if self.rdrop_alpha and self.packing:
@@ -408,7 +183,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.load_best_model_at_end = False
         if self.save_total_limit is None:
             # One more than are averaged: the best checkpoint is kept beside the last ones.
-            self.save_total_limit = max(0, self.average_last_checkpoints) + 1
+            self.save_total_limit = self.average_last_checkpoints + 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave `hub_token` out of pickles, such as a checkpoint's `training_args.bin`."""

@@ -7,7 +7,8 @@ from typing import Any
 from transformers import Seq2SeqTrainer, TrainerState, TrainingArguments
 from transformers.utils import logging
 
-from .arguments import AUTO_METRIC, VanillaTransformerTrainingArguments
+from .arguments import VanillaTransformerTrainingArguments
+from .options import AUTO_METRIC
 
 logger = logging.get_logger(__name__)
 

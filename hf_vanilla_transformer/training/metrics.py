@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from urllib.error import URLError
 
 from ..errors import as_value_errors, not_downloaded
+from ..options import POSITIVE, check_range
 
 try:
     from sacrebleu.metrics import BLEU, CHRF, TER
@@ -138,10 +139,8 @@ def compare_translations(
 
 
 def _check_sampling(num_samples: int | None, seed: int | None) -> None:
-    for name, value in (("num_samples", num_samples), ("seed", seed)):
-        # sacreBLEU takes 0 for its default, or for no seed at all.
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` {value} is too small; use at least 1")
+    # sacreBLEU takes 0 for its default, or for no seed at all.
+    check_range(POSITIVE, num_samples=num_samples, seed=seed)
     given = os.environ.get(SEED_VARIABLE, "none").strip()
     # sacreBLEU's word for a seed that changes with each run is "none".
     if seed is None and given.lower() != "none" and not (given.isdecimal() and int(given) >= 1):

@@ -34,9 +34,9 @@ from ..inference.translation import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
 from .arguments import (
-    AUTO_METRIC,
     ModelArguments,
     VanillaTransformerTrainingArguments,
     parse_overrides,
@@ -48,6 +48,7 @@ from .callbacks import EarlyStopping
 from .checkpoints import trained_with
 from .metrics import bleu_fault, check_tokenizer, language_tokenizer, translation_scores
 from .model_card import check_template
+from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
 from .run_folder import save_tokenizer
 from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
@@ -183,17 +184,13 @@ def check_arguments(
         raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
     if data_args.streaming and args.max_steps < 1:
         raise ValueError("`streaming`: a stream has no epochs; set the length of the training with `max_steps`")
-    if args.max_steps < 1 and not args.num_train_epochs > 0:
-        raise ValueError(f"`num_train_epochs` {args.num_train_epochs:g} leaves no training; set more than 0")
+    if args.max_steps < 1:
+        check_range(POSITIVE, num_train_epochs=args.num_train_epochs)
     for name in ("bf16_full_eval", "fp16_full_eval"):
         if getattr(args, name):
             raise ValueError(
                 f"`{name}` changes nothing: evaluations during training compute as training does; leave it out"
             )
-    units = {"final_num_beams": "hypothesis", "generation_num_beams": "hypothesis", "generation_max_length": "token"}
-    for name, unit in units.items():
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise ValueError(f"`{name}` {value} leaves no {unit}; set at least 1")
     if args.bleu_tokenize:
         check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
     if card_template:

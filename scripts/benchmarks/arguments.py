@@ -140,7 +140,7 @@ def _check_numbers(name: str, values: list[Any]) -> None:
         raise ValueError(f"`{name}` is empty; give at least one value")
     for value in values:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not value >= least:
-            raise ValueError(f"`{name}` {value} is too small; set at least {least}")
+            raise ValueError(f"`{name}` is {value}; it must be at least {least}")
 
 
 __all__ = ["BenchmarkArguments"]

@@ -1,9 +1,13 @@
 """Arguments of the comparison of classifiers."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from hf_vanilla_transformer.options import Length, Range, check_ranges
 from hf_vanilla_transformer.presets import preset_config
 from hf_vanilla_transformer.training.arguments import parse_overrides
+
+BatchSize = Annotated[int, Range(ge=2)]
 
 CLASSIFIERS = ("bert", "from_scratch", "tfidf")
 
@@ -28,11 +32,11 @@ class ComparisonArguments:
         default="runs/imdb", metadata={"help": "Output folder for models, table, figures and JSON."}
     )
     resume: bool = field(default=False, metadata={"help": "Resume an interrupted run of the same arguments."})
-    max_length: int = field(default=512, metadata={"help": "Maximum tokens per text; longer texts are truncated."})
+    max_length: Length = field(default=512, metadata={"help": "Maximum tokens per text; longer texts are truncated."})
     seed: int = field(default=0, metadata={"help": "Seed of the weights, order and dropout."})
     bert_num_train_epochs: float = field(default=3.0, metadata={"help": "BERT: training epochs."})
     bert_learning_rate: float = field(default=5e-5, metadata={"help": "BERT: peak learning rate."})
-    bert_batch_size: int = field(default=8, metadata={"help": "BERT: texts per batch."})
+    bert_batch_size: BatchSize = field(default=8, metadata={"help": "BERT: texts per batch."})
     scratch_preset: str = field(default="tiny", metadata={"help": "From scratch: shape of the encoder."})
     scratch_config_overrides: str = field(
         default="encoder_layers=1,encoder_ffn_dim=256,dropout=0.5",
@@ -40,7 +44,7 @@ class ComparisonArguments:
     )
     scratch_num_train_epochs: float = field(default=2.0, metadata={"help": "From scratch: training epochs."})
     scratch_learning_rate: float = field(default=1e-3, metadata={"help": "From scratch: peak learning rate."})
-    scratch_batch_size: int = field(default=32, metadata={"help": "From scratch: texts per batch."})
+    scratch_batch_size: BatchSize = field(default=32, metadata={"help": "From scratch: texts per batch."})
 
     def __post_init__(self) -> None:
         if self.compare:
@@ -48,9 +52,7 @@ class ComparisonArguments:
         for name in self.models:
             if name not in CLASSIFIERS:
                 raise ValueError(f"`models` {name} is unknown; choose from {', '.join(CLASSIFIERS)}")
-        for name in ("max_length", "bert_batch_size", "scratch_batch_size"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"`{name}` {getattr(self, name)} is too small; set at least 2")
+        check_ranges(self)
         preset_config(self.scratch_preset, **parse_overrides(self.scratch_config_overrides))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from hf_vanilla_transformer.options import Positive, check_ranges
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
@@ -32,7 +33,7 @@ class TutorialArguments:
     output_dir: str = field(
         default="runs/tutorials", metadata={"help": "Output folder for results (JSON), figures and models."}
     )
-    seeds: int | None = field(
+    seeds: Positive | None = field(
         default=None, metadata={"help": "Number of seeds to train from; 10 for phrases and statquest, else 1."}
     )
     light: bool = field(default=False, metadata={"help": "copy: 2 layers of width 128 instead of 6 of width 512."})
@@ -41,8 +42,7 @@ class TutorialArguments:
     max_steps: int = field(default=-1, metadata={"help": "copy, opus_books: maximum number of training steps."})
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and self.seeds < 1:
-            raise ValueError(f"`seeds` {self.seeds} trains nothing; set at least 1")
+        check_ranges(self)
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,12 @@ def test_heads_by_statistics_are_saved(folder, files, capsys):
     ("options", "message"),
     [
         (("--reference", "true"), "--reference is for --set_heads; leave it out"),
-        (("--chunk_size", "0"), "--chunk_size 0 is too small; set at least 1"),
-        (("--max_tokens", "0"), "--max_tokens 0 is too small; set at least 1"),
+        (("--max_tokens", "0"), "--max_tokens is 0; it must be positive"),
         (("--source", "-", "--target", "-"), "--source and --target are both standard input"),
         (("--set_heads", "--reference", "nowhere.align"), "nowhere.align"),
         (("--model", "no/folder", "--set_heads"), "saves them in the model's folder, but no/folder is none"),
     ],
-    ids=["reference", "chunk", "tokens", "stdin", "no file", "no folder"],
+    ids=["reference", "tokens", "stdin", "no file", "no folder"],
 )
 def test_refusals(folder, files, options, message, refusal):
     assert message in refusal("align", "--model", folder, *files, *options)

@@ -93,7 +93,7 @@ def test_unknown_tokens(files, tmp_path, capsys):
 
 def test_faults(files, tmp_path, fail):
     assert "no data is named; give --train_source_file" in fail()
-    assert "--examples -1 is negative" in fail(*files, "--examples", "-1")
+    assert "--examples is -1; it must be at least 0" in fail(*files, "--examples", "-1")
     empty = write(tmp_path / "empty", [])
     assert "empty: no lines in it" in fail("--train_source_file", empty, "--train_target_file", empty)
     assert "no pairs in it" in fail("--train_file", write(tmp_path / "x.jsonl", []))

@@ -109,7 +109,7 @@ def test_advanced_options_are_in_the_long_help_only():
 @pytest.mark.parametrize(
     ("message", "shown"),
     [
-        ("`max_tokens` 5 is too small", "--max_tokens 5 is too small"),
+        ("`max_tokens` is 5", "--max_tokens is 5"),
         ("needs `trust_remote_code=True`", "needs --trust_remote_code"),
         ("set `num_beams=4`", "set --num_beams 4"),
         ("`norm_position` is 'pre'", "`norm_position` is 'pre'"),

@@ -58,7 +58,7 @@ class TestRefused:
     def test_before_anything_is_read(self, files, tmp_path, refusal):
         model = ("--model", "nope")
         assert "both standard input" in refusal("score", *model, "--source", "-", "--target", "-")
-        assert "--chunk_size 0 leaves nothing to read" in refusal("score", *model, *files, "--chunk_size", "0")
+        assert "--chunk_size is 0" in refusal("score", *model, *files, "--chunk_size", "0")
         source = files[1]
         assert f"--output {source} is the input" in refusal("score", *model, *files, "--output", source)
         assert "model nope cannot be loaded" in refusal("score", *model, *files)

@@ -89,7 +89,7 @@ def test_mistakes_are_one_line(folder, refusal, tmp_path):
         (("--model", tmp_path / "none"), "none cannot be loaded"),
         (("--model", f"=x{folder}"), "lacks a name or a folder"),
         (("--model", f"en-es={folder}", f"en-es={folder}"), "two models are called en-es"),
-        (("--model", folder, "--max_queue", "0"), "--max_queue is 0; it must be at least 1"),
+        (("--model", folder, "--max_queue", "0"), "--max_queue is 0; it must be positive"),
         (("--model", folder, "--port", "99999"), "--port 99999 cannot be used"),
         (("--model", folder, "--backend", "transformers", "--quantization", "int8"), "--quantization needs --backend"),
         (("--model", folder, "--bf16", "--quantization", "int8"), "--bf16 is for --backend transformers"),

@@ -77,7 +77,7 @@ def test_the_algorithm_has_the_name_that_training_gives_it(script, corpus, tmp_p
         (["--source_files", "empty.txt"], "corpus is empty"),
         (["--source_files", "train.en", "--separate_vocabularies"], "needs --target_files"),
         (["--source_files", "train.en", "--target_algorithm", "word"], "needs --separate_vocabularies"),
-        (["--source_files", "train.en", "--vocab_size", "9"], "--vocab_size 9 is too small for bpe"),
+        (["--source_files", "train.en", "--vocab_size", "9"], "--vocab_size is 9; it must be at least 260 for bpe"),
         (["--source_files", "train.en", "--algorithm", "bpee"], "invalid choice: 'bpee'"),
         (["--source_files", "train.en", "--output_dir", "bad.txt"], "bad.txt is a file"),
     ],

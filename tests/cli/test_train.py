@@ -244,7 +244,7 @@ class TestRun:
             (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown"),
             (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
             (["--extend_vocab", "9"], "--extend_vocab adds to the vocabulary of --model_name_or_path; name it"),
-            (["--extend_vocab", "-1"], "--extend_vocab -1 is negative"),
+            (["--extend_vocab", "-1"], "--extend_vocab is -1; it must be at least 0"),
             (["--monolingual_target", "x"], "--monolingual_target is given without --reverse_model"),
         ],
     )

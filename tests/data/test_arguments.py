@@ -23,7 +23,7 @@ from hf_vanilla_transformer.errors import DataError
             "`validation_split_size` and a validation file are both given",
         ),
         ({"train_file": "a.tsv", "test_split_size": 1.5}, "1.5 is neither a fraction below 1 nor a number"),
-        ({"train_file": "a.tsv", "max_train_samples": 0}, "leaves no pairs"),
+        ({"train_file": "a.tsv", "max_train_samples": 0}, "`max_train_samples` is 0; it must be positive"),
     ],
 )
 def test_contradictions(options, message):

@@ -116,7 +116,7 @@ class TestTokenBudgetBatchSampler:
         ):
             TokenBudgetBatchSampler([5, 100, 9], [5, 200, 9], 256)
         for name in ("max_tokens", "num_replicas"):
-            with pytest.raises(DataError, match=f"`{name}` is 0; it must be at least 1"):
+            with pytest.raises(DataError, match=f"`{name}` is 0; it must be positive"):
                 TokenBudgetBatchSampler([5, 6], [5, 6], **{"max_tokens": 256, name: 0})
         for lengths in (([], []), ([1, 2], [1])):
             with pytest.raises(DataError, match="cannot be cut into batches"):
@@ -255,7 +255,7 @@ class TestTokenBudgetStream:
             list(TokenBudgetStream(features, 256, buffer_size=100))
         with pytest.raises(DataError, match="`rank` 2 is not one of 2 processes"):
             TokenBudgetStream(features, 256, num_replicas=2, rank=2)
-        with pytest.raises(DataError, match="`buffer_size` is 0; it must be at least 1"):
+        with pytest.raises(DataError, match="`buffer_size` is 0; it must be positive"):
             TokenBudgetStream(features, 256, buffer_size=0)
 
 

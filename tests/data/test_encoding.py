@@ -76,7 +76,7 @@ def test_faults(words):
     endless.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     with pytest.raises(DataError, match="does not end its sequences with eos_token '</s>'"):
         tokenize_pairs(word_pairs((1, 1)), endless)
-    with pytest.raises(DataError, match="`max_target_length` 1 leaves room only for the end token"):
+    with pytest.raises(DataError, match="`max_target_length` is 1; it must be at least 2"):
         tokenize_pairs(word_pairs((1, 1)), words, max_target_length=1)
     with pytest.raises(DataError, match="`max_length_ratio` 0.5"):
         tokenize_pairs(word_pairs((1, 1)), words, max_length_ratio=0.5)

@@ -106,7 +106,7 @@ class TestSynthetic:
             ({"guided_alignment": "x.links"}, "`guided_alignment` x.links has no links of synthetic pairs; set"),
             ({"synthetic_file": "x.tsv"}, "`synthetic_file` and `synthetic_source_file` are both given"),
             ({"synthetic_target_file": None}, "`synthetic_source_file` is given without `synthetic_target_file`"),
-            ({"train_copies": -1}, "`train_copies` -1 is negative"),
+            ({"train_copies": -1}, "`train_copies` is -1"),
             ({"synthetic_tag": "B T"}, "`synthetic_tag` 'B T' has a blank"),
             ({"monolingual_target": ["x"]}, "`monolingual_target` is given without `reverse_model`"),
             (

@@ -153,12 +153,12 @@ def test_texts_are_read_once_as_a_stream() -> None:
         (["a", "b\udc80"], {}, ValueError, r"`texts\[1\]` has a lone surrogate, U\+DC80, at position 1"),
         (["a"], {"algorithm": "bpee"}, ValueError, "`algorithm` 'bpee' is not one of .* did you mean bpe"),
         (["a"], {"normalization": "nfkc"}, ValueError, "`normalization` 'nfkc' is not one of .* mean NFKC"),
-        (["a"], {"vocab_size": 259}, ValueError, "`vocab_size` 259 is too small for bpe; set at least 260"),
+        (["a"], {"vocab_size": 259}, ValueError, "`vocab_size` is 259; it must be at least 260 for bpe"),
         (
             ["a"],
             {"vocab_size": 4, "algorithm": "word"},
             ValueError,
-            "`vocab_size` 4 is too small for word; set at least 5",
+            "`vocab_size` is 4; it must be at least 5 for word",
         ),
         (
             ENGLISH,
@@ -166,9 +166,9 @@ def test_texts_are_read_once_as_a_stream() -> None:
             ValueError,
             "`vocab_size` 9 is below the number of characters",
         ),
-        (["a"], {"min_frequency": 0}, ValueError, "`min_frequency` 0 is too small; set at least 1"),
+        (["a"], {"min_frequency": 0}, ValueError, "`min_frequency` is 0; it must be positive"),
         (["a"], {"min_frequency": 2, "algorithm": "unigram"}, ValueError, "2 has no effect on unigram"),
-        (["a"], {"max_length": 1}, ValueError, "`max_length` 1 leaves no room before the end token; set at least 2"),
+        (["a"], {"max_length": 1}, ValueError, "`max_length` is 1; it must be at least 2"),
     ],
 )
 def test_training_errors_name_what_is_wrong(texts, options, error, message) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fuzzing import JSON_VALUES, texts
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
-from hf_vanilla_transformer.serving.service import Limits
+from hf_vanilla_transformer.serving.limits import Limits
 from reliability import cases
 from translators import build
 
@@ -61,7 +61,7 @@ METHODS = st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "N
 @pytest.fixture(scope="module")
 def client():
     model = ServedModel("tiny", *build("shared"), [("en", "es")], patience=0.0, max_queue=64)
-    limits = Limits(text_length=200, body=4000, beams=4, hypotheses=4, new_tokens=8)
+    limits = Limits(max_text_length=200, max_body=4000, max_beams=4, max_hypotheses=4, max_new_tokens=8)
     with TestClient(create_application(Engine([model]), limits=limits), raise_server_exceptions=False) as client:
         yield client
 

@@ -45,7 +45,7 @@ def test_batches_of_another_size():
     ("words", "message"),
     [
         (["--minutes", "0"], "--minutes is 0; it must be above 0"),
-        (["--minutes", "1", "--batch_size", "0"], "--batch_size is 0; it must be at least 1"),
+        (["--minutes", "1", "--batch_size", "0"], "--batch_size is 0; it must be positive"),
         (["--minutes", "1", "--", "--config_overrides", "norm_position=pre"], "Marian has only post-norm layers"),
     ],
     ids=["no time", "no sentences", "a shape that Marian has not"],

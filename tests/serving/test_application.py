@@ -7,7 +7,7 @@ from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
-from hf_vanilla_transformer.serving.service import Limits
+from hf_vanilla_transformer.serving.limits import Limits
 from translators import ENGLISH, build
 
 TEXT = "  a red house.  two dogs run\r\n\r\n\tthe small cat sleeps \n"
@@ -97,7 +97,7 @@ def test_what_a_request_gets_wrong_is_one_line(client, body, status, message):
 
 
 def test_limits(engine):
-    client = TestClient(create_application(engine, limits=Limits(text_length=10, body=100)))
+    client = TestClient(create_application(engine, limits=Limits(max_text_length=10, max_body=100)))
     answer = client.post("/v1/translations", json={"text": ["123456", "78901"], **PAIR})
     assert (answer.status_code, answer.json()["error"]) == (
         413,

@@ -4,7 +4,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.html_text import Html
-from hf_vanilla_transformer.serving.service import Limits
+from hf_vanilla_transformer.serving.limits import Limits
 
 PAIR = {"source": "en", "target": "es"}
 
@@ -76,6 +76,6 @@ def test_languages_are_not_detected(client):
 
 def test_html_that_is_too_long_is_not_parsed(engine, monkeypatch):
     monkeypatch.delattr(Html, "parse")
-    client = TestClient(create_application(engine, limits=Limits(text_length=10)))
+    client = TestClient(create_application(engine, limits=Limits(max_text_length=10)))
     answer = client.post("/translate", json={"q": "<pre>" * 3, **PAIR, "format": "html"})
     assert (answer.status_code, answer.json()["error"][:26]) == (413, "the text has 15 characters")

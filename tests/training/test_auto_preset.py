@@ -170,7 +170,7 @@ def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
 
 
 def test_a_vocabulary_of_no_tokens_is_refused(files, tmp_path, small_plan):
-    with pytest.raises(ValueError, match="`vocab_size` 0 is too small for bpe; set at least 260"):
+    with pytest.raises(ValueError, match="`vocab_size` is 0; it must be positive"):
         set_up(tmp_path / "model", AUTO | {"vocab_size": 0}, **files)
 
 

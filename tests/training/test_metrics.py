@@ -211,8 +211,8 @@ class TestComparing:
         [
             (["a"], {}, "`significance` compares systems; give the `predictions` of two or more"),
             (["a", "b"], {"test": "t"}, "`significance` t is unknown; use bootstrap or randomization"),
-            (["a", "b"], {"seed": 0}, "`seed` 0 is too small"),
-            (["a", "b"], {"num_samples": -1}, "`num_samples` -1 is too small"),
+            (["a", "b"], {"seed": 0}, "`seed` is 0; it must be positive"),
+            (["a", "b"], {"num_samples": -1}, "`num_samples` is -1"),
         ],
     )
     def test_what_cannot_be_compared(self, systems, options, message):

@@ -9,8 +9,8 @@ from imdb.arguments import ComparisonArguments
     ("changes", "message"),
     [
         ({"models": ["svm"]}, "`models` svm is unknown; choose from bert, from_scratch, tfidf"),
-        ({"max_length": 1}, "`max_length` 1 is too small; set at least 2"),
-        ({"scratch_batch_size": 1}, "`scratch_batch_size` 1 is too small"),
+        ({"max_length": 1}, "`max_length` is 1; it must be at least 2"),
+        ({"scratch_batch_size": 1}, "`scratch_batch_size` is 1"),
         ({"scratch_preset": "huge"}, "unknown preset 'huge'"),
         ({"scratch_config_overrides": "d_model=15"}, "d_model"),
     ],

@@ -1,0 +1,240 @@
+"""Options of training, each declared once: which model, and how to train it; `arguments` has their rules.
+
+Imports little, so that help appears at once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..options import Beams, Fraction, NotNegative, NotNegativeFloat, Positive, PositiveFloat
+
+# Metric of the best model, until the text decides.
+AUTO_METRIC = "auto"
+
+# What to do about a loss or gradient that is NaN or infinite.
+OnNonfinite = Literal["stop", "skip"]
+
+# A shorter warm-up gets the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128
+# learn most at about that rate, and next to nothing at the formula's 0.02; widths 256 and 512 still learn at theirs.
+MIN_RATE_WARMUP = 1000
+
+# Default of a field that `arguments` sets.
+UNSET: Any = None
+
+
+@dataclass
+class ModelOptions:
+    """Model and tokenizer to train."""
+
+    preset: str = field(
+        default=UNSET,
+        metadata={
+            "help": "Model shape: base (the default), big, small, deep-encoder, tiny, student (default of distill), "
+            "student-12-1 or a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, "
+            "vocabulary, dropout, batches and schedule by the size of the corpus, except what other options set."
+        },
+    )
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Fields that replace those of the preset: encoder_layers=4,decoder_layers=4,dropout=0.3."},
+    )
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch.",
+            "aliases": ["--init_from"],
+        },
+    )
+    extend_vocab: NotNegative = field(
+        default=0,
+        metadata={"help": "Learn so many tokens on the training pairs beside those of its tokenizer (BPE only)."},
+    )
+    trust_remote_code: bool = field(
+        default=False,
+        metadata={"help": "Run Python code that comes with this model or tokenizer; only from sources you trust."},
+    )
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Attention: sdpa (the default), eager (faster for short sentences on a CPU) or flex_attention."
+        },
+    )
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer (folder or Hub name); by default one is trained."}
+    )
+    tokenizer_algorithm: str = field(
+        default=UNSET,
+        metadata={"help": "Tokens to learn: bpe (the default), unigram, word, whitespace or character."},
+    )
+    vocab_size: Positive = field(
+        default=UNSET, metadata={"help": "Largest vocabulary to learn (default: 8000, unless --preset auto chooses)."}
+    )
+    min_frequency: Positive | None = field(
+        default=None, metadata={"help": "Fewest occurrences of a token to learn (default: 2; unigram: 1)."}
+    )
+    separate_vocabularies: bool = field(
+        default=False, metadata={"help": "Learn a vocabulary for each side instead of a shared one."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Lowercase all text, in training and in use."})
+    normalization: str | None = field(
+        default=None, metadata={"help": "Unicode normalization: NFC, NFD, NFKC or NFKD."}
+    )
+
+
+@dataclass
+class TrainingOptions:
+    """How to train: the fields that this package adds to those of transformers, or gives another default or help."""
+
+    output_dir: str = field(
+        default="trainer_output", metadata={"help": "Folder of the checkpoints and, in the end, of the model."}
+    )
+    learning_rate: NotNegativeFloat | None = field(
+        default=None,
+        metadata={
+            "help": "Peak learning rate (default: the paper's (d_model * warmup_steps) ** -0.5, where fewer than "
+            f"{MIN_RATE_WARMUP} steps count as {MIN_RATE_WARMUP})."
+        },
+    )
+    warmup_steps: NotNegativeFloat = field(
+        default=UNSET, metadata={"help": "Steps of linear warm-up (default and paper: 4000)."}
+    )
+    lr_scheduler_type: str = field(
+        default=UNSET, metadata={"help": "Schedule after the warm-up (default and paper: inverse_sqrt)."}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Adam's beta2."})
+    adam_epsilon: float = field(default=1e-9, metadata={"help": "Adam's epsilon."})
+    max_grad_norm: NotNegativeFloat = field(
+        default=0.0, metadata={"help": "Clip gradients to this norm; 0, as in the paper: no clipping."}
+    )
+    label_smoothing_factor: Fraction = field(
+        default=UNSET, metadata={"help": "Label smoothing in training (default: the preset's, or 0.1)."}
+    )
+    max_tokens: NotNegative = field(
+        default=UNSET,
+        metadata={
+            "help": "Size of a batch of one process in tokens: source, target and padding (default: 8192; 0: batches "
+            "of per_device_train_batch_size sentences instead). The paper's 50,000 need gradient_accumulation_steps."
+        },
+    )
+    packing: bool = field(
+        default=False,
+        metadata={
+            "help": "Train without padding: the same batches, but their pairs one after another in a row, each "
+            "attending to itself only. A GPU in bf16 or fp16 then computes no padding; a CPU does as without."
+        },
+    )
+    guided_alignment_weight: PositiveFloat = field(
+        default=0.1, metadata={"help": "Weight of --guided_alignment in the loss, beside the translation's 1."}
+    )
+    bpe_dropout: Fraction = field(
+        default=0.0,
+        metadata={
+            "help": "Leave out each merge of BPE with this probability while training, so that a pair is split into "
+            "other tokens in each epoch (0.1 in Provilkov et al. 2020)."
+        },
+    )
+    rdrop_alpha: NotNegativeFloat = field(
+        default=0.0,
+        metadata={
+            "help": "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "
+            "a step takes two to three times as long."
+        },
+    )
+    ema_decay: Fraction = field(
+        default=0.0,
+        metadata={
+            "help": "Evaluate, save and end with an exponential moving average of the weights, of this decay a step "
+            "(for example 0.999)."
+        },
+    )
+    muon: bool = field(
+        default=UNSET,
+        metadata={"help": "Optimize the matrices of the layers with Muon; Adam keeps all else (default: false)."},
+    )
+    num_train_epochs: float = field(default=UNSET, metadata={"help": "Passes over the training pairs (default: 20)."})
+    per_device_eval_batch_size: Positive = field(default=64, metadata={"help": "Sentences in an evaluation batch."})
+    predict_with_generate: bool = field(default=True, metadata={"help": "Evaluate with generate()."})
+    generation_num_beams: Beams | None = field(default=1, metadata={"help": "Beams of evaluations during training."})
+    generation_max_length: Positive | None = field(
+        default=None,
+        metadata={
+            "help": "Longest output, in tokens, of evaluations during training (default: that of its source plus "
+            "50, as in section 6.1)."
+        },
+    )
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
+    save_strategy: str | None = field(
+        default=None,
+        metadata={"help": "When to save a checkpoint: no, steps or epoch (default: after each evaluation)."},
+    )
+    save_steps: float | None = field(
+        default=None, metadata={"help": "Steps between checkpoints (default: eval_steps, or 500)."}
+    )
+    logging_steps: float = field(default=50, metadata={"help": "Steps between logs of the loss."})
+    logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
+    logging_nan_inf_filter: bool = field(
+        default=False,
+        metadata={"help": "Hide NaN and infinite losses from the log; on_nonfinite decides about them in any case."},
+    )
+    on_nonfinite: OnNonfinite = field(
+        default="stop",
+        metadata={
+            "help": "At a NaN or infinite loss or gradient: stop, or skip the step, which then leaves weights and "
+            "optimizer as they are and is counted. To skip, a GPU is waited for at every step."
+        },
+    )
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "End with the best checkpoint, if there are evaluations and checkpoints."}
+    )
+    metric_for_best_model: str | None = field(
+        default=AUTO_METRIC,
+        metadata={
+            "help": "Metric of the best model: auto (the default: bleu where it suits the validation targets, else "
+            "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Where it ties, chrf, exact_match "
+            "and bleu decide, and loss if all are 0."
+        },
+    )
+    bleu_tokenize: str | None = field(
+        default=None,
+        metadata={
+            "help": "sacreBLEU's tokenizer of BLEU, in evaluations and results: 13a, intl, zh, char, ..., or none for "
+            "text that is tokenized already (default: that of target_lang, zh, ja-mecab or ko-mecab, else 13a)."
+        },
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False,
+        metadata={"help": "Search for parameters without a gradient; an encoder-decoder has none."},
+    )
+    average_last_checkpoints: NotNegative = field(
+        default=5,
+        metadata={
+            "help": "Average so many of the last checkpoints (section 6.1: 5) and keep the average if it scores "
+            "better on the validation pairs, or if there are none; 0: no averaging."
+        },
+    )
+    bf16_if_fast: bool = field(
+        default=False, metadata={"help": "Set bf16 if the GPU or CPU computes faster in bfloat16."}
+    )
+    early_stopping_patience: Positive | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
+    )
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={"help": "Continue from this checkpoint; last: the newest one in output_dir, if any."},
+    )
+    resume_with_changes: bool = field(
+        default=False,
+        metadata={
+            "help": "Resume although training goes on otherwise than it began: other text, batches, seed, loss or "
+            "optimizer."
+        },
+    )
+    final_num_beams: Beams = field(
+        default=4, metadata={"help": "Beams of the final evaluation and of the saved model's generate()."}
+    )
+    final_length_penalty: float = field(
+        default=1.0, metadata={"help": "Their length penalty: scores are divided by length ** penalty."}
+    )
+
+
+__all__ = ["AUTO_METRIC", "MIN_RATE_WARMUP", "ModelOptions", "OnNonfinite", "TrainingOptions"]
