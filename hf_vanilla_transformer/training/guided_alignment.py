@@ -8,47 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer
 
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from ..model.positions_vanilla_transformer import first_true_index
-from .arguments import VanillaTransformerTrainingArguments
-from .rdrop import loss_scale
-
-
-class GuidedTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that adds `args.guided_alignment_weight` times the loss of `alignments` (B, T, S) in a batch.
-
-    They say which source tokens each label translates: probabilities, or a row of zeros for a label that may attend to
-    anything. The head that `generation_config.alignment_heads` names learns them.
-    """
-
-    args: VanillaTransformerTrainingArguments
-    _guided: "AlignmentHead | None" = None
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        if "alignments" not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if self._guided is None:
-            # Once: compiled models do not notice later hooks.
-            self._guided = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
-        others = {name: value for name, value in inputs.items() if name != "alignments"}
-        result: Any = super().compute_loss(model, others, return_outputs, num_items_in_batch)
-        guided = self._guided.loss(inputs, num_items_in_batch)
-        guided = self.args.guided_alignment_weight * loss_scale(self, num_items_in_batch) * guided
-        return (result[0] + guided, result[1]) if return_outputs else result + guided
-
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        columns: Any = self._signature_columns
-        if "alignments" not in columns:
-            columns.append("alignments")
 
 
 class AlignmentHead:
@@ -69,7 +31,7 @@ class AlignmentHead:
         """
         heads = getattr(model.generation_config, "alignment_heads", None)
         layer, head = heads[0] if heads else (-1, -1)
-        layers = decoder_layers_of(model)
+        layers = model.get_decoder().layers
         attention: Any = getattr(layers[layer], "encoder_attn", None) if 0 <= layer < len(layers) else None
         if attention is None or not 0 <= head < attention.q_proj.out_features // attention.head_dim:
             raise ValueError(
@@ -106,11 +68,6 @@ class AlignmentHead:
         return scores.softmax(-1).gather(1, (order % length)[..., None].expand_as(scores))
 
 
-def decoder_layers_of(model: Any) -> Any:
-    """Return the layers of an encoder-decoder's decoder; none if they have other names than here."""
-    return getattr(model.get_decoder(), "layers", ())
-
-
 def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Sum the cross-entropy of attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
 
@@ -130,4 +87,4 @@ def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()
 
 
-__all__ = ["AlignmentHead", "GuidedTrainer", "decoder_layers_of", "summed_alignment_loss"]
+__all__ = ["AlignmentHead", "summed_alignment_loss"]

@@ -1,11 +1,10 @@
-"""A trainer with Muon for the matrices of the layers, and Adam for everything else (Jordan et al. 2024)."""
+"""Muon for the matrices of the layers, and Adam for everything else (Jordan et al. 2024)."""
 
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import Seq2SeqTrainer
 
 from .arguments import VanillaTransformerTrainingArguments, bf16_is_fast
 
@@ -116,27 +115,20 @@ class MuonWithAdam(torch.optim.Optimizer):
         self.param_groups = [*self.muon.param_groups, *self.adam.param_groups]
 
 
-class MuonTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that optimizes with `MuonWithAdam` where `args.muon` says so."""
-
-    args: VanillaTransformerTrainingArguments
-
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Make the optimizer, unless there is one."""
-        if self.optimizer is not None or not getattr(self.args, "muon", False):
-            return super().create_optimizer(model)
-        model = cast(nn.Module, self.model if model is None else model)
-        matrices, decaying = layer_matrices(model), self.get_decay_parameter_names(model)
-        others = {name for name, each in model.named_parameters() if each.requires_grad} - matrices
-        decay = self.args.weight_decay
-        self.optimizer = MuonWithAdam(
-            [_group(model, matrices, decay)],
-            [_group(model, others & {*decaying}, decay), _group(model, others - {*decaying}, 0.0)],
-            lr=cast(float, self.args.learning_rate),
-            betas=(self.args.adam_beta1, self.args.adam_beta2),
-            eps=self.args.adam_epsilon,
-        )
-        return self.optimizer
+def muon_with_adam(
+    model: nn.Module, decaying: Collection[str], args: VanillaTransformerTrainingArguments
+) -> MuonWithAdam:
+    """Return the optimizer of a model, with weight decay for the parameters of these names."""
+    matrices = layer_matrices(model)
+    others = {name for name, each in model.named_parameters() if each.requires_grad} - matrices
+    decay = args.weight_decay
+    return MuonWithAdam(
+        [_group(model, matrices, decay)],
+        [_group(model, others & {*decaying}, decay), _group(model, others - {*decaying}, 0.0)],
+        lr=cast(float, args.learning_rate),
+        betas=(args.adam_beta1, args.adam_beta2),
+        eps=args.adam_epsilon,
+    )
 
 
 def _group(model: nn.Module, names: Collection[str], weight_decay: float) -> dict[str, Any]:
@@ -154,4 +146,4 @@ def layer_matrices(model: nn.Module) -> set[str]:
     return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}
 
 
-__all__ = ["Muon", "MuonTrainer", "MuonWithAdam"]
+__all__ = ["Muon", "MuonWithAdam", "layer_matrices", "muon_with_adam"]

@@ -7,11 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-import datasets
-import torch
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from ..data.arguments import AUTO, DataArguments
 from ..data.encoding import ALIGNMENT_COLUMN
@@ -23,9 +19,6 @@ from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..presets import preset_config
 from .arguments import ModelArguments, parse_overrides
 from .checkpoints import trained_with
-from .saving import SavingTrainer
-
-logger = logging.get_logger(__name__)
 
 # Each argument is in one of these sets. Those of transformers that are in none are `FREE`.
 
@@ -260,7 +253,7 @@ def _fingerprint(value: Sequence[Any]) -> str:
     return f"of {'a stream' if number is None else f'{number} pairs'}, {'/'.join(digests)}"
 
 
-def _summary(checkpoint: str, changes: Changes) -> str:
+def changes_summary(checkpoint: str, changes: Changes) -> str:
     """Say what has changed, and what follows from it."""
     consequences = {
         "an epoch that has begun goes on in another order": ORDER,
@@ -271,88 +264,14 @@ def _summary(checkpoint: str, changes: Changes) -> str:
     return "; ".join([*parts, *(text for text, names in consequences.items() if names & changes.keys())])
 
 
-class ResumingTrainer(SavingTrainer):
-    """A trainer that refuses to resume a run otherwise than it began, unless `args.resume_with_changes` says so.
-
-    Attributes:
-        experiment: What the run trains with, beside arguments, model, tokenizer and token ids.
-    """
-
-    experiment: Mapping[str, Any] = {}
-    _changes: Changes = {}
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # Before an evaluation falls back on another.
-        self._metric = self.args.metric_for_best_model
-
-    def record(self) -> dict[str, Any]:
-        """Return what the run trains with."""
-        record = run_record(self.args, self.model, self.processing_class)
-        record["metric_for_best_model"] = self._metric
-        if TEXT not in self.experiment and isinstance(self.train_dataset, datasets.Dataset):
-            record[DATA] = data_fingerprint(self.train_dataset, ("input_ids", "labels"))
-        return record | dict(self.experiment)
-
-    def _begin(self, checkpoint: str | None) -> None:
-        record, self._changes = self.record(), {}
-        if checkpoint:
-            before = trained_with(checkpoint)
-            self._changes = check_changes(checkpoint, record, getattr(self.args, "resume_with_changes", False))
-            record = {**(before or {}), **record}
-            if before is None and self.is_world_process_zero():
-                logger.warning(f"{checkpoint} does not say what it was trained with, so nothing is compared")
-            if self._changes and self.is_world_process_zero():
-                logger.warning(_summary(checkpoint, self._changes))
-        self.trained_with = record
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state of the optimizer; after changes, its settings and schedule are those of the arguments."""
-        if not (checkpoint and self._changes) or self.is_deepspeed_enabled:
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        optimizer, schedule = cast(torch.optim.Optimizer, self.optimizer), cast(Any, self.lr_scheduler)
-        settings = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-        ]
-        if not NEW_OPTIMIZER & self._changes.keys():
-            if "lr_scheduler_type" in self._changes:
-                self.lr_scheduler = cast(Any, _WithoutState())
-            super()._load_optimizer_and_scheduler(checkpoint)
-            for group, own in zip(optimizer.param_groups, settings, strict=True):
-                group.update(own)
-        self.lr_scheduler = schedule
-        if isinstance(schedule, LambdaLR):
-            step = schedule.last_epoch or self.state.global_step
-            self.lr_scheduler = LambdaLR(optimizer, schedule.lr_lambdas, last_epoch=step - 1)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the random generators, unless another seed has set them."""
-        if "seed" not in self._changes:
-            super()._load_rng_state(checkpoint)
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Decide whether this model is the best, forgetting scores that it cannot be compared with."""
-        if SCORES & self._changes.keys():
-            self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
-            self._changes = {name: change for name, change in self._changes.items() if name not in SCORES}
-        return super()._determine_best_metric(metrics, trial)
-
-
-class _WithoutState:
-    """Stands for a schedule that takes over nothing from another kind."""
-
-    def load_state_dict(self, state: Any) -> None: ...
-
-
 __all__ = [
     "FIXED",
     "FREE",
     "MEANT",
     "UNTRACKED",
-    "ResumingTrainer",
     "arguments_record",
     "asked_dropout",
+    "changes_summary",
     "check_changes",
     "experiment_record",
     "run_record",

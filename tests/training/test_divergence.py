@@ -10,7 +10,7 @@ from transformers import Seq2SeqTrainer
 
 from faults import NUMBERS, spoil_gradients, spoil_losses
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
-from hf_vanilla_transformer.training import divergence
+from hf_vanilla_transformer.training import trainer_optimizer
 from hf_vanilla_transformer.training.callbacks import EarlyStopping
 from trainers import SAVING, TOKENIZER, At, id_pairs, losses, text_pairs, trainable_model, trainer_of
 
@@ -82,8 +82,8 @@ class TestStopping:
     @pytest.mark.parametrize("limit", [3, 1000])
     def test_steps_may_be_checked_later(self, tmp_path, monkeypatch, limit):
         """As on an accelerator: nothing is logged or saved before the check, and the message names the step."""
-        monkeypatch.setattr(divergence, "SYNCHRONOUS_DEVICES", ())
-        monkeypatch.setattr(divergence, "MAX_UNCHECKED", limit)
+        monkeypatch.setattr(trainer_optimizer, "SYNCHRONOUS_DEVICES", ())
+        monkeypatch.setattr(trainer_optimizer, "MAX_UNCHECKED", limit)
         trainer = trainer_of(
             tmp_path, **{**DIVERGING, "save_steps": 5, "logging_steps": 5, "logging_first_step": False}
         )
@@ -177,7 +177,7 @@ class TestSkipping:
         assert (again.skipped_steps.total, again.skipped_steps.in_a_row) == (3, 2)
 
     def test_too_many_in_a_row_stop(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(divergence, "MAX_SKIPPED_IN_A_ROW", 3)
+        monkeypatch.setattr(trainer_optimizer, "MAX_SKIPPED_IN_A_ROW", 3)
         spoil_losses(monkeypatch, [1, 2, 4, 5, 6], math.nan)
         trainer = trainer_of(tmp_path, max_steps=20, on_nonfinite="skip")
         with pytest.raises(ValueError, match=r"^step 7: loss is nan \(.*\), after 2 skipped steps: training has"):

@@ -1,18 +1,25 @@
-"""A trainer that takes no step with a loss or gradient that is not finite: it stops, or skips the step."""
+"""The trainer's optimizer: Muon, steps that are not finite, and the moving average of the weights."""
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from accelerate.utils import gather_object
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..inference.loading import check_finite
-from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import SkippedSteps
 from .checkpoints import newest_checkpoint
+from .moving_average import TRAINED_WEIGHTS, MovingAverage
+from .muon import muon_with_adam
+from .trainer_loss import LossTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -60,8 +67,8 @@ class Step(NamedTuple):
     batches: list[MicroBatch]
 
 
-class FiniteTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that neither steps with, nor saves, nor selects by numbers that are NaN or infinite.
+class OptimizerTrainer(LossTrainer):
+    """`LossTrainer` that neither steps with, nor saves, numbers that are NaN or infinite; with Muon and averages.
 
     With `args.on_nonfinite` "stop", such a loss or gradient ends training with a ValueError that names step and batch.
     On a CPU this comes before the step; on other devices steps are checked in groups, since every check waits for the
@@ -70,12 +77,24 @@ class FiniteTrainer(Seq2SeqTrainer):
 
     The step is judged by the norm of its gradients, which all processes share. A GradScaler meets infinite gradients
     as it searches for its scale, and skips those steps itself: with one, only losses count.
+
+    With `args.ema_decay` it evaluates, saves and ends with the average of the weights. A checkpoint's model is the
+    average, like any other model; the weights that training resumes with lie beside it.
     """
 
-    args: VanillaTransformerTrainingArguments
+    _average: MovingAverage | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Set up as `LossTrainer`.
+
+        Raises:
+            ValueError: The weights are sharded, and cannot be averaged.
+        """
         super().__init__(*args, **kwargs)
+        if self._ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError("`ema_decay` needs whole weights in each process; leave it out with FSDP and DeepSpeed")
+        if self._ema_decay:
+            self.add_callback(_AverageAfterStep(self))
         self.add_callback(SkippedSteps)
         self._batches: list[MicroBatch] = []
         self._unchecked: list[Step] = []
@@ -88,20 +107,33 @@ class FiniteTrainer(Seq2SeqTrainer):
         """Counts of skipped steps; `restore_callback_states_from_checkpoint` replaces the callback."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, SkippedSteps))
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; see `Trainer.train`.
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; see `Trainer.train`. The model ends as the best checkpoint, or else as the average.
 
         Raises:
             ValueError: A loss, a gradient or a weight is NaN or infinite.
         """
         self._batches, self._unchecked, self._taken, self._skipped = [], [], 0, 0
+        self._average = None
         try:
             output = super().train(*args, **kwargs)
+            loaded_best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
+            if self._average and not loaded_best:
+                self._average.copy_to_parameters()
         finally:
+            self._average = None
             # `Trainer` leaves it set where training fails, and an evaluation after that would count as part of it.
             self.is_in_train = False
         self._check_finite()
         return output
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Create the optimizer once."""
+        if self.optimizer is not None or not getattr(self.args, "muon", False):
+            return super().create_optimizer(model)
+        model = cast(nn.Module, self.model if model is None else model)
+        self.optimizer = muon_with_adam(model, self.get_decay_parameter_names(model), self.args)
+        return self.optimizer
 
     # Finding
 
@@ -144,7 +176,9 @@ class FiniteTrainer(Seq2SeqTrainer):
             return None
         # All at once: every read waits for the device.
         signals = torch.stack([step.signal.to(self.args.device, torch.float32) for step in steps]).tolist()
-        bad = (self._describe(step, value) for step, value in zip(steps, signals, strict=True) if not finite(value))
+        bad = (
+            self._describe(step, value) for step, value in zip(steps, signals, strict=True) if not math.isfinite(value)
+        )
         return next(bad, None)
 
     def _check_steps(self) -> None:
@@ -164,7 +198,7 @@ class FiniteTrainer(Seq2SeqTrainer):
     def _describe(self, step: Step, signal: float) -> str:
         """Say what of a step is not finite, and in which batch: the same in every process."""
         losses = [batch.loss.float().mean().item() for batch in step.batches]
-        first = next((i for i, loss in enumerate(losses) if not finite(loss)), None)
+        first = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
         bad_loss = first is not None
         indices = range(len(losses)) if first is None else [first]
         place = [f"rank {self.args.process_index}"] if self.args.world_size > 1 else []
@@ -195,10 +229,6 @@ class FiniteTrainer(Seq2SeqTrainer):
             text = str(decode(longest, skip_special_tokens=True))
             described.append(f"longest source {text[:SHOWN_CHARACTERS]!r}{'...' * (len(text) > SHOWN_CHARACTERS)}")
         return described
-
-    def _training_rows(self, step: int, micro_batch: int) -> list[int]:
-        """Rows of the training data in a micro-batch of this process, as far as they are known."""
-        return []
 
     @property
     def _divergence_advice(self) -> str:
@@ -240,34 +270,91 @@ class FiniteTrainer(Seq2SeqTrainer):
 
     def _without_skipped_steps(self, logs: dict[str, float]) -> dict[str, float]:
         logs = {**logs, "skipped_steps": self.skipped_steps.total}
-        if not finite(logs.get("grad_norm", 0.0)):
+        if not math.isfinite(logs.get("grad_norm", 0.0)):
             del logs["grad_norm"]
         loss = logs.pop("loss")
         # `Trainer` divides by all steps.
         return {"loss": loss * (self._taken + self._skipped) / self._taken, **logs} if self._taken else logs
 
-    # Evaluation
+    # Evaluating and saving
 
-    def _check_evaluation_loss(self, name: str, loss: float) -> None:
-        """Treat the loss of an evaluation during training as that of a step."""
-        if finite(loss) or not self.is_in_train:
-            return
-        fault = f"step {self.state.global_step}: {name} is {loss}"
-        if self.args.on_nonfinite == "stop":
-            raise ValueError(fault + self._divergence_advice)
-        logger.warning(fault)
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate the average, if there is one; in training, treat the loss as that of a step."""
+        with self._with_average():
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        name = f"{metric_key_prefix}_loss"
+        loss = (output.metrics or {}).get(name, 0.0)
+        if self.is_in_train and not math.isfinite(loss):
+            fault = f"step {self.state.global_step}: {name} is {loss}"
+            if self.args.on_nonfinite == "stop":
+                raise ValueError(fault + self._divergence_advice)
+            logger.warning(fault)
+        return output
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Decide whether this model is the best: never by a metric that is NaN or infinite."""
-        name = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
-        if not finite(value := metrics.get(name, 0.0)):
-            logger.warning(f"step {self.state.global_step}: {name} is {value}, so this is not the best model")
-            return False
-        return super()._determine_best_metric(metrics, trial)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, or its average, unless a weight is NaN or infinite.
+
+        Raises:
+            ValueError: Training diverged.
+        """
+        self._check_finite()
+        with self._with_average():
+            super().save_model(output_dir, _internal_call)
+
+    # The average
+
+    @property
+    def _ema_decay(self) -> float:
+        return getattr(self.args, "ema_decay", 0.0)
+
+    @property
+    def _trained_model(self) -> nn.Module:
+        return cast(nn.Module, self.model)
+
+    def update_average(self) -> None:
+        """Average the weights in, after a step of the optimizer."""
+        self._started_average().update(self.state.global_step)
+
+    def _started_average(self) -> MovingAverage:
+        if self._average is None:
+            self._average = MovingAverage(self._trained_model.parameters(), self._ema_decay)
+        return self._average
+
+    def _with_average(self) -> Any:
+        """Temporarily replace the weights with their average, if there is one."""
+        return self._average.applied() if self._average else nullcontext()
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self._average and self.args.should_save:
+            named = self._trained_model.named_parameters()
+            weights = {name: each.detach().contiguous() for name, each in named if each.requires_grad}
+            save_file(weights, Path(output_dir, TRAINED_WEIGHTS))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        file = Path(resume_from_checkpoint, TRAINED_WEIGHTS)
+        if self._ema_decay:
+            self._started_average()
+        if file.is_file():
+            (self._trained_model if model is None else model).load_state_dict(load_file(file), strict=False)
 
 
-def finite(value: float) -> bool:
-    return math.isfinite(value)
+class _AverageAfterStep(TrainerCallback):
+    def __init__(self, trainer: OptimizerTrainer) -> None:
+        self.trainer = trainer
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.update_average()
 
 
-__all__ = ["FiniteTrainer"]
+__all__ = ["OptimizerTrainer"]

@@ -1,0 +1,413 @@
+"""The trainer's loss, its batches of tokens, and its evaluation."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
+from inspect import signature
+from itertools import count, islice
+from typing import Any, cast
+
+import datasets
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from ..data.batching import (
+    TokenBudgetBatchSampler,
+    TokenBudgetStream,
+    collate_packed,
+    dense_alignments,
+    token_lengths,
+)
+from ..data.bpe_dropout import BpeDropout, DroppingTokenizer
+from ..data.encoding import ALIGNMENT_COLUMN
+from ..errors import DataError
+from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
+from ..inference.teacher_forcing import position_limit
+from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
+from .arguments import VanillaTransformerTrainingArguments, set_learning_rate
+from .callbacks import SamplerEpoch
+from .guided_alignment import AlignmentHead
+from .rdrop import mean_divergence, repeated
+
+
+class EndlessStream(IterableDataset):
+    """Batches of a `TokenBudgetStream`, epoch after epoch: one stream for training by steps."""
+
+    def __init__(self, batches: TokenBudgetStream) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the batches of epochs 0, 1, 2, ...
+
+        Raises:
+            DataError: An epoch has no batch.
+        """
+        for epoch in count():
+            self.batches.set_epoch(epoch)
+            batch = None
+            for batch in self.batches:
+                yield batch
+            if batch is None:
+                raise DataError("the filters keep no pair of the stream; check the data and the length limits")
+
+
+class AlignedPairsCollator(DataCollatorForSeq2Seq):
+    """`DataCollatorForSeq2Seq` that gives aligned pairs their `alignments` (B, T, S)."""
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> Any:
+        if "alignments" not in features[0]:
+            return super().__call__(features, return_tensors)
+        alignments = [feature["alignments"] for feature in features]
+        pairs = [{name: value for name, value in feature.items() if name != "alignments"} for feature in features]
+        batch: Any = super().__call__(pairs, return_tensors)
+        batch["alignments"] = dense_alignments(alignments, batch["labels"], batch["attention_mask"])
+        return batch
+
+
+class LossTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
+
+    Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
+    `AlignedPairsCollator`: where they also have `alignments`, the head that `generation_config.alignment_heads` names
+    learns them. With `args.packing` the training batches are packed, whatever the collator. Our model
+    smooths labels in its own loss, and only in training: the evaluation loss is the plain cross-entropy, averaged over
+    all labels. With `args.rdrop_alpha`, two passes of each training batch are trained to agree.
+    """
+
+    args: VanillaTransformerTrainingArguments
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
+        super().__init__(*args, **kwargs)
+        model: Any = self.model
+        set_learning_rate(self.args, model)
+        # The default collator of `Trainer` does not pad labels.
+        tokenizer = self.processing_class
+        if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
+            self.data_collator = AlignedPairsCollator(tokenizer, model=model)
+        unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+        parameters = signature(unwrapped.forward).parameters
+        if self._packing:
+            self._check_packing(unwrapped)
+        self.model_smooths_labels = "smoothing" in parameters
+        if self.model_smooths_labels:
+            # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
+            self.label_smoother = None
+        elif self.label_smoother is None and "num_items_in_batch" not in parameters:
+            # Marian, BART and T5 take any keyword, so `Trainer` believes that they divide by the labels of all
+            # accumulated batches. They divide by those of one: it would add up means, and the gradient be too large.
+            self.model_accepts_loss_kwargs = False
+        # Decoding starts with the encoder; a sharded model must gather its own parameters before that.
+        register_fsdp_forward_method(model, "generate")
+        self.add_callback(SamplerEpoch)
+        self._alignment_head: AlignmentHead | None = None
+        # Mean loss and number of labels of each batch of an evaluation.
+        self._batch_losses: list[torch.Tensor] = []
+
+    # Makes a batch of pairs with `args.packing`.
+    packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
+
+    @property
+    def _packing(self) -> bool:
+        return getattr(self.args, "packing", False)
+
+    @property
+    def _bpe_dropout(self) -> float:
+        return getattr(self.args, "bpe_dropout", 0.0)
+
+    def _check_packing(self, model: Any) -> None:
+        if not getattr(model, "takes_packing", False):
+            raise ValueError(
+                f"`packing`: {type(self.model).__name__} takes no packed pairs, only models of this package do; leave "
+                "it out"
+            )
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one for each "
+                "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
+            )
+
+    # Loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Compute the loss of a batch: in training smoothed and, if no outputs are returned, without logits.
+
+        In evaluation it is the mean over the batch's own labels, whose number later weights it.
+        """
+        if not model.training and self.compute_loss_func is None:
+            num_items_in_batch = None
+        inputs = self._model_inputs(model, inputs, return_outputs)
+        alpha = getattr(self.args, "rdrop_alpha", 0.0)
+        if alpha and model.training and "labels" in inputs:
+            return self._rdrop_loss(alpha, model, inputs, return_outputs, num_items_in_batch)
+        return self._guided_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _model_inputs(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool) -> dict[str, Any]:
+        """Return a batch with the arguments of our model that the batch alone does not know."""
+        if self.model_smooths_labels and "labels" in inputs and model.training:
+            smoothing = self.args.label_smoothing_factor
+            inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
+        return inputs
+
+    def _guided_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Any:
+        """The loss of `Trainer`, plus `args.guided_alignment_weight` times that of the batch's `alignments`, if any."""
+        if "alignments" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self._alignment_head is None:
+            # Once: compiled models do not notice later hooks.
+            self._alignment_head = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
+        others = {name: value for name, value in inputs.items() if name != "alignments"}
+        result: Any = super().compute_loss(model, others, return_outputs, num_items_in_batch)
+        guided = self._alignment_head.loss(inputs, num_items_in_batch)
+        guided = self.args.guided_alignment_weight * self._loss_scale(num_items_in_batch) * guided
+        return (result[0] + guided, result[1]) if return_outputs else result + guided
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        columns: Any = self._signature_columns
+        if "alignments" not in columns:
+            columns.append("alignments")
+
+    def _rdrop_loss(
+        self,
+        alpha: float,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Any:
+        """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
+        labels, doubled = inputs["labels"], repeated(inputs)
+        without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
+        if "skip_logits" in doubled:
+            skips = without_logits is not None
+            doubled |= {"skip_logits": skips, "output_hidden_states": skips}
+        number = None if num_items_in_batch is None else 2 * num_items_in_batch
+        loss, outputs = self._guided_loss(model, doubled, True, number)
+        if without_logits is None:
+            logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[1]
+            divergence = mean_divergence(logits, labels, num_items_in_batch)
+        else:
+            states = outputs["decoder_hidden_states"][-1]
+            summed = without_logits(states, labels.ne(IGNORE_INDEX))
+            divergence = mean_over_labels(summed, labels, num_items_in_batch)
+        loss = loss + alpha / 2 * self._loss_scale(num_items_in_batch) * divergence
+        return (loss, outputs) if return_outputs else loss
+
+    def _divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Return what sums the divergence of decoder states; None if not all weights are here."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1 or self.args.torch_compile:
+            return None
+        model: Any = self.accelerator.unwrap_model(self.model)
+        return getattr(model, "divergence_without_logits", None)
+
+    def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> float:
+        """What `Trainer` multiplies a loss by: the processes whose labels it counted, as their gradients are averaged.
+
+        It depends on sharding, and on the release of transformers, and so is asked for with a loss of 1.
+        """
+        probe = copy(self)
+        if self.compute_loss_func is not None:
+            probe.compute_loss_func = lambda *args, **kwargs: 1.0
+        model = cast(Any, lambda **inputs: {"loss": 1.0})
+        return cast(float, super(LossTrainer, probe).compute_loss(model, {}, num_items_in_batch=num_items_in_batch))
+
+    # Batches
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return batches of at most `args.max_tokens` tokens, or those of `Trainer` without it.
+
+        Raises:
+            DataError: There are no pairs, or a pair is longer than the budget.
+        """
+        # Dispatching needs batches of equal width, and would cut a packed row in as many parts as there are processes.
+        # Instead each process reads the whole stream, and keeps its batches.
+        config = self.accelerator.dataloader_config
+        dispatches = bool(config.dispatch_batches) and not self._packing
+        collator = self.packed_collator if self._packing else self.data_collator
+        with replaced(self, "data_collator", collator), replaced(config, "dispatch_batches", dispatches):
+            return self._train_dataloader()
+
+    def _train_dataloader(self) -> DataLoader:
+        if not getattr(self.args, "max_tokens", None):
+            return super().get_train_dataloader()
+        if self.train_dataset is None:
+            raise ValueError("training needs a `train_dataset`.")
+        dataset: Any = self.train_dataset
+        options: dict[str, Any] = {
+            "collate_fn": self.data_collator,
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory,
+            "persistent_workers": self.args.dataloader_persistent_workers,
+            "prefetch_factor": self.args.dataloader_prefetch_factor,
+        }
+        if isinstance(dataset, datasets.Dataset) and self._bpe_dropout:
+            options["collate_fn"] = self._resampling(dataset)
+        elif isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
+        if not hasattr(dataset, "__len__"):
+            return self._stream_loader(dataset, options)
+        return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
+
+    def _resampling(self, dataset: datasets.Dataset) -> BpeDropout:
+        """Return a collator that tokenizes with BPE-dropout; batches stay those of the plain lengths."""
+        columns = {*dataset.column_names}
+        needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
+        if missing := needed - columns:
+            raise ValueError(
+                f"`bpe_dropout`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
+                "`tokenize_pairs(..., keep_text=True)`"
+            )
+        limit = position_limit(cast(PreTrainedModel, self.model).config)
+        tokenizer = DroppingTokenizer(cast(Any, self.processing_class), self._bpe_dropout, self._data_seed)
+        return BpeDropout(self.data_collator, tokenizer, limit)
+
+    def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
+        return TokenBudgetBatchSampler(
+            *token_lengths(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
+        )
+
+    def _training_rows(self, step: int, micro_batch: int) -> list[int]:
+        """Rows of the training data in a micro-batch of this process; none for a stream, or without `max_tokens`."""
+        if not (getattr(self.args, "max_tokens", None) and hasattr(self.train_dataset, "__len__")):
+            return []
+        world, accumulated = self.args.world_size, self.args.gradient_accumulation_steps
+        sampler = self._sampler(self.train_dataset)
+        per_epoch = -(-(len(sampler) // world) // accumulated)
+        epoch, step_in_epoch = divmod(step - 1, per_epoch)
+        sampler.set_epoch(epoch)
+        first = (step_in_epoch * accumulated + micro_batch) * world + self.args.process_index
+        return next(islice(sampler, first, None))
+
+    @property
+    def _max_tokens(self) -> int:
+        return cast(int, self.args.max_tokens)
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def _stream_loader(self, stream: Any, options: dict[str, Any]) -> DataLoader:
+        """Return this process's batches of a stream, which every process reads whole."""
+        batches = TokenBudgetStream(
+            stream,
+            self._max_tokens,
+            seed=self._data_seed,
+            num_replicas=self.args.world_size,
+            rank=self.args.process_index,
+        )
+        # A worker without a shard of the stream would wait for pairs that never come.
+        workers = min(options["num_workers"], getattr(stream, "num_shards", options["num_workers"]))
+        single = {"persistent_workers": False, "prefetch_factor": None} if workers == 0 else {}
+        return DataLoader(EndlessStream(batches), batch_size=None, **{**options, "num_workers": workers, **single})
+
+    def _shard(self, loader: DataLoader) -> DataLoader:
+        """Give each of n processes every n-th batch; the sampler made the number of batches a multiple of n."""
+        with replaced(self.accelerator, "even_batches", False):
+            return self.accelerator.prepare(loader)
+
+    # Evaluation
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate, with the mean loss of all labels; `Trainer` averages the means of batches."""
+        # `Seq2SeqTrainer` would count rows twice that fill the last batch of several processes.
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
+        self._batch_losses = []
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        metrics = cast(dict[str, float], output.metrics)
+        if self._batch_losses:
+            metrics[f"{metric_key_prefix}_loss"] = self._mean_loss()
+        return output
+
+    def _mean_loss(self) -> float:
+        """Mean loss of all labels of an evaluation, in all processes."""
+        batches = self.accelerator.gather(torch.stack(self._batch_losses)).cpu().double()
+        # A batch without labels may have a NaN loss.
+        losses, labels = batches[batches[:, 1] > 0].T
+        return ((losses * labels).sum() / labels.sum()).item()
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None]:
+        """Evaluate a batch; outputs are bounded, since an untrained model rarely ends its sentences."""
+        given = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        options = {name: value for name, value in given.items() if value is not None}
+        is_decoded = self.args.predict_with_generate and not prediction_loss_only and "input_ids" in inputs
+        if is_decoded and not options.keys() & {*LENGTH_BOUNDS}:
+            options |= self._row_limits(inputs, options)
+        if "labels" in inputs:
+            inputs = {**inputs, "labels": self._mask_duplicates(inputs["labels"])}
+        outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
+        loss = cast(torch.Tensor | None, outputs[0])
+        if loss is not None and "labels" in inputs:
+            count = inputs["labels"].ne(IGNORE_INDEX).sum()
+            self._batch_losses.append(torch.stack([loss.float(), count.to(loss.device, torch.float32)]))
+        return outputs
+
+    def _row_limits(self, inputs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `generate()` that bound the output of each source (B, S) by its own length."""
+        model: Any = self.model
+        settings, input_ids = model.generation_config, inputs["input_ids"]
+        if settings.max_new_tokens is not None:
+            return {}
+        mask = inputs.get("attention_mask")
+        lengths = (input_ids.ne(settings.pad_token_id or 0) if mask is None else mask).sum(1)
+        limits = [output_limit(length, model.config) for length in lengths.tolist()]
+        forced_end = options.get("forced_eos_token_id", settings.forced_eos_token_id)
+        return row_limit_options(limits, model.device, forced_end, **options)
+
+    def _mask_duplicates(self, labels: torch.Tensor) -> torch.Tensor:
+        """Mask the labels (B, T) of rows that only fill the last batch of several processes."""
+        state = self.accelerator.gradient_state
+        if self.args.world_size == 1 or not state.end_of_dataloader or state.remainder < 1:
+            return labels
+        own = max(0, state.remainder - self.args.process_index * len(labels))
+        duplicates = torch.arange(min(own, len(labels)), len(labels), device=labels.device)
+        return labels.index_fill(0, duplicates, IGNORE_INDEX)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute another value meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer"]
