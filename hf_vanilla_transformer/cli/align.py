@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_write, check_output_file, read_line_pairs
+from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
 from .model_options import add_model_options, load_model_and_tokenizer
 from .options import (
@@ -26,6 +26,7 @@ from .options import (
     OneLineParser,
     add_options,
     add_pair_files,
+    check_pair_files,
     importing,
     out_of_memory,
     quiet_unless_terminal,
@@ -47,13 +48,11 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    if arguments.source == arguments.target == "-":
-        raise ValueError("--source and --target are both standard input; name a file for one of them")
     if arguments.reference and not arguments.set_heads:
         raise ValueError("--reference is for --set_heads; leave it out")
     if arguments.set_heads and not Path(arguments.model).is_dir():
         raise ValueError(f"--set_heads saves them in the model's folder, but {arguments.model} is none; download it")
-    check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
+    check_pair_files(arguments)
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):

@@ -14,7 +14,12 @@ def add_model_options(parser: OneLineParser, several: bool = False) -> None:
         group.add_argument("--model", required=True, nargs="+", help=f"{what}; several translate as an ensemble.")
     else:
         group.add_argument("--model", required=True, help=f"{what}.")
-    group.add_argument("--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any.")
+    add_compute_options(parser, group)
+
+
+def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU, if any") -> None:
+    """Add the options of where and in what precision models compute."""
+    group.add_argument("--device", help=f"cpu, cuda, cuda:1, mps, ... Default: {default}.")
     group.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
     add_trust_option(parser, group)
 
@@ -36,4 +41,4 @@ def load_by_name(name: str | list[str], arguments: Namespace) -> tuple[Any, Any]
     return load(name, dtype, arguments.device, arguments.trust_remote_code)
 
 
-__all__ = ["add_model_options", "load_by_name", "load_model_and_tokenizer"]
+__all__ = ["add_compute_options", "add_model_options", "load_by_name", "load_model_and_tokenizer"]

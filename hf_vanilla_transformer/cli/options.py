@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
+from ..files import check_output_file
 from ..options import POSITIVE, Range, check_range, ranges
 
 USAGE_ERROR = 2
@@ -188,7 +189,7 @@ def add_pair_files(parser: OneLineParser) -> Any:
 
 
 def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Add options that are declared as fields of a dataclass (`options.option`).
+    """Add options that are declared as fields of a dataclass.
 
     Args:
         parser: Receives them.
@@ -206,12 +207,22 @@ def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **cha
             "type": Number(base, wanted[name]) if name in wanted else base,
             "default": field.default,
         }
-        settings |= {"help": field.metadata["description"], **changes.get(name, {})}
-        if settings["default"] not in (None, "") and "efault" not in settings["help"]:
+        if base is bool:
+            settings = {**SWITCH, "default": field.default}
+        text = field.metadata.get("description") or field.metadata["help"]
+        settings |= {"help": text, **changes.get(name, {})}
+        if settings["default"] not in (None, "", False) and "efault" not in settings["help"]:
             settings["help"] = f"{settings['help'].removesuffix('.')} (default: {settings['default']})."
         if field.metadata.get("advanced"):
             settings["help"] = parser.advanced(settings["help"])
         group.add_argument(f"--{name}", **settings)
+
+
+def check_pair_files(arguments: argparse.Namespace) -> None:
+    """Raise a ValueError for files of `add_pair_files` that cannot be read or written together."""
+    if arguments.source == arguments.target == "-":
+        raise ValueError("--source and --target are both standard input; name a file for one of them")
+    check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
 
 
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:

@@ -15,10 +15,18 @@ import sys
 from argparse import Namespace
 from itertools import islice
 
-from ..files import atomic_write, check_output_file, read_line_pairs
+from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
 from .model_options import add_model_options, load_model_and_tokenizer
-from .options import OneLineParser, add_options, add_pair_files, importing, out_of_memory, quiet_unless_terminal
+from .options import (
+    OneLineParser,
+    add_options,
+    add_pair_files,
+    check_pair_files,
+    importing,
+    out_of_memory,
+    quiet_unless_terminal,
+)
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -35,9 +43,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    if arguments.source == arguments.target == "-":
-        raise ValueError("--source and --target are both standard input; name a file for one of them")
-    check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
+    check_pair_files(arguments)
     with importing():
         from ..inference.scoring import perplexity, score
     quiet_unless_terminal()

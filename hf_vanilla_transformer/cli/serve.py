@@ -18,15 +18,8 @@ from typing import Any
 
 from ..serving.limits import Limits, ModelLimits
 from .main import limit_routines
-from .options import (
-    SWITCH,
-    OneLineParser,
-    add_options,
-    add_trust_option,
-    importing,
-    out_of_memory,
-    quiet_unless_terminal,
-)
+from .model_options import add_compute_options
+from .options import SWITCH, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
 
 # So that the key need not stand in a list of processes.
 KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
@@ -46,10 +39,7 @@ def add_arguments(parser: OneLineParser) -> None:
         metavar="[NAME=]MODEL",
         help="Folders or names on the Hub; a NAME such as en-de says the languages, where the model does not.",
     )
-    models.add_argument(
-        "--device", help="cpu, cuda, cuda:1, mps, ... Default: a GPU, if any; for CTranslate2 the CPU."
-    )
-    models.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
+    add_compute_options(parser, models, default="a GPU, if any; for CTranslate2 the CPU")
     models.add_argument(
         "--quantization",
         help="Export models of this package to CTranslate2 with weights of this type, such as int8, which is fast on "
@@ -65,7 +55,6 @@ def add_arguments(parser: OneLineParser) -> None:
         default="",
         help=parser.advanced('Text to put before every sentence, such as "translate English to German: " for T5.'),
     )
-    add_trust_option(parser, models)
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="Address; 0.0.0.0: all (default: 127.0.0.1, this machine)."

@@ -20,7 +20,9 @@ from itertools import chain
 from pathlib import Path
 
 from ..files import atomic_update, read_lines
-from .options import SWITCH, OneLineParser, importing
+from ..options import Range
+from ..training.options import ModelOptions
+from .options import SWITCH, Number, OneLineParser, add_options, importing
 
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 TRAINING_OPTIONS = ("vocab_size", "min_frequency", "lowercase", "normalization", "max_length")
@@ -43,25 +45,21 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     # Its name in earlier releases.
     vocabulary.add_argument("--algorithm", choices=ALGORITHMS, default=SUPPRESS, help=SUPPRESS)
-    vocabulary.add_argument(
-        "--vocab_size",
-        type=int,
-        default=8000,
-        help="Most tokens in a vocabulary (default: 8000, which suits some 100,000 sentences).",
+    size = {"default": 8000, "help": "Largest vocabulary to learn (default: 8000, for some 100,000 sentences)."}
+    frequency = {"default": 1, "help": "Fewest occurrences of a token."}
+    add_options(
+        parser, vocabulary, ModelOptions, "vocab_size", "min_frequency", vocab_size=size, min_frequency=frequency
     )
-    vocabulary.add_argument("--min_frequency", type=int, default=1, help="Fewest occurrences of a token (default: 1).")
-    vocabulary.add_argument("--separate_vocabularies", **SWITCH, help="Learn one vocabulary per side.")
+    add_options(parser, vocabulary, ModelOptions, "separate_vocabularies")
     vocabulary.add_argument(
         "--target_algorithm",
         choices=ALGORITHMS,
         help="Algorithm of the target side, with --separate_vocabularies. Default: --tokenizer_algorithm.",
     )
     text = parser.add_argument_group("text")
-    text.add_argument("--lowercase", **SWITCH, help="Lower-case all text; translations are then lower-case too.")
-    text.add_argument(
-        "--normalization", choices=("NFC", "NFD", "NFKC", "NFKD"), help="Unicode normalization; NFKC unifies widths."
-    )
-    text.add_argument("--max_length", type=int, help="Length, in tokens, that truncation cuts a text to.")
+    forms = {"choices": ("NFC", "NFD", "NFKC", "NFKD"), "help": "Unicode normalization; NFKC unifies widths."}
+    add_options(parser, text, ModelOptions, "lowercase", "normalization", normalization=forms)
+    text.add_argument("--max_length", type=Number(int, Range(ge=2)), help="Tokens that truncation cuts a text to.")
 
 
 def run(arguments: Namespace) -> None:

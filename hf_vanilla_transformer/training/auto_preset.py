@@ -81,7 +81,7 @@ PLANS = (
     Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, {"warmup_steps": 4000}),
 )
 
-# Of settings that are not the paper's.
+# Why a setting differs from the paper.
 REASONS = {
     "vocab_size": "{per_token:.1f} words for each token",
     "num_train_epochs": "{millions:.2g} million words in all",

@@ -22,7 +22,7 @@ from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import METRIC_NAMES, bleu_fault, translation_scores
 from .results import FinalScores, ModelChoice, Sample, TrainingResults
-from .setup import TextSplits, TokenizedSplits, suitable_metric
+from .setup import TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
 # Samples, and the most tokens of a side of one: people read them.
@@ -90,7 +90,8 @@ def choose_model(
         if text.validation is not None:
             references = text.validation["target"][:]
             metric = args.metric_for_best_model
-            metric = metric if metric in METRICS else suitable_metric(references, args.bleu_tokenize)
+            if metric not in METRICS:
+                metric = "chrf" if bleu_fault(references, args.bleu_tokenize) else "bleu"
             translations = best_translations(model, tokenizer, text.validation["source"][:], args, limits)
             found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
             scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}

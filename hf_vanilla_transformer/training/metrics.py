@@ -240,14 +240,13 @@ def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
 
 
 def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lowercase: bool) -> float:
-    """Return the percentage of exact matches."""
-    matches = [_exact_match(prediction, row, lowercase) for prediction, row in zip(predictions, rows, strict=True)]
-    return 100 * sum(matches) / len(matches)
+    """Return the percentage of predictions that equal one of their references."""
 
+    def normalized(text: str) -> str:
+        return text.strip().lower() if lowercase else text.strip()
 
-def _exact_match(prediction: str, references: Sequence[str], lowercase: bool) -> bool:
-    normalize: Callable[[str], str] = (lambda text: text.strip().lower()) if lowercase else str.strip
-    return normalize(prediction) in map(normalize, references)
+    pairs = zip(predictions, rows, strict=True)
+    return 100 * sum(normalized(text) in map(normalized, row) for text, row in pairs) / len(predictions)
 
 
 def _check_translations(predictions: Sequence[str], references: References) -> list[list[str]]:

@@ -26,8 +26,6 @@ from .results import FinalScores, Results
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
-SECONDS_PER_MINUTE = 60
-
 # Where the Hub looks for results that it shows on the pages of the model and of the dataset.
 EVAL_RESULTS = ".eval_results"
 
@@ -107,7 +105,7 @@ def write_model_card(
         results=results.as_dict(),
         metric_names=METRIC_NAMES,
         bleu_fault=results.test.bleu_fault if results.test else None,
-        minutes=results.training.seconds / SECONDS_PER_MINUTE,
+        minutes=results.training.seconds / 60,
         hyperparameters=_hyperparameters(args, data_args.links),
         command=_command(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",

@@ -20,7 +20,7 @@ from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .best_model import METRICS
-from .metrics import METRIC_NAMES, bleu_fault
+from .metrics import METRIC_NAMES
 from .model_card import write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
@@ -102,10 +102,10 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
 
 def _metric_lines(experiment: Experiment) -> list[str]:
     """Say which metric chooses the model, and why, or why it cannot."""
-    args, validation = experiment.trainer.args, experiment.text.validation
-    if validation is None:
+    args, fault = experiment.trainer.args, experiment.bleu_fault
+    if experiment.text.validation is None:
         return []
-    key, fault = str(args.metric_for_best_model), bleu_fault(validation["target"][:], args.bleu_tokenize)
+    key = str(args.metric_for_best_model)
     name = CHOOSING_METRICS[key] + (f" ({args.bleu_tokenize})" if key == "bleu" else "")
     if not fault or key == "loss":
         return [f"best model   by {name} on the validation pairs"]

@@ -51,7 +51,8 @@ from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
 from .run_folder import save_tokenizer
-from .trainer import AlignedPairsCollator, VanillaTransformerTrainer
+from .trainer import VanillaTransformerTrainer
+from .trainer_loss import AlignedPairsCollator, dropping_tokenizer
 from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
 
 logger = logging.get_logger(__name__)
@@ -104,6 +105,7 @@ class Experiment:
         tokenizer: For both.
         trainer: Has model and arguments.
         plan: Lines on what the preset `auto` has chosen, and why; empty for another preset.
+        bleu_fault: Why BLEU cannot tell translations of the validation pairs apart, if it cannot.
     """
 
     text: TextSplits
@@ -111,6 +113,7 @@ class Experiment:
     tokenizer: PreTrainedTokenizerBase
     trainer: VanillaTransformerTrainer
     plan: list[str]
+    bleu_fault: str | None
 
 
 def set_up(
@@ -143,7 +146,7 @@ def set_up(
         model_args, plan = use_auto_preset(model_args, data_args, args, text.train)
         use_preset_smoothing(args, model_args)
         fit_schedule(args, text)
-        fit_metrics(args, text, data_args.target_lang)
+        bleu_fault = fit_metrics(args, text, data_args.target_lang)
         source, dropout = model_args, {}
         if checkpoint:
             source = ModelArguments(
@@ -166,7 +169,7 @@ def set_up(
         ids = tokenize_splits(text, tokenizer, model.config, data_args, dropping_tokenizer(tokenizer, args))
     trainer = make_trainer(model, tokenizer, text, ids, args)
     trainer.experiment = record
-    return Experiment(text, ids, tokenizer, trainer, plan)
+    return Experiment(text, ids, tokenizer, trainer, plan, bleu_fault)
 
 
 def check_arguments(
@@ -277,13 +280,16 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
             args.save_strategy, args.save_steps = "steps", args.eval_steps or every
 
 
-def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, language: str | None) -> None:
+def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, language: str | None) -> str | None:
     """Choose BLEU's tokenizer and the metric of the best model, unless they are given.
 
     Args:
         args: Receives them.
         text: The validation targets decide about the metric.
         language: That of the targets, if known, decides about the tokenizer.
+
+    Returns:
+        Why BLEU cannot tell translations of the validation pairs apart; None if it can, or there are none.
     """
     if args.bleu_tokenize is None:
         args.bleu_tokenize = language_tokenizer(language)
@@ -292,17 +298,13 @@ def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, lan
         except ValueError as error:
             logger.warning(f"{one_line(error)}; BLEU counts characters instead")
             args.bleu_tokenize = "char"
-    if args.metric_for_best_model == AUTO_METRIC and text.validation is not None:
-        if not args.predict_with_generate:
-            metric = "loss"
-        else:
-            metric = suitable_metric(text.validation["target"][:], args.bleu_tokenize)
+    if text.validation is None:
+        return None
+    fault = bleu_fault(text.validation["target"][:], args.bleu_tokenize)
+    if args.metric_for_best_model == AUTO_METRIC:
+        metric = "loss" if not args.predict_with_generate else "chrf" if fault else "bleu"
         args.metric_for_best_model, args.greater_is_better = metric, metric != "loss"
-
-
-def suitable_metric(references: list[str], bleu_tokenize: str | None) -> str:
-    """Metric that tells translations apart: BLEU or, where that cannot, chrF."""
-    return "chrf" if bleu_fault(references, bleu_tokenize) else "bleu"
+    return fault
 
 
 def load_or_train_tokenizer(
@@ -388,11 +390,11 @@ def load_or_build_model(
         model = load_model(name, trust_remote_code=trust_remote_code, **dropout)
         if may_have_new_tokens:
             add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
+        check_tokenizer_fits(model.config, tokenizer)
     else:
         config = configuration(model_args, tokenizer)
         check_tokenizer_fits(config, tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)
-    check_tokenizer_fits(model.config, tokenizer)
     if model_args.attn_implementation:
         try:
             model.set_attn_implementation(model_args.attn_implementation)
@@ -436,19 +438,6 @@ def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> Non
                 f"the tokenizer has {size} tokens, but the {name} of the model is {limit}: use the model's own "
                 "tokenizer, or raise the field"
             )
-
-
-def dropping_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
-) -> DroppingTokenizer | None:
-    """Return the tokenizer with BPE-dropout, if that is wanted.
-
-    Raises:
-        ValueError: The tokenizer is none of BPE.
-    """
-    if not args.bpe_dropout:
-        return None
-    return DroppingTokenizer(tokenizer, args.bpe_dropout, args.seed if args.data_seed is None else args.data_seed)
 
 
 def tokenize_splits(
@@ -551,5 +540,4 @@ __all__ = [
     "TokenizedSplits",
     "check_arguments",
     "set_up",
-    "suitable_metric",
 ]

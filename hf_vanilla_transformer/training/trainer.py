@@ -4,7 +4,6 @@ In three parts: `trainer_loss`, `trainer_optimizer` and `trainer_checkpoints`, e
 """
 
 from .trainer_checkpoints import CheckpointTrainer
-from .trainer_loss import AlignedPairsCollator, EndlessStream
 
 
 class VanillaTransformerTrainer(CheckpointTrainer):
@@ -18,4 +17,4 @@ class VanillaTransformerTrainer(CheckpointTrainer):
     """
 
 
-__all__ = ["AlignedPairsCollator", "EndlessStream", "VanillaTransformerTrainer"]
+__all__ = ["VanillaTransformerTrainer"]

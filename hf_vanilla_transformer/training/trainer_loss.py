@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    TrainingArguments,
+)
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..data.batching import (
@@ -116,10 +122,6 @@ class LossTrainer(Seq2SeqTrainer):
     def _packing(self) -> bool:
         return getattr(self.args, "packing", False)
 
-    @property
-    def _bpe_dropout(self) -> float:
-        return getattr(self.args, "bpe_dropout", 0.0)
-
     def _check_packing(self, model: Any) -> None:
         if not getattr(model, "takes_packing", False):
             raise ValueError(
@@ -167,7 +169,7 @@ class LossTrainer(Seq2SeqTrainer):
         return_outputs: bool,
         num_items_in_batch: Tensor | int | None,
     ) -> Any:
-        """The loss of `Trainer`, plus `args.guided_alignment_weight` times that of the batch's `alignments`, if any."""
+        """The loss of `Trainer`, plus `args.guided_alignment_weight` times that of the batch's `alignments`."""
         if "alignments" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self._alignment_head is None:
@@ -258,7 +260,7 @@ class LossTrainer(Seq2SeqTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
-        if isinstance(dataset, datasets.Dataset) and self._bpe_dropout:
+        if isinstance(dataset, datasets.Dataset) and getattr(self.args, "bpe_dropout", False):
             options["collate_fn"] = self._resampling(dataset)
         elif isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -278,12 +280,12 @@ class LossTrainer(Seq2SeqTrainer):
                 "`tokenize_pairs(..., keep_text=True)`"
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
-        tokenizer = DroppingTokenizer(cast(Any, self.processing_class), self._bpe_dropout, self._data_seed)
+        tokenizer = cast(DroppingTokenizer, dropping_tokenizer(cast(Any, self.processing_class), self.args))
         return BpeDropout(self.data_collator, tokenizer, limit)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(
-            *token_lengths(dataset), self._max_tokens, seed=self._data_seed, num_replicas=self.args.world_size
+            *token_lengths(dataset), self.args.max_tokens, seed=data_seed(self.args), num_replicas=self.args.world_size
         )
 
     def _training_rows(self, step: int, micro_batch: int) -> list[int]:
@@ -298,20 +300,12 @@ class LossTrainer(Seq2SeqTrainer):
         first = (step_in_epoch * accumulated + micro_batch) * world + self.args.process_index
         return next(islice(sampler, first, None))
 
-    @property
-    def _max_tokens(self) -> int:
-        return cast(int, self.args.max_tokens)
-
-    @property
-    def _data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
     def _stream_loader(self, stream: Any, options: dict[str, Any]) -> DataLoader:
         """Return this process's batches of a stream, which every process reads whole."""
         batches = TokenBudgetStream(
             stream,
-            self._max_tokens,
-            seed=self._data_seed,
+            self.args.max_tokens,
+            seed=data_seed(self.args),
             num_replicas=self.args.world_size,
             rank=self.args.process_index,
         )
@@ -399,9 +393,25 @@ class LossTrainer(Seq2SeqTrainer):
         return labels.index_fill(0, duplicates, IGNORE_INDEX)
 
 
+def data_seed(args: TrainingArguments) -> int:
+    """Seed of the batches and of BPE-dropout."""
+    return args.seed if args.data_seed is None else args.data_seed
+
+
+def dropping_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
+) -> DroppingTokenizer | None:
+    """Return the tokenizer with BPE-dropout, if that is wanted.
+
+    Raises:
+        ValueError: The tokenizer is none of BPE.
+    """
+    return DroppingTokenizer(tokenizer, args.bpe_dropout, data_seed(args)) if args.bpe_dropout else None
+
+
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give an attribute another value meanwhile."""
+    """Temporarily set an attribute."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -410,4 +420,4 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer"]
+__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "dropping_tokenizer"]
