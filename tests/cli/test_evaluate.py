@@ -225,13 +225,3 @@ class TestComet:
         monkeypatch.setenv("PATH", str(tmp_path))
         message = fail("--predictions", references, "--references", references, "--sources", references, "--comet")
         assert "--comet needs the program comet-score of unbabel-comet" in message
-
-
-def test_help_shows_the_options_and_an_example(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["evaluate", "--help"])
-    printed = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert "\n    vanilla-transformer evaluate --predictions" in printed
-    for option in ("--references", "--lowercase", "--tokenize", "--json", "--sets", "--significance", "--comet"):
-        assert option in printed

@@ -217,35 +217,12 @@ class TestRun:
         assert values["train/loss"] == pytest.approx(losses) and values["eval/bleu"] == pytest.approx(scores)
         assert len(losses) > 1 and b"hf_secret" not in file.read_bytes()
 
-    def test_the_token_of_an_argument_file(self, words, tmp_path, capsys):
-        (tmp_path / "x.yaml").write_text("hub_token: hf_secret")
-        main(["train", str(tmp_path / "x.yaml"), *words, *self.MODEL, "--max_steps", "2"])
-        written = [path for path in (tmp_path / "model").rglob("*") if path.is_file()]
-        assert not [path for path in written if b"hf_secret" in path.read_bytes()]
-        printed = capsys.readouterr()
-        assert "hf_secret" not in printed.out + printed.err
-
-    def test_packing_changes_no_loss(self, words, tmp_path):
-        found = []
-        for option in ([], ["--packing"]):
-            folder = ["--output_dir", str(tmp_path / f"run{len(option)}")]
-            exact = ["--config_overrides", f"{TINY},dropout=0.0", "--eval_strategy", "no"]
-            main(["train", *words, *self.MODEL, *exact, *folder, *option])
-            found.append(json.loads((tmp_path / f"run{len(option)}" / "all_results.json").read_text())["train_loss"])
-        assert found[0] == pytest.approx(found[1], abs=1e-4)
-
     @pytest.mark.parametrize(
         ("given", "message"),
         [
             (["--vocab_size", "many"], "invalid int value: 'many'"),
-            (["--colour", "red"], "--colour"),
-            (["--preset", "smal"], "unknown preset 'smal'"),
-            (["--streaming"], "with --max_steps"),
-            (["--metric_for_best_model", "bleurt"], "--metric_for_best_model bleurt is unknown"),
             (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
             (["--extend_vocab", "9"], "--extend_vocab adds to the vocabulary of --model_name_or_path; name it"),
-            (["--extend_vocab", "-1"], "--extend_vocab is -1; it must be at least 0"),
-            (["--monolingual_target", "x"], "--monolingual_target is given without --reverse_model"),
         ],
     )
     def test_faults(self, words, refusal, given, message):

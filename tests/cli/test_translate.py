@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.cli.translate import _text_line
 from hf_vanilla_transformer.data.alignments import parse_pharaoh
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.alignment import word_alignments
@@ -79,18 +77,6 @@ def expected(folder):
 
 def lines_of(results):
     return [hypotheses[0].text.replace("\n", " ").replace("\r", " ") for hypotheses in results]
-
-
-def fails_at(number):
-    """Return a `_text_line` that fails at this line, counted from 1."""
-    lines = count(1)
-
-    def text_line(hypothesis):
-        if next(lines) == number:
-            raise ValueError("interrupted")
-        return _text_line(hypothesis)
-
-    return text_line
 
 
 def write(path, lines):
@@ -154,18 +140,6 @@ class TestAlignments:
             row = json.loads(line)
             (links,) = word_alignments(*load(folder), [row["source"]], [own[0].text])
             assert row["hypotheses"][0]["alignment"] == [list(link) for link in links]
-
-    def test_a_resumed_run_must_ask_for_them_again(self, tmp_path, folder, fail):
-        source = write(tmp_path / "in", SENTENCES)
-        given, whole = ("--model", folder, "--input", source, "--chunk_size", "2"), tmp_path / "whole"
-        main(["translate", *given, "--output", str(whole), "--alignments"])
-        given = (*given, "--output", str(tmp_path / "out"))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hf_vanilla_transformer.cli.translate._text_line", fails_at(3))
-            fail(*given, "--alignments")
-        assert "was begun with another model, other settings or another input" in fail(*given, "--resume")
-        main(["translate", *given, "--alignments", "--resume"])
-        assert (tmp_path / "out").read_text() == whole.read_text()
 
 
 def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
@@ -263,16 +237,6 @@ def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
         assert process.wait() == 0 and errors == b""
 
 
-def test_help_shows_the_options_and_an_example(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["translate", "--help"])
-    printed = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert "\n    vanilla-transformer translate --model my-model --input test.en" in printed
-    for option in ("--num_hypotheses", "--bf16", "--device"):
-        assert option in printed
-
-
 class TestEnsemble:
     def test_several_models_translate_together(self, tmp_path, capsysbinary, folder, other, expected):
         source = write(tmp_path / "source.txt", SENTENCES)
@@ -289,19 +253,6 @@ class TestEnsemble:
         assert f"the vocabulary of model {tmp_path / 'strange'} is not that of model {folder}" in message
         message = fail("--model", folder, other, "--backend", "ctranslate2")
         assert "several models are for --backend transformers; name one" in message
-
-    def test_a_resumed_run_has_the_same_members(self, tmp_path, capsys, folder, other, fail):
-        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
-        source.write_bytes(b"a dog\na cat\n\xff\n")
-        given = ("--input", str(source), "--output", str(output), "--chunk_size", "1")
-        assert "line 3" in fail("--model", folder, other, *given)
-        source.write_bytes(b"a dog\na cat\na dog\n")
-        for names in ([folder], [folder, folder], [other, folder]):
-            assert "was begun with another model" in fail("--model", *names, *given, "--resume")
-        main(["translate", "--model", folder, other, *given, "--resume"])
-        assert "resuming after 2 finished lines" in capsys.readouterr().err
-        expected = lines_of(translate(*load([folder, other]), ["a dog", "a cat", "a dog"]))
-        assert output.read_text().split("\n") == [*expected, ""]
 
 
 class TestReranking:
@@ -340,19 +291,6 @@ class TestReranking:
         message = fail(*given, other, "--num_beams", "1")
         assert "reranking needs several hypotheses, but --num_beams is 1; raise it" in message
 
-    def test_a_resumed_run_is_reranked_alike(self, tmp_path, capsys, folder, other, fail):
-        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
-        source.write_bytes(b"a dog\na cat\n\xff\n")
-        given = ("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
-        assert "line 3" in fail(*given, "--rerank_model", other)
-        source.write_bytes(b"a dog\na cat\na dog\n")
-        for options in ((), ("--rerank_model", folder)):
-            assert "was begun with another model, other settings" in fail(*given, *options, "--resume")
-        options = ("--rerank_model", other, "--resume")
-        assert "was begun with another model, other settings" in fail(*given, *options, "--rerank_weight", "2")
-        main(["translate", *given, *options])
-        assert "resuming after 2 finished lines" in capsys.readouterr().err
-
 
 class TestGlossary:
     def test_terms_are_in_the_output(self, tmp_path, capsysbinary, folder):
@@ -375,18 +313,34 @@ class TestGlossary:
         message = fail(*given, write(tmp_path / "good.tsv", ["dog\tab"]), "--backend", "ctranslate2")
         assert "--glossary is for --backend transformers" in message
 
-    def test_a_resumed_run_has_the_same_terms_whatever_their_file(self, tmp_path, capsys, folder, fail):
-        source, output = tmp_path / "source.txt", tmp_path / "out.txt"
-        source.write_bytes(b"a dog\na cat\n\xff\n")
-        terms = write(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
-        given = ("--model", folder, "--input", str(source), "--output", str(output), "--chunk_size", "1")
-        assert "line 3" in fail(*given, "--glossary", terms)
-        source.write_bytes(b"a dog\na cat\na dog\n")
-        other = write(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
-        assert "was begun with another model, other settings" in fail(*given, "--resume", "--glossary", other)
-        assert "was begun with another model, other settings" in fail(*given, "--resume")
-        same = write(tmp_path / "same.tsv", ["cat\tbb", "", "dog\tab"])
-        main(["translate", *given, "--resume", "--glossary", same])
-        assert "resuming after 2 finished lines" in capsys.readouterr().err
-        lines = output.read_text().splitlines()
-        assert "ab" in lines[0] and "bb" in lines[1] and "ab" in lines[2]
+
+@pytest.mark.parametrize(
+    ("begun", "others"),
+    [
+        (("--alignments",), [()]),
+        (("--model", "{folder}", "{other}"), [(), ("--model", "{other}", "{folder}")]),
+        (("--rerank_model", "{other}"), [(), ("--rerank_model", "{folder}")]),
+        (("--rerank_model", "{other}"), [("--rerank_model", "{other}", "--rerank_weight", "2")]),
+        (("--glossary", "terms.tsv"), [(), ("--glossary", "other.tsv")]),
+    ],
+    ids=["alignments", "ensemble", "rerank model", "rerank weight", "glossary"],
+)
+def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folder, other, fail, begun, others):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
+    write(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
+    given = ("--model", folder, "--input", "in", "--chunk_size", "1", "--output")
+    begun, *others = ([word.format(folder=folder, other=other) for word in words] for words in (begun, *others))
+    Path("in").write_bytes(b"a dog\na cat\n\xff\n")
+    assert "line 3" in fail(*given, "out", *begun)
+    Path("in").write_bytes(b"a dog\na cat\na dog\n")
+    for words in others:
+        assert "was begun with another model, other settings or another input" in fail(
+            *given, "out", *words, "--resume"
+        )
+    # The terms count, not their file.
+    write(tmp_path / "terms.tsv", ["cat\tbb", "", "dog\tab"])
+    main(["translate", *given, "out", *begun, "--resume"])
+    assert "resuming after 2 finished lines" in capsys.readouterr().err
+    main(["translate", *given, "whole", *begun])
+    assert Path("out").read_text() == Path("whole").read_text()

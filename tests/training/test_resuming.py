@@ -72,15 +72,7 @@ REFUSED = {
 }
 MEANT_CHANGES = {
     "dropout": ({"config_overrides": f"{TINY},dropout=0.3"}, "`config_overrides` dropout=0.3 (was 0.1)"),
-    "seed": ({"seed": 7}, "`seed` 7 (was 42)"),
-    "tokens": ({"max_tokens": 256}, "`max_tokens` 256 (was 400)"),
-    "accumulation": ({"gradient_accumulation_steps": 2}, "`gradient_accumulation_steps` 2 (was 1)"),
     "rate": ({"learning_rate": 0.1}, "`learning_rate` 0.1 (was 0.00790569)"),
-    "warm-up": ({"warmup_steps": 20}, "`warmup_steps` 20 (was 10)"),
-    "schedule": ({"lr_scheduler_type": "cosine"}, "`lr_scheduler_type` cosine (was inverse_sqrt)"),
-    "smoothing": ({"label_smoothing_factor": 0.3}, "`label_smoothing_factor` 0.3 (was 0.1)"),
-    "optimizer": ({"muon": True}, "`muon` True (was False)"),
-    "filter": ({"max_source_length": 5}, "`max_source_length` 5 (was 256)"),
     "two": ({"seed": 7, "muon": True}, "`muon` True (was False), `seed` 7 (was 42)"),
 }
 

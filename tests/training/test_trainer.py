@@ -22,7 +22,6 @@ from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
-from hf_vanilla_transformer.inference.teacher_forcing import position_limit
 from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
@@ -74,10 +73,6 @@ class TestDefaults:
             # Section 5.3, eq. 3.
             expected = 16**-0.5 * min(step**-0.5, step * 1000**-1.5)
             assert trainer.lr_scheduler.get_last_lr()[0] == pytest.approx(expected, rel=1e-12)
-
-    def test_a_short_warmup_does_not_raise_the_rate(self, tmp_path):
-        rates = [trainer_of(tmp_path, warmup_steps=steps).args.learning_rate for steps in (1, 20, 1000, 4000)]
-        assert rates == [16000**-0.5, 16000**-0.5, 16000**-0.5, 64000**-0.5]
 
     def test_a_given_learning_rate_stays(self, tmp_path):
         assert trainer_of(tmp_path, learning_rate=0.5).args.learning_rate == 0.5
@@ -315,9 +310,15 @@ class TestFinished:
 
 
 class TestEvaluation:
-    @pytest.mark.parametrize("generate", [False, True])
-    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-    @pytest.mark.parametrize("kind", [trainable_model, trainable_marian])
+    @pytest.mark.parametrize(
+        ("kind", "smoothing", "generate"),
+        [
+            (trainable_model, 0.0, True),
+            (trainable_model, 0.1, False),
+            (trainable_marian, 0.0, False),
+            (trainable_marian, 0.1, True),
+        ],
+    )
     def test_the_loss_does_not_depend_on_the_batch_size(self, tmp_path, kind, smoothing, generate):
         data, model = id_pairs(20), kind()
         for parameter in model.parameters():
@@ -326,7 +327,7 @@ class TestEvaluation:
         options = {"predict_with_generate": generate, "label_smoothing_factor": smoothing, "generation_max_length": 5}
         scored = {"compute_metrics": lambda prediction: {"rows": len(prediction.predictions)}} if generate else {}
         found, predicted = [], []
-        for size in (1, 3, 7, 20, 64):
+        for size in (1, 7, 20):
             trainer = trainer_of(
                 tmp_path, model, per_device_eval_batch_size=size, eval_dataset=data, **options, **scored
             )
@@ -335,11 +336,11 @@ class TestEvaluation:
             predicted.append(trainer.predict(data).metrics["test_loss"])
             assert metrics.get("eval_rows", 20) == 20
         # One batch is the mean over its labels by itself.
-        assert found == pytest.approx([found[3]] * 5, abs=SAME_LOSS) and predicted == pytest.approx(
+        assert found == pytest.approx([found[-1]] * 3, abs=SAME_LOSS) and predicted == pytest.approx(
             found, abs=SAME_LOSS
         )
         mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
-        assert abs(mean_of_means - found[3]) > 1e-3, "pairs of equal losses would show nothing"
+        assert abs(mean_of_means - found[-1]) > 1e-3, "pairs of equal losses would show nothing"
 
     def test_the_labels_of_other_processes_do_not_count(self, tmp_path):
         trainer = trainer_of(tmp_path)
@@ -400,11 +401,6 @@ class TestEvaluation:
         assert (output != 0).sum(1).tolist() == limits and (options or len(set(limits)) > 1)
         # What is asked for has priority.
         assert (trainer.predict(data, max_length=7).predictions != 0).sum(1).max() == 7
-
-    def test_position_limit(self):
-        assert position_limit(trainable_model().config) is None
-        assert position_limit(trainable_model(position_embedding_type="learned").config) == 1024
-        assert position_limit(trainable_marian().config) == 64
 
     def test_ends_with_the_best_model(self, tmp_path):
         # The targets of the validation pairs are unlike those of training, so that training on makes them worse.
