@@ -39,7 +39,7 @@ def add_arguments(parser: OneLineParser) -> None:
         "num_beams",
         "num_hypotheses",
         num_beams={"help": "Beams of the teacher. Default: the model's setting."},
-        num_hypotheses={"help": "Its translations of each source to learn."},
+        num_hypotheses={"help": "Translations of each source to learn."},
     )
     teacher.add_argument(
         "--teacher_max_tokens",

@@ -112,7 +112,7 @@ def run(arguments: Namespace) -> None:
 
 
 def _check(arguments: Namespace) -> None:
-    """Raise a ValueError for options that exclude or miss one another."""
+    """Raise a ValueError for options that exclude or require one another."""
     if bool(arguments.references) == bool(arguments.sets):
         raise ValueError("give either `references` or `sets`")
     if bool(arguments.sets) != bool(arguments.langpair):

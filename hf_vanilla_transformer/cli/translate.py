@@ -77,7 +77,9 @@ def add_arguments(parser: OneLineParser) -> None:
     names = ("num_beams", "num_hypotheses", "length_penalty")
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
     search.add_argument(
-        "--glossary", metavar="FILE", help="Translate terms as told: a term, a tab and its translation on each line."
+        "--glossary",
+        metavar="FILE",
+        help="Fixed translations: a term, a tab and its translation on each line.",
     )
     search.add_argument(
         "--rerank_model",
@@ -87,7 +89,7 @@ def add_arguments(parser: OneLineParser) -> None:
     search.add_argument(
         "--rerank_weight",
         type=float,
-        help="What it counts beside the translating model (default: 1).",
+        help="Its weight relative to the translating model (default: 1).",
     )
     search.add_argument(
         "--max_source_length",

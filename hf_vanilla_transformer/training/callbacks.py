@@ -17,7 +17,7 @@ logger = logging.get_logger(__name__)
 
 
 class SamplerEpoch(TrainerCallback):
-    """Sets the epoch of sampler and collator; resuming in mid-epoch, accelerate loses sight of a sharded sampler."""
+    """Sets the epoch of sampler and collator: resuming in mid-epoch, accelerate does not reach a sharded sampler."""
 
     def on_epoch_begin(
         self,
@@ -101,7 +101,7 @@ class EarlyStopping(EarlyStoppingCallback):
 
 
 class _Stored(TrainerCallback, ExportableState):
-    """Attributes that go on in later sessions of a run: those named in `initial`, with their values at its start."""
+    """Attributes kept across the sessions of a run: those in `initial`, with their first values."""
 
     initial: ClassVar[dict[str, Any]]
 
@@ -134,7 +134,7 @@ class SkippedSteps(_Stored):
 
 
 class RunRecord(_Stored):
-    """What the results say of all sessions of a run and this one cannot tell.
+    """What the results need from earlier sessions of a run.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 

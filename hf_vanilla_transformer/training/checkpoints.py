@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole or not at all, which are complete, and the average of the last ones."""
+"""Checkpoints of a run: atomic writes, which are complete, and the average of the last ones."""
 
 import json
 import os
@@ -33,7 +33,7 @@ CHUNK = 1 << 20
 def publish_checkpoint(
     partial: Path, checkpoint: Path, scheduled: bool = True, record: Mapping[str, Any] | None = None
 ) -> None:
-    """Put a checkpoint that is fully written in its place, at one stroke, with a manifest.
+    """Move a fully written checkpoint into place atomically, with a manifest.
 
     Args:
         partial: Its temporary folder.
@@ -55,7 +55,7 @@ def publish_checkpoint(
 
 
 def delete_checkpoint(checkpoint: Path) -> None:
-    """Delete a checkpoint; a program killed meanwhile leaves no half of it in its place."""
+    """Delete a checkpoint atomically."""
     scratch = checkpoint.parent / SCRATCH / "deleted"
     scratch.mkdir(parents=True, exist_ok=True)
     deleted = scratch / checkpoint.name

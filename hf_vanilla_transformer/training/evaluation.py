@@ -25,7 +25,7 @@ from .results import FinalScores, ModelChoice, Sample, TrainingResults
 from .setup import TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
-# Samples, and the most tokens of a side of one: people read them.
+# Number of samples, and the longest side of one in tokens: people read them.
 SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
 
 # Validation pairs to choose the heads that align words by, and training pairs for the statistics: a few seconds.

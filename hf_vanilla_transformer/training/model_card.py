@@ -38,7 +38,7 @@ LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 # Identifiers that the Hub has for the metrics of a run.
 METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
-# What the paper has not; off unless set.
+# Extensions beyond the paper; off unless set.
 EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay")
 
 HYPERPARAMETERS = (

@@ -47,7 +47,7 @@ class ModelOptions:
     )
     extend_vocab: NotNegative = field(
         default=0,
-        metadata={"help": "Learn so many tokens on the training pairs beside those of its tokenizer (BPE only)."},
+        metadata={"help": "Add this many tokens to its tokenizer, learned on the training pairs (BPE only)."},
     )
     trust_remote_code: bool = field(
         default=False,
@@ -120,7 +120,7 @@ class TrainingOptions:
         default=False,
         metadata={
             "help": "Train without padding: the same batches, but their pairs one after another in a row, each "
-            "attending to itself only. A GPU in bf16 or fp16 then computes no padding; a CPU does as without."
+            "attending to itself only. A GPU in bf16 or fp16 then computes no padding; on a CPU nothing changes."
         },
     )
     guided_alignment_weight: PositiveFloat = field(
@@ -174,13 +174,13 @@ class TrainingOptions:
     logging_first_step: bool = field(default=True, metadata={"help": "Log the loss of the first step too."})
     logging_nan_inf_filter: bool = field(
         default=False,
-        metadata={"help": "Hide NaN and infinite losses from the log; on_nonfinite decides about them in any case."},
+        metadata={"help": "Hide NaN and infinite losses from the log; on_nonfinite applies in any case."},
     )
     on_nonfinite: OnNonfinite = field(
         default="stop",
         metadata={
-            "help": "At a NaN or infinite loss or gradient: stop, or skip the step, which then leaves weights and "
-            "optimizer as they are and is counted. To skip, a GPU is waited for at every step."
+            "help": "On a NaN or infinite loss or gradient: stop, or skip the step, which is counted and changes "
+            "neither weights nor optimizer. Skipping synchronizes a GPU at every step."
         },
     )
     load_best_model_at_end: bool = field(
@@ -190,8 +190,8 @@ class TrainingOptions:
         default=AUTO_METRIC,
         metadata={
             "help": "Metric of the best model: auto (the default: bleu where it suits the validation targets, else "
-            "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Where it ties, chrf, exact_match "
-            "and bleu decide, and loss if all are 0."
+            "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Ties are broken by chrf, "
+            "exact_match and bleu, or by loss if all are 0."
         },
     )
     bleu_tokenize: str | None = field(
@@ -208,7 +208,7 @@ class TrainingOptions:
     average_last_checkpoints: NotNegative = field(
         default=5,
         metadata={
-            "help": "Average so many of the last checkpoints (section 6.1: 5) and keep the average if it scores "
+            "help": "Average this many of the last checkpoints (section 6.1: 5) and keep the average if it scores "
             "better on the validation pairs, or if there are none; 0: no averaging."
         },
     )
@@ -216,7 +216,7 @@ class TrainingOptions:
         default=False, metadata={"help": "Set bf16 if the GPU or CPU computes faster in bfloat16."}
     )
     early_stopping_patience: Positive | None = field(
-        default=None, metadata={"help": "Stop after so many evaluations without a better metric_for_best_model."}
+        default=None, metadata={"help": "Stop after this many evaluations without a better metric_for_best_model."}
     )
     resume_from_checkpoint: str | None = field(
         default=None,
@@ -224,10 +224,7 @@ class TrainingOptions:
     )
     resume_with_changes: bool = field(
         default=False,
-        metadata={
-            "help": "Resume although training goes on otherwise than it began: other text, batches, seed, loss or "
-            "optimizer."
-        },
+        metadata={"help": "Resume even if text, batches, seed, loss or optimizer have changed."},
     )
     final_num_beams: Beams = field(
         default=4, metadata={"help": "Beams of the final evaluation and of the saved model's generate()."}

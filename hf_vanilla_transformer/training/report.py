@@ -30,7 +30,7 @@ from .vocabulary import vocabulary_sizes
 
 logger = logging.get_logger(__name__)
 
-# Part of a short run that its warm-up should take.
+# Fraction of a short run to spend on warm-up.
 GOOD_WARMUP = 0.25
 
 # Metrics that choose a model, by key.

@@ -1,4 +1,4 @@
-"""What a run trains with, as its checkpoints record it, and what may be another when it is resumed."""
+"""What a run trains with, recorded in its checkpoints, and which changes a resumed run may make."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ FIXED = frozenset(
     "separate_vocabularies lowercase normalization synthetic_tag".split()
 )
 
-# Training would go on otherwise than it began: only if that is meant, and then from the next step on.
+# They change training, from the next step on: only with `resume_with_changes`.
 MEANT = frozenset(
     # Optimizer
     "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 "
@@ -44,7 +44,7 @@ MEANT = frozenset(
     "max_source_length max_target_length on_long max_length_ratio".split()
 )
 
-# The weights of a step do not depend on it, but for rounding; or only on how long the run is.
+# They change no weight but for rounding, or only the length of the run.
 FREE = frozenset(
     "attn_implementation packing num_train_epochs per_device_eval_batch_size predict_with_generate "
     "generation_num_beams generation_max_length eval_strategy save_strategy save_steps logging_steps "
@@ -53,7 +53,7 @@ FREE = frozenset(
     "final_length_penalty source_lang target_lang".split()
 )
 
-# Neither recorded nor compared: what says the same by another field or by the text, and what concerns no weight.
+# Neither recorded nor compared: given by another field or by the text, or without effect on weights.
 UNTRACKED = frozenset(
     # By the configuration
     "preset config_overrides "
@@ -74,7 +74,7 @@ UNTRACKED = frozenset(
     "ddp_backend ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph".split()
 )
 
-# What is recorded beside the arguments; of the configuration each field, after this prefix.
+# Recorded beside the arguments; fields of the configuration have a prefix.
 TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
     "training text", "validation text", "training data", "tokenizer", "processes",
 )  # fmt: skip  # one line says it
@@ -85,10 +85,10 @@ UNTRACKED_FIELDS = ("use_cache", "is_encoder_decoder", "init_std")
 VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
-# As long as their product stays, they may change.
+# They may change while their product stays.
 BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
 
-# What an epoch is cut from and how; with another value, one that has begun goes on in another order.
+# They determine the batches of an epoch and their order.
 ORDER = (
     BATCH
     | {TEXT, DATA}
@@ -98,10 +98,10 @@ ORDER = (
     )
 )
 
-# With another value, the state of the optimizer belongs to another one, or to other groups of parameters.
+# They make the saved state of the optimizer unusable.
 NEW_OPTIMIZER = frozenset("muon optim optim_args optim_target_modules".split())
 
-# With another value, earlier scores cannot be compared with those to come.
+# They make earlier scores incomparable.
 SCORES = frozenset(
     ("metric_for_best_model", "bleu_tokenize", "generation_num_beams", "generation_max_length", VALIDATION)
 )

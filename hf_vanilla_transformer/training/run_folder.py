@@ -68,7 +68,7 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
 
 @contextmanager
 def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
-    """Make the folder of a run, unless it exists, and keep other programs from training in it.
+    """Create the folder of a run if needed, and lock it against other programs.
 
     The operating system drops the lock when the program ends, however it ends. Of several processes, which share the
     run, the first one holds it.
@@ -102,7 +102,7 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
 
 
 def make_folder(folder: Path, argument: str = "output_dir") -> None:
-    """Create a folder, which an argument names, unless it exists.
+    """Create the folder that an argument names, if needed.
 
     Raises:
         ValueError: It cannot be created.
@@ -114,13 +114,13 @@ def make_folder(folder: Path, argument: str = "output_dir") -> None:
 
 
 def save_final_model(model: PreTrainedModel, folder: str | Path) -> None:
-    """Save the model of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
+    """Save the model of a run in its folder, atomically."""
     with atomic_update(folder, last=CONFIG_NAME, remedy=ROOM_AND_RESUME) as partial:
         model.save_pretrained(partial)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save the tokenizer of a run in its folder; a program killed meanwhile leaves the one before it, or none."""
+    """Save the tokenizer of a run in its folder, atomically."""
     with atomic_update(folder, last="tokenizer_config.json", remedy=ROOM_AND_RESUME) as partial:
         tokenizer.save_pretrained(partial)
 

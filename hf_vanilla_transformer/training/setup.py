@@ -122,7 +122,7 @@ def set_up(
     args: VanillaTransformerTrainingArguments,
     checkpoint: str | None = None,
 ) -> Experiment:
-    """Read the data, train or load the tokenizer, build or load the model, and make the trainer.
+    """Read the data, train or load the tokenizer, build or load the model, and create the trainer.
 
     The first process does so before the others, which then read its caches.
 
@@ -481,7 +481,7 @@ def make_trainer(
     ids: TokenizedSplits,
     args: VanillaTransformerTrainingArguments,
 ) -> VanillaTransformerTrainer:
-    """Make the trainer, which scores generated translations of the validation pairs.
+    """Create the trainer, which scores generated translations of the validation pairs.
 
     Raises:
         ValueError: A reporting tool is not installed, or the generation settings contradict each other.

@@ -33,10 +33,10 @@ logger = logging.get_logger(__name__)
 # On a GPU, steps between two looks at whether another process received a signal: each waits for the device.
 STEPS_BETWEEN_SIGNALS = 8
 
-# Of files that torch can read and this run cannot use.
+# Raised for files that torch can read but this run cannot use.
 LOADING_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
-# Characters of an error of torch in a message.
+# Length at which a message cuts an error of torch.
 SHOWN_ERROR = 200
 
 
@@ -377,7 +377,7 @@ def _loading(checkpoint: str | None) -> Iterator[None]:
 
 
 class _WithoutState:
-    """Stands for a schedule that takes over nothing from another kind."""
+    """Null object for a schedule of another kind, whose saved state does not fit."""
 
     def load_state_dict(self, state: Any) -> None: ...
 
