@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from math import inf
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -89,29 +89,39 @@ def _range_in(hint: Any) -> Range | None:
     return hint if isinstance(hint, Range) else next(filter(None, map(_range_in, get_args(hint))), None)
 
 
-def option(default: Any, description: str, **metadata: Any) -> Any:
-    """Field of a dataclass that commands and requests take; see `cli.options.add_options` for its metadata."""
-    return field(default=default, metadata={"description": description, **metadata})
+def option(default: Any, text: str, key: str = "help", **metadata: Any) -> Any:
+    """Field of a dataclass with its help, for `transformers.HfArgumentParser` and `cli.options.add_options`.
+
+    Args:
+        default: Default.
+        text: Help.
+        key: Where it stands in the metadata; pydantic reads "description".
+        **metadata: Other metadata: `aliases` for the former parser, `advanced` for the latter.
+    """
+    return field(default=default, metadata={key: text, **metadata})
+
+
+_described = partial(option, key="description")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search for translations; None means the model's own setting."""
 
-    num_beams: Beams | None = option(None, "Beams; 1: greedy. Default: the model's setting.")
-    num_hypotheses: Beams = option(1, "Translations of each sentence, best first.")
-    length_penalty: Annotated[float, Range(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = option(
+    num_beams: Beams | None = _described(None, "Beams; 1: greedy. Default: the model's setting.")
+    num_hypotheses: Beams = _described(1, "Translations of each sentence, best first.")
+    length_penalty: Annotated[float, Range(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = _described(
         None, "Above 0 favours long translations. Default: the model's setting."
     )
-    do_sample: bool = option(False, "Draw tokens at random.")
-    temperature: Annotated[float, Range(ge=0.01, le=100)] | None = option(
+    do_sample: bool = _described(False, "Draw tokens at random.")
+    temperature: Annotated[float, Range(ge=0.01, le=100)] | None = _described(
         None, "Of sampling; below 1 favours likely tokens."
     )
-    top_k: Count | None = option(None, "Sample from this many tokens.")
-    top_p: Annotated[float, Range(gt=0, le=1)] | None = option(
+    top_k: Count | None = _described(None, "Sample from this many tokens.")
+    top_p: Annotated[float, Range(gt=0, le=1)] | None = _described(
         None, "Sample from the likeliest tokens of this probability."
     )
-    max_new_tokens: Count | None = option(
+    max_new_tokens: Count | None = _described(
         None, "Most tokens of a translated sentence. Default: 50 more than its source has."
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..errors import DataError
-from ..options import Length, NotNegative, Positive, Range, check_ranges
+from ..options import Length, NotNegative, Positive, Range, check_ranges, option
 
 SPLITS = ("train", "validation", "test")
 
@@ -55,113 +55,82 @@ class DataArguments:
         DataError: Arguments contradict each other, or one is empty.
     """
 
-    train_source_file: str | None = field(
-        default=None, metadata={"help": "Source side of the training text: one sentence a line, UTF-8, plain or gzip."}
+    train_source_file: str | None = option(
+        None, "Source side of the training text: one sentence a line, UTF-8, plain or gzip."
     )
-    train_target_file: str | None = field(
-        default=None, metadata={"help": "Target side of the training text; line n translates line n of the source."}
+    train_target_file: str | None = option(
+        None, "Target side of the training text; line n translates line n of the source."
     )
-    validation_source_file: str | None = field(default=None, metadata={"help": "Source side of the validation text."})
-    validation_target_file: str | None = field(default=None, metadata={"help": "Target side of the validation text."})
-    test_source_file: str | None = field(default=None, metadata={"help": "Source side of the test text."})
-    test_target_file: str | None = field(default=None, metadata={"help": "Target side of the test text."})
-    train_file: str | None = field(
-        default=None,
-        metadata={"help": f"Training pairs in one file: {', '.join(EXTENSIONS)}; all but the last may be .gz."},
+    validation_source_file: str | None = option(None, "Source side of the validation text.")
+    validation_target_file: str | None = option(None, "Target side of the validation text.")
+    test_source_file: str | None = option(None, "Source side of the test text.")
+    test_target_file: str | None = option(None, "Target side of the test text.")
+    train_file: str | None = option(
+        None, f"Training pairs in one file: {', '.join(EXTENSIONS)}; all but the last may be .gz."
     )
-    validation_file: str | None = field(default=None, metadata={"help": "Validation pairs in one file."})
-    test_file: str | None = field(default=None, metadata={"help": "Test pairs in one file."})
-    synthetic_source_file: str | None = field(
-        default=None,
-        metadata={"help": "Source side of more training pairs, such as translations by a model; never held out."},
+    validation_file: str | None = option(None, "Validation pairs in one file.")
+    test_file: str | None = option(None, "Test pairs in one file.")
+    synthetic_source_file: str | None = option(
+        None, "Source side of more training pairs, such as translations by a model; never held out."
     )
-    synthetic_target_file: str | None = field(default=None, metadata={"help": "Their target side."})
-    synthetic_file: str | None = field(default=None, metadata={"help": "Or: these pairs in one file."})
-    synthetic_tag: str | None = field(
-        default=None,
-        metadata={"help": "Token to put before the source of each synthetic pair; the tokenizer gets it."},
+    synthetic_target_file: str | None = option(None, "Their target side.")
+    synthetic_file: str | None = option(None, "Or: these pairs in one file.")
+    synthetic_tag: str | None = option(
+        None, "Token to put before the source of each synthetic pair; the tokenizer gets it."
     )
-    monolingual_target: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Back-translation: files of text of the target side, whose translations by --reverse_model become "
-            f"sources, with --synthetic_tag (default here: {BACK_TRANSLATED})."
-        },
+    monolingual_target: list[str] | None = option(
+        None,
+        "Back-translation: files of text of the target side, whose translations by --reverse_model become "
+        f"sources, with --synthetic_tag (default here: {BACK_TRANSLATED}).",
     )
-    reverse_model: str | None = field(
-        default=None, metadata={"help": "Model that translates target to source: a folder or a name on the Hub."}
+    reverse_model: str | None = option(None, "Model that translates target to source: a folder or a name on the Hub.")
+    synthetic_dir: str | None = option(
+        None, "Folder of pairs that a model translates, for runs to share (default: output_dir)."
     )
-    synthetic_dir: str | None = field(
-        default=None,
-        metadata={"help": "Folder of pairs that a model translates, for runs to share (default: output_dir)."},
+    train_copies: NotNegative = option(
+        1, "How often an epoch has each training pair that is not synthetic; 0: synthetic pairs only."
     )
-    train_copies: NotNegative = field(
-        default=1,
-        metadata={"help": "How often an epoch has each training pair that is not synthetic; 0: synthetic pairs only."},
+    guided_alignment: str | None = option(
+        None,
+        "Teach one attention head which words translate each other: a file with the links of each "
+        "training pair (Pharaoh: 0-0 1-2), auto to compute them from the training pairs, or none, also where "
+        "--preset auto would (default: none).",
     )
-    guided_alignment: str | None = field(
-        default=None,
-        metadata={
-            "help": "Teach one attention head which words translate each other: a file with the links of each "
-            "training pair (Pharaoh: 0-0 1-2), auto to compute them from the training pairs, or none, also where "
-            "--preset auto would (default: none)."
-        },
+    source_column: str | None = option(
+        None, "Source column: a name, or a position (0, 1, ...) in a file without a header."
     )
-    source_column: str | None = field(
-        default=None, metadata={"help": "Source column: a name, or a position (0, 1, ...) in a file without a header."}
+    target_column: str | None = option(None, "Target column, likewise.")
+    source_lang: str | None = option(None, "Source language: a key in the column 'translation', or a column.")
+    target_lang: str | None = option(None, "Target language, likewise.")
+    dataset_name: str | None = option(None, "Dataset on the Hub, or a local folder that datasets.load_dataset reads.")
+    toy_corpus: bool = option(False, "Use the built-in English-Spanish corpus, generated from a small grammar.")
+    dataset_config_name: str | None = option(None, "Configuration of --dataset_name.")
+    validation_split_size: float | None = option(
+        None,
+        "Without a validation split, hold out this many training pairs or, if below 1, this fraction of "
+        "them. Pairs with the same source sentence stay together.",
     )
-    target_column: str | None = field(default=None, metadata={"help": "Target column, likewise."})
-    source_lang: str | None = field(
-        default=None, metadata={"help": "Source language: a key in the column 'translation', or a column."}
+    test_split_size: float | None = option(None, "Likewise for the test split.")
+    test_dataset_name: str | None = option(
+        None,
+        "Dataset on the Hub whose test pairs these are, for the results on the model's page (default: "
+        "--dataset_name).",
     )
-    target_lang: str | None = field(default=None, metadata={"help": "Target language, likewise."})
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Dataset on the Hub, or a local folder that datasets.load_dataset reads."}
+    split_seed: int = option(0, "Seed of held-out splits and of --max_train_samples.")
+    streaming: bool = option(False, "Read pairs while training, without a copy of the corpus in memory or on disk.")
+    max_train_samples: Positive | None = option(
+        None, "Use a random sample of this many training pairs (with --streaming, the first)."
     )
-    toy_corpus: bool = field(
-        default=False, metadata={"help": "Use the built-in English-Spanish corpus, generated from a small grammar."}
+    max_source_length: Length | None = option(256, "Most tokens of a source, </s> included.")
+    max_target_length: Length | None = option(256, "Most tokens of a target, </s> included.")
+    on_long: Literal["drop", "truncate"] = option(
+        "drop", "Drop or truncate longer training pairs; those for evaluation are kept or truncated."
     )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of --dataset_name."})
-    validation_split_size: float | None = field(
-        default=None,
-        metadata={
-            "help": "Without a validation split, hold out this many training pairs or, if below 1, this fraction of "
-            "them. Pairs with the same source sentence stay together."
-        },
+    max_length_ratio: Annotated[float, Range(ge=1)] | None = option(
+        9.0, f"Drop training pairs with one side over this many times the other plus {RATIO_SLACK} tokens."
     )
-    test_split_size: float | None = field(default=None, metadata={"help": "Likewise for the test split."})
-    test_dataset_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Dataset on the Hub whose test pairs these are, for the results on the model's page (default: "
-            "--dataset_name)."
-        },
-    )
-    split_seed: int = field(default=0, metadata={"help": "Seed of held-out splits and of --max_train_samples."})
-    streaming: bool = field(
-        default=False,
-        metadata={"help": "Read pairs while training, without a copy of the corpus in memory or on disk."},
-    )
-    max_train_samples: Positive | None = field(
-        default=None,
-        metadata={"help": "Use a random sample of this many training pairs (with --streaming, the first)."},
-    )
-    max_source_length: Length | None = field(default=256, metadata={"help": "Most tokens of a source, </s> included."})
-    max_target_length: Length | None = field(default=256, metadata={"help": "Most tokens of a target, </s> included."})
-    on_long: Literal["drop", "truncate"] = field(
-        default="drop",
-        metadata={"help": "Drop or truncate longer training pairs; those for evaluation are kept or truncated."},
-    )
-    max_length_ratio: Annotated[float, Range(ge=1)] | None = field(
-        default=9.0,
-        metadata={
-            "help": f"Drop training pairs with one side over this many times the other plus {RATIO_SLACK} tokens."
-        },
-    )
-    preprocessing_num_workers: NotNegative | None = field(
-        default=None, metadata={"help": "Number of tokenizing processes."}
-    )
-    cache_dir: str | None = field(default=None, metadata={"help": "Cache folder of the datasets library."})
+    preprocessing_num_workers: NotNegative | None = option(None, "Number of tokenizing processes.")
+    cache_dir: str | None = option(None, "Cache folder of the datasets library.")
 
     def __post_init__(self) -> None:
         refuse_empty_strings(self)

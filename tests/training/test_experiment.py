@@ -106,12 +106,6 @@ class TestRuns:
         if results["chosen_model"] == "trained":
             assert_equal_weights(weights(folder), weights(folder / f"checkpoint-{best}"))
 
-    def test_json_lines_with_translations(self, tmp_path):
-        rows = [json.dumps({"translation": {"en": source, "xx": target}}) for source, target in sentences()]
-        path = write(tmp_path / "x.jsonl", lines(rows))
-        results = train(tmp_path / "model", train_file=path, source_lang="en", target_lang="xx")
-        assert results["train_pairs"] == 80 and results["chosen_model"] == "averaged"
-
     def test_streaming(self, tmp_path, files):
         results = train(tmp_path / "model", **files, streaming=True, max_steps=12)
         assert (results["steps"], results["validation_pairs"]) == (12, 12)
@@ -167,16 +161,6 @@ class TestRuns:
         printed = capsys.readouterr()
         assert "hf_secret" not in printed.out + printed.err
         assert bool(list(folder.rglob("events.out.tfevents.*"))) == bool(reports)
-
-    def test_early_stopping(self, tmp_path, files):
-        options = {"early_stopping_patience": 2, "metric_for_best_model": "loss", "num_train_epochs": 50}
-        results = train(tmp_path / "model", **files, **options, learning_rate=1e-12)
-        # Nothing improves at such a rate: the first evaluation is the best, and the second after it the last.
-        assert len(history(tmp_path / "model", "eval_loss")) <= 5 and results["epoch"] <= 5
-
-    def test_without_checkpoints(self, tmp_path, files):
-        results = train(tmp_path / "model", **files, save_strategy="no")
-        assert results["chosen_model"] == "trained" and not list((tmp_path / "model").glob("checkpoint-*"))
 
     def test_divergence_leaves_no_model(self, tmp_path, files):
         options = {"learning_rate": 1e30, "optim": "sgd", "lr_scheduler_type": "constant"}

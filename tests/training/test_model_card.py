@@ -98,12 +98,10 @@ def test_only_codes_are_languages(tmp_path):
     assert card.data.to_dict()["language"] == ["pt-BR"] and "translate English to pt-BR on train.tsv" in card.text
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--hub_token", "hf_secret"], ["--hub_token=hf_secret"], ["--hub-token", "hf_secret"], ["--hub_tok=hf_secret"]],
-)
-def test_no_secrets(tmp_path, monkeypatch, words):
-    monkeypatch.setattr(sys, "argv", ["train.py", *words, "--api_key", "hf_secret", "--max_tokens", "400"])
+def test_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        sys, "argv", ["train.py", "--hub_tok=hf_secret", "--api_key", "hf_secret", "--max_tokens", "400"]
+    )
     command = card_of(tmp_path / "model", hub_token="hf_secret").text.split("```sh\n")[1]
     assert "hf_secret" not in command and "<secret>" in command and "--max_tokens 400" in command
 
