@@ -20,7 +20,7 @@ from hf_vanilla_transformer.options import (
 @dataclass
 class Options:
     beams: Positive | None = option(None, "Beams.")
-    rate: Fraction = option(0.5, "A rate.")
+    rate: Fraction = option(0.5, "A rate.", key="description")
     name: str = option("a", "A name.")
 
 
