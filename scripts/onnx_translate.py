@@ -298,9 +298,9 @@ def main() -> None:
     try:
         check_output(arguments.output, arguments.input, arguments.model)
         if arguments.num_beams is not None and arguments.num_beams < 1:
-            raise ValueError(f"--num_beams {arguments.num_beams} is too small; set at least 1")
+            raise ValueError(f"--num_beams is {arguments.num_beams}; it must be positive")
         if not -100 < (arguments.length_penalty or 0) < 100:
-            raise ValueError(f"--length_penalty {arguments.length_penalty} is out of range; set -100 to 100")
+            raise ValueError(f"--length_penalty is {arguments.length_penalty}; it must be above -100 and below 100")
         options = {name: getattr(arguments, name) for name in ("threads", "num_beams", "length_penalty")}
         translator = loaded(arguments.model, **options)
         with opened(arguments.input) as lines, written(arguments.output) as output:

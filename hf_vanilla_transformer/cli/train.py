@@ -72,9 +72,8 @@ def add_main_options(parser: OneLineParser, title: str, kind: Any, names: Sequen
     group = parser.add_argument_group(title)
     for each in fields(kind):
         if each.name in names:
-            group.add_argument(
-                f"--{each.name}", metavar=each.name.rpartition("_")[2].upper(), help=each.metadata["help"]
-            )
+            metavar = "" if each.default is False else each.name.rpartition("_")[2].upper()
+            group.add_argument(f"--{each.name}", metavar=metavar, help=each.metadata["help"])
 
 
 def _dataclasses() -> tuple[Any, ...]:

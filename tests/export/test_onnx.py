@@ -220,7 +220,10 @@ class TestProgram:
         result = self.run(folder, "--output", tmp_path / "before", text="a cat\n" + "a cat " * 50)
         assert result.returncode == 2 and "but the graphs hold 64 positions" in result.stderr
         assert (tmp_path / "before").read_text() == "kept\n" and len(list(tmp_path.iterdir())) == 2
-        for option, fault in (("--num_beams=0", "is too small"), ("--length_penalty=nan", "is out of range")):
+        for option, fault in (
+            ("--num_beams=0", "is 0; it must be positive"),
+            ("--length_penalty=nan", "is nan; it must be"),
+        ):
             result = self.run(folder, option)
             assert result.returncode == 2 and fault in result.stderr and result.stderr.count("\n") == 1
         result = self.run(tmp_path)
