@@ -159,8 +159,7 @@ def untrained(model_args):
 DEEP = {"preset": "deep-encoder"}
 
 
-@pytest.mark.parametrize("preset", ["student", "student-12-1"])
-@pytest.mark.parametrize("options", ["", "dropout=0.2,decoder_ffn_dim=256"])
+@pytest.mark.parametrize(("preset", "options"), [("student", ""), ("student-12-1", "dropout=0.2,decoder_ffn_dim=256")])
 def test_a_student_is_smaller_than_a_small_teacher(files, tmp_path, monkeypatch, capsys, preset, options):
     teacher = untrained(arguments(tmp_path, DEEP)[0])
     given = {"preset": preset, "config_overrides": options or None}

@@ -161,8 +161,17 @@ class TestBackTranslation:
         # Nothing is left to do, and nothing is done without such text.
         assert with_back_translations(done, args) is done
 
-    @pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word", "whitespace", "character"])
-    @pytest.mark.parametrize("separate", [False, True])
+    @pytest.mark.parametrize(
+        ("algorithm", "separate"),
+        [
+            ("bpe", False),
+            ("bpe", True),
+            ("unigram", False),
+            ("word", True),
+            ("whitespace", False),
+            ("character", True),
+        ],
+    )
     def test_the_tag_is_one_token_and_not_learned(self, given, tmp_path, algorithm, separate):
         tag = "<BackTranslated>"
         vocabulary = {"tokenizer_algorithm": algorithm, "vocab_size": 400, "separate_vocabularies": separate}
