@@ -217,7 +217,7 @@ def test_an_unguided_run_chooses_heads(tmp_path, guide):
     [
         ({"packing": True}, "`guided_alignment` needs padded batches; leave it or `packing` out"),
         ({"guided_alignment": "nowhere.align"}, "nowhere.align"),
-        ({"guided_alignment_weight": 0.0}, "`guided_alignment_weight` 0 is no positive number; set one"),
+        ({"guided_alignment_weight": 0.0}, "`guided_alignment_weight` is 0; it must be positive"),
         ({"streaming": True, "max_steps": 2}, "`guided_alignment` needs all pairs in memory; leave it or `streaming`"),
     ],
     ids=["packing", "no file", "weight", "streaming"],
