@@ -35,6 +35,7 @@ CALLABLES = {
     "torch._C._len_torch_dispatch_stack": "",
     "torch._safe_softmax": "self dim dtype",
     "torch.nn.modules.module._has_any_global_hook": "",
+    "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "",
     "torch.ops.mkldnn._is_mkldnn_bf16_supported": "",
     "torch.ops.mkldnn._linear_pointwise": "X W B attr scalars algorithm",
     "torch.ops.mkldnn._reorder_linear_weight": "self batch_size",
@@ -99,6 +100,7 @@ CALLABLES = {
     "transformers.Trainer._save": "output_dir state_dict",
     "transformers.Trainer._save_checkpoint": "model trial",
     "transformers.Trainer._save_optimizer_and_scheduler": "output_dir",
+    "transformers.Trainer._set_signature_columns_if_needed": "",
     # Metrics
     "evaluate.Metric._build_data_dir": "",
     "evaluate.Metric._compute": "predictions references",
@@ -216,7 +218,7 @@ KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
     *("_actions", "_add_action", "_option_string_actions"),
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_parameters", "_version", "_op", "_backward_cls"),
-    *("_pad_token_tensor", "_eos_token_tensor"),
+    *("_pad_token_tensor", "_eos_token_tensor", "_signature_columns"),
 }
 # Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
 DOCUMENTED_MODULES = (
