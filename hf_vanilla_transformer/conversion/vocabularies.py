@@ -163,8 +163,6 @@ def _read(path: Path, name: str) -> Mapping[str, int] | Sequence[str] | Tokenize
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         with as_value_errors(f"{name} is not a readable tokenizer file: "):
             return Tokenizer.from_file(str(path))
-    if not isinstance(content, (dict, list)):
-        raise ValueError(f"{name} holds {type(content).__name__}; write {{token: id}} or a list of tokens")
     return content
 
 
@@ -181,6 +179,8 @@ def _read_text(lines: list[str], name: str) -> list[str]:
 
 def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple[str, ...]:
     """Return the tokens in the order of their ids, which must be 0 to n - 1."""
+    if isinstance(vocabulary, str) or not isinstance(vocabulary, (Mapping, Sequence)):
+        raise ValueError(f"{name} holds {type(vocabulary).__name__}; write {{token: id}} or a list of tokens")
     pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else ((t, n) for n, t in enumerate(vocabulary))
     tokens: dict[int, str] = {}
     seen: dict[str, int] = {}
@@ -227,7 +227,9 @@ class EmbeddingRows:
 
 def stored_vocabularies(layout: Layout, settings: Mapping[str, Any]) -> tuple[Vocabulary | None, Vocabulary | None]:
     """Return the vocabularies of source and target among the settings, or None and None."""
-    source, target = map(settings.get, layout.vocabulary_settings or ("", ""))
+    if layout.vocabulary_settings is None:
+        return None, None
+    source, target = map(settings.get, layout.vocabulary_settings)
     return (source, target) if source and target else (None, None)
 
 

@@ -145,6 +145,10 @@ def test_missing_special_tokens(annotated, options, message):
     refused(message, annotated.state_dict(), **options, **HEADS)
 
 
+def test_a_setting_without_a_name_is_no_vocabulary(annotated):
+    assert convert({"state_dict": annotated.state_dict(), "": 7}, **HEADS).tokenizer is None
+
+
 def test_sequences_without_an_end(tmp_path):
     file = tmp_path / "words.txt"
     file.write_text("".join(f"{token}\n" for token in ["<pad>", "<s>", *map(str, range(11))]) + "\n")

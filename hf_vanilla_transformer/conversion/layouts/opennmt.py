@@ -4,7 +4,6 @@ A checkpoint of OpenNMT-py holds `model`, `generator`, `opt` and `vocab`; a fold
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,8 +122,10 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 
 def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
     """Return the ids of pad, bos, eos and start tokens; None for one that is missing."""
-    tokens: Sequence[str] = settings.get("vocab_tgt", ())
-    return special_ids(*(tokens.index(token) if token in tokens else None for token in special)) if tokens else {}
+    tokens = settings.get("vocab_tgt")
+    if not tokens or not isinstance(tokens, list):
+        return {}
+    return special_ids(*(tokens.index(token) if token in tokens else None for token in special))
 
 
 def _read_eole_settings(folder: Path) -> dict[str, Any]:

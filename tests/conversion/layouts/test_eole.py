@@ -86,6 +86,10 @@ def test_settings_that_cannot_be_expressed(tmp_path, parts, message):
     refused(message, folder(tmp_path, **parts))
 
 
+def test_a_vocabulary_that_is_none(tmp_path):
+    refused("`source_vocabulary` holds int; write", folder(tmp_path, vocabulary={"src": 5, "tgt": 5}))
+
+
 def test_without_positions(tmp_path):
     weights = {key: tensor for key, tensor in Eole().state_dict().items() if not key.startswith("tgt_emb.pe")}
     refused(r"the decoder adds no positions to its embeddings .tgt_emb\.pe.", folder(tmp_path, weights))
