@@ -201,20 +201,14 @@ class _Usual:
                 yield f"{side}_language"
 
 
-class _Shares(NamedTuple):
-    """Shares of the words of a text that are typical of a side."""
-
-    own: float
-    other: float
-
-
 class _Languages:
     """The language of a side, and that of the other one, by their frequent words."""
 
     def __init__(self, counts: Counter[str], others: Counter[str]) -> None:
         scale = TIMES * counts.total() / max(1, others.total())
-        self.own = _frequent(word for word in _by_count(counts) if counts[word] >= scale * others[word])
-        self.other = _frequent(word for word in _by_count(others))
+        own = (word for word, count in counts.most_common() if count >= max(MIN_COUNT, scale * others[word]))
+        self.own = frozenset(islice(own, TYPICAL_WORDS))
+        self.other = frozenset(word for word, count in others.most_common(TYPICAL_WORDS) if count >= MIN_COUNT)
 
     def has_own(self, texts: Iterable[str]) -> bool:
         """Whether some texts are clearly in a language that the other side has not."""
@@ -224,27 +218,20 @@ class _Languages:
 
     def is_other(self, text: str) -> bool:
         """Whether a text is clearly in the language of the other side."""
-        shares = self._shares(text)
-        return shares is not None and shares.other >= max(MIN_TYPICAL, CLEARLY * shares.own)
+        own, other = self._shares(text) or (0.0, 0.0)
+        return other >= max(MIN_TYPICAL, CLEARLY * own)
 
-    def _shares(self, text: str) -> _Shares | None:
+    def _shares(self, text: str) -> tuple[float, float] | None:
+        """Shares of words that are typical of this side and of the other; None for a short text."""
         words = _words(text)
         if len(words) < MIN_WORDS:
             return None
         own, other = (sum(word in typical for word in words) for typical in (self.own, self.other))
-        return _Shares(own / len(words), other / len(words))
+        return own / len(words), other / len(words)
 
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
-
-
-def _by_count(counts: Counter[str]) -> Iterator[str]:
-    return (word for word, count in counts.most_common() if count >= MIN_COUNT)
-
-
-def _frequent(words: Iterable[str]) -> frozenset[str]:
-    return frozenset(islice(words, TYPICAL_WORDS))
 
 
 def _log_ratio(pair: Pair) -> float:

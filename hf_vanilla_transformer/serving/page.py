@@ -250,10 +250,11 @@ class Page:
 
     def _connect(self) -> None:
         looked_at = {self.answer, self.layer, self.head}
+        search = {self.alternatives, self.beams, self.length_penalty, self.sample, self.temperature, self.top_p}
         gr.on(
             [self.button.click, self.text.submit],
             self.translate,
-            {self.text, self.model, self.source, self.target, *self._search, *looked_at},
+            {self.text, self.model, self.source, self.target, *search, *looked_at},
             [self.status, self.translation, self.sentence, *self._shown],
             show_progress_on=self.translation,
             **EVENT,
@@ -275,11 +276,6 @@ class Page:
             [self.sampling, self.beams, self.length_penalty],
             **EVENT,
         )
-
-    @property
-    def _search(self) -> list[Any]:
-        """How to translate."""
-        return [self.alternatives, self.beams, self.length_penalty, self.sample, self.temperature, self.top_p]
 
     @property
     def _shown(self) -> list[Any]:

@@ -24,7 +24,7 @@ def synchronize(device: str) -> None:
 
 
 def timer(work: Callable[[], Any]) -> Timer:
-    """Return a timer of calls with as many threads as now."""
+    """Return a timer of `work` that keeps the number of threads."""
     return Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
 
 

@@ -141,7 +141,6 @@ def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_prog
         flops, bandwidth = _current_peaks(case, samples, roofline)
         for name, sample in samples.items():
             timed[name].append(sample)
-            # An infinite peak is one that does not matter.
             least = max(sample.flops / flops, case.bytes / bandwidth)
             utilization[name].append(least / sample.cost)
     return _summarize(case, timed, utilization)
@@ -160,7 +159,7 @@ def _sample(work: Callable[[], Any], case: Case, device: str) -> Sample:
 
 
 def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline | None) -> tuple[float, float]:
-    """Return the FLOP/s and bytes/s that the machine reaches in a round; infinite if unknown or irrelevant."""
+    """Return the FLOP/s and bytes/s of this round; infinite if unknown or irrelevant."""
     if roofline is None or case.dtype not in roofline.rates:
         return math.inf, math.inf
     needed = any(sample.flops for sample in samples.values())

@@ -38,7 +38,7 @@ class Probe(NamedTuple):
     run: Callable[[], Any]
 
     def rate(self, seconds: float) -> float:
-        """Return the most FLOPs or bytes a second, of calls for so many seconds."""
+        """Return the best FLOP/s or bytes/s of calls repeated for `seconds`."""
         return self.amount / min(timer(self.run).blocked_autorange(min_run_time=seconds).times)
 
 
@@ -57,14 +57,14 @@ class Roofline:
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def calibrate(self, name: str, probes: Iterator[Probe], seconds: float) -> None:
-        """Run each probe for so many seconds and keep the fastest."""
+        """Run each probe for `seconds` and keep the fastest."""
         for probe in probes:
             rate = probe.rate(seconds)
             if rate > self.rates.get(name, 0.0):
                 self.rates[name], self.probes[name] = rate, probe
 
     def current_rate(self, name: str, seconds: float) -> float:
-        """Return what the fastest probe reaches at the moment."""
+        """Return the current rate of the fastest probe."""
         rate = self.probes[name].rate(seconds)
         self.rates[name] = max(self.rates[name], rate)
         return rate
@@ -74,7 +74,7 @@ class Roofline:
 
 
 def measure_roofline(device: str, dtypes: Sequence[str], seconds: float = 0.5) -> Roofline:
-    """Measure the machine's peaks, running each probe for so many seconds."""
+    """Measure the machine's peaks, running each probe for `seconds`."""
     roofline = Roofline(device)
     for dtype in dtypes:
         roofline.calibrate(dtype, matmul_probes(device, dtype), seconds)
