@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from ..errors import DataError, one_line
-from ..files import atomic_write, replaceable
+from ..files import atomic_write, disk_errors, replaceable
 from ..options import POSITIVE, check_range
 
 # Seconds between two looks at whether another process has finished a chunk.
@@ -116,6 +116,7 @@ def line_output(
         except OtherRun:
             raise
         except BaseException as error:
+            chunks.scratch.unlink(missing_ok=True)
             if not any(folder.glob("*.lines")):
                 chunks.clean_up()
             elif advised := _with_advice(error, f"finished lines are kept in {folder}; to go on, {again}"):
@@ -141,6 +142,8 @@ class _Chunks:
         self.all: list[tuple[Path, int]] = []
         self.waiting: deque[tuple[Path, int]] = deque()
         self.lines: list[str] = []
+        # What is being written.
+        self.scratch = folder / f"{share.rank}.lines.scratch"
 
     def unfinished(self, sources: Iterable[str]) -> Iterator[str]:
         """Yield the sources of the chunks that this process has to write."""
@@ -174,8 +177,9 @@ class _Chunks:
         self.lines.append(line)
         path, size = self.waiting[0]
         if len(self.lines) == size:
-            with atomic_write(path) as file:
-                file.writelines(f"{line}\n".encode() for line in self.lines)
+            with disk_errors(self.folder, "make room"):
+                self.scratch.write_bytes("".join(f"{line}\n" for line in self.lines).encode())
+                self.scratch.replace(path)
             self.lines.clear()
             self.waiting.popleft()
 
@@ -184,12 +188,12 @@ class _Chunks:
         for path, size in self.all:
             while not _is_whole(path, size):
                 time.sleep(POLL_INTERVAL)
-        merged = self.folder / "0.lines.merged"
-        with atomic_write(merged) as file:
-            for path, _ in self.all:
-                with path.open("rb") as lines:
-                    shutil.copyfileobj(lines, file)
-        merged.replace(target)
+        with disk_errors(self.folder, "make room"):
+            with self.scratch.open("wb") as file:
+                for path, _ in self.all:
+                    with path.open("rb") as lines:
+                        shutil.copyfileobj(lines, file)
+            self.scratch.replace(target)
 
     def clean_up(self, everything: bool = False) -> None:
         """Delete the files of all processes, or only the lock of this one; the folder may hold those of others."""

@@ -182,7 +182,8 @@ def test_full_disk(tmp_path, model, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))
     expected, _ = translation.events()
     drawn, count = random.Random(SEED + 3), cases(1, 20)
-    for limit in [drawn.randrange(200, len(expected)) for _ in range(count)]:
+    # The log has room for the message.
+    for limit in [drawn.randrange(400, len(expected)) for _ in range(count)]:
         case = f"files of at most {limit} bytes"
         translation.start_over()
         status, printed = translation.run(limit=limit)
@@ -205,7 +206,7 @@ def test_several_processes_of_which_one_is_killed(tmp_path, model, size, tried):
     translation.check_finished(expected, f"{size} processes")
     drawn, count = random.Random(SEED + size), cases(1, 10)
     for _ in range(count):
-        killed, number = drawn.randrange(size), drawn.randrange(1, events // size)
+        killed, number = drawn.randrange(size), drawn.randrange(1, events // (size + 1))
         case = f"process {killed + 1} of {size} killed at event {number}"
         translation.start_over()
         statuses, printed = translation.run_all(size, killed, Moment(number))
