@@ -79,7 +79,7 @@ def test_what_it_refuses(run_dir, tmp_path, fail):
     output, one = tmp_path / "averaged", run_dir / "checkpoint-20"
     assert "either --checkpoints or --run_dir" in fail("--output_dir", output)
     assert "either" in fail("--checkpoints", one, "--run_dir", run_dir, "--output_dir", output)
-    assert "--last 0" in fail("--run_dir", run_dir, "--last", 0, "--output_dir", output)
+    assert "--last is 0" in fail("--run_dir", run_dir, "--last", 0, "--output_dir", output)
     assert "holds no checkpoint-" in fail("--run_dir", tmp_path, "--output_dir", output)
     message = fail("--run_dir", run_dir, "--output_dir", run_dir)
     assert f"--output_dir {run_dir} exists and is not an empty folder" in message

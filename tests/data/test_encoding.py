@@ -78,7 +78,7 @@ def test_faults(words):
         tokenize_pairs(word_pairs((1, 1)), endless)
     with pytest.raises(DataError, match="`max_target_length` is 1; it must be at least 2"):
         tokenize_pairs(word_pairs((1, 1)), words, max_target_length=1)
-    with pytest.raises(DataError, match="`max_length_ratio` 0.5"):
+    with pytest.raises(DataError, match="`max_length_ratio` is 0.5"):
         tokenize_pairs(word_pairs((1, 1)), words, max_length_ratio=0.5)
 
 
