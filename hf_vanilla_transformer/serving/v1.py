@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as request_dataclass
 
 from ..errors import one_line
 from ..inference.glossary import Glossary
-from ..options import SearchOptions
+from ..options import Beams, SearchOptions
 from .engine import TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
@@ -25,6 +25,9 @@ class TranslationRequest(SearchOptions):
     source: Text | None = Field(None, description="Source language; may be left out where one model or pair remains.")
     target: Text | None = Field(None, description="Target language, likewise.")
     model: Text | None = Field(None, description="Name of a model, instead of languages.")
+    num_beams: Beams | None = Field(
+        None, description="Beams; 1: greedy. Default: the model's, or more if `num_hypotheses` is."
+    )
     split_sentences: bool = Field(True, description="Cut each text into sentences; false: it is a single one.")
     scores: bool = Field(False, description="Give the score of each hypothesis.")
     alignments: bool = Field(False, description="Give the word alignment of each hypothesis.")
