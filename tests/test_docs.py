@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,6 @@ PAGES = {
     path.relative_to(DOCS if DOCS in path.parents else ROOT).with_suffix("").as_posix(): path
     for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("measurements/*.md")))
 }
-
 # Added to a command so that it ends in seconds.
 SHORT_RUN = "--max_steps 2 --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
 NEW_MODEL = "--config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
@@ -58,11 +58,6 @@ TEXT_FILES = ("train", "half", "rest", "more", "val", "test", "test_2016_flickr"
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
     "scripts/imdb_bert_baseline.py", "scripts/marian_baseline.py",
-)  # fmt: skip  # a row of names
-# Their commands that take long even if cut short, by how they begin; shorter commands run the same programs.
-LONG = (
-    "scripts/reproduce_tutorials.py all", "scripts/compare_recipes.py scripts/recipes/multi30k_narrow.yaml",
-    "scripts/compare_recipes.py scripts/recipes/multi30k_fast.yaml --seeds 42 43 --variants",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
 # Programs that run beside a server, and what starts one.
@@ -197,13 +192,21 @@ def write_files(page: str, folder: Path, port: int = 8000) -> None:
             (folder / block.title).write_text(code, encoding="utf-8")
 
 
+SLOW = pytest.mark.slow
+
+
+def marked(pages: Iterable[str]) -> list[Any]:
+    """Mark all pages but the README as slow."""
+    return [pytest.param(page, marks=() if page == "README" else SLOW) for page in pages]
+
+
 def test_commands_are_known_to_this_test():
     for command in commands():
         known = ("python", "make", "vanilla-transformer", "curl", *LAUNCHERS)
         assert command[0] in known, f"no test runs {shlex.join(command)}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+@pytest.mark.parametrize("page", marked(page for page in PAGES if commands(page)))
 def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
     write_files(page, folder)
     for command in commands(page):
@@ -226,18 +229,17 @@ def own_home(folder: Path) -> dict[str, str]:
     return {**surroundings(), "HF_HOME": str(folder / "home")}
 
 
-def test_python_of_all_pages_runs(folder: Path):
+@pytest.mark.parametrize("page", marked(page for page in PAGES if code_of("python", page)))
+def test_python_of_a_page_runs(page: str, folder: Path):
     """In a process where nothing is registered before; each block by itself."""
-    blocks = [block.code for block in BLOCKS if block.language == "python" and not block.title]
+    blocks = [block.code for block in BLOCKS if (block.page, block.language) == (page, "python") and not block.title]
     run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks)], folder)
 
 
 def independent_commands() -> list[Any]:
     found = [command for command in commands() if command[1] in INDEPENDENT]
-    marks = {True: [pytest.mark.slow], False: []}
-    return [
-        pytest.param(each, id=shlex.join(each), marks=marks[shlex.join(each[1:]).startswith(LONG)]) for each in found
-    ]
+    of_readme = commands("README")
+    return [pytest.param(each, id=shlex.join(each), marks=() if each in of_readme else SLOW) for each in found]
 
 
 @pytest.mark.parametrize("command", independent_commands())

@@ -237,6 +237,7 @@ def syntax_trees() -> Iterator[ast.Module]:
         yield ast.parse(file.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_no_private_attribute_is_missing_from_the_list():
     ours: set[str] = set()
     used: set[str] = set()

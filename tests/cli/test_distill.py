@@ -37,6 +37,7 @@ def given(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_two_models_teach_a_student_that_is_exported_and_compared(words, teacher, tmp_path, capsys):
     pytest.importorskip("ctranslate2", reason="installed by the extra `export`")
     words[2:3] = [teacher, teacher]

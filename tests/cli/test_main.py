@@ -63,6 +63,7 @@ def test_help_after_two_dashes_is_a_value(refusal):
     assert "are required: --model" in refusal("translate", "--", "--help")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--help",), ("--version",), ("train", "--help"), ("evaluate", *SCORED)])
 @pytest.mark.parametrize("output", ["closed pipe", "none"])
 def test_nobody_reads_the_output(words, output, tmp_path):
@@ -192,6 +193,7 @@ class TestRegistration:
         monkeypatch.setattr(sys.modules["__main__"], "IS_VANILLA_TRANSFORMER_COMMAND", True, raising=False)
         assert hf_vanilla_transformer._is_command()
 
+    @pytest.mark.slow
     def test_a_public_name_makes_up_for_it(self):
         program = """
 import sys

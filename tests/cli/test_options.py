@@ -173,6 +173,7 @@ class TestSigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert handled == [True]
 
+    @pytest.mark.slow
     def test_a_forked_worker_only_ends(self):
         done = subprocess.run([sys.executable, "-c", FORKS_A_WORKER], capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")

@@ -87,6 +87,7 @@ def start():
         terminal.process.wait()
 
 
+@pytest.mark.slow
 def test_sentences_are_answered_until_the_end(folder, tmp_path, start):
     terms = tmp_path / "terms.tsv"
     terms.write_text("cat\tgato\nstreet\tcalle ancha\n")
@@ -111,6 +112,7 @@ def test_sentences_are_answered_until_the_end(folder, tmp_path, start):
     assert terminal.end() == (0, None)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_answers_only(folder, start):
     terminal = start("--model", folder, "--format", "json", pipe=True)
     for line in ("a red house\n", "\n", "we see a cat\n", "\x04"):

@@ -228,6 +228,7 @@ class TestRun:
     def test_faults(self, words, refusal, given, message):
         assert message in refusal("train", *words, *self.MODEL, *given)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("as_file", [False, True])
     def test_continuing_from_a_model_with_new_tokens(self, words, tmp_path, as_file):
         """By another name of `--model_name_or_path`, which argument files know too."""
@@ -252,6 +253,7 @@ class TestRun:
         assert message == f"interrupted; {tmp_path / 'model'} holds the trained model, not evaluated yet"
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
 
+    @pytest.mark.slow
     def test_interrupted_and_resumed(self, words, tmp_path, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))

@@ -219,6 +219,7 @@ def test_output_to_a_device_is_written_to_it(tmp_path, folder):
     assert link.is_symlink() and link.is_char_device()
 
 
+@pytest.mark.slow
 def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
     program = [sys.executable, "-m", "hf_vanilla_transformer", "translate"]
     command = [*program, "--model", folder, "--chunk_size", "1", "--device", "cpu"]

@@ -36,6 +36,7 @@ CODE = [(f"return the sum of {a} and {a}_b in a list", f"def f({a}, {a}_b): retu
 
 
 class TestTextThatIsMeant:
+    @pytest.mark.slow
     def test_translations(self, corpus):
         assert found_in(corpus) == set() == found_in([pair[::-1] for pair in corpus])
 

@@ -149,6 +149,7 @@ def test_the_op_passes_opcheck():
         torch.library.opcheck(chunked_loss.chunked_cross_entropy, arguments)
 
 
+@pytest.mark.slow
 def test_compiles_to_one_graph():
     # A backend without a compiler: it is given the graph that any backend would be given.
     model, batch = one_layer_model().train(), labelled_batch()

@@ -175,6 +175,7 @@ class TestPlainWay:
         _, found = loss_and_gradients(model, batch)
         close_gradients(found, expected)
 
+    @pytest.mark.slow
     def test_compiled_for_all_shapes(self):
         torch._dynamo.reset()
         graphs = []

@@ -88,6 +88,7 @@ def counting_config(device, graphs):
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_compiled_steps_over_a_static_cache(device, num_beams):
     model, source, graphs = varied_model().to(device), on(device, padded_source(7)), []

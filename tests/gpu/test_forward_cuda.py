@@ -152,6 +152,7 @@ def test_loading_onto_a_gpu(cuda, tmp_path):
     close(found[kept], expected[kept], EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["logits", "no logits"])
 def test_a_compiled_training_step(device, options):
     """In one graph; on a CPU without generating code, which takes a minute."""

@@ -272,6 +272,7 @@ class TestMasks:
         assert (embeds.grad[0].abs().sum(-1) > 1e-6).all()
 
 
+@pytest.mark.slow
 def test_cudnn_is_left_out_unless_asked_for():
     """It needs a plan for every new shape, and attends to something where there are no visible keys."""
     program = """

@@ -480,6 +480,7 @@ class TestCaches:
         expected = model.generate(source, **options)
         assert torch.equal(model.generate(source, **options, cache_implementation="static"), expected)
 
+    @pytest.mark.slow
     @EVERY_SHAPE
     def test_compiled_decoding_is_one_graph_for_all_steps(self, changes):
         model, source = varied_model(**changes, decoder_layers=1), padded_source()

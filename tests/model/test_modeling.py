@@ -482,6 +482,7 @@ class TestCheckpointingAndCompilation:
         close(again, loss)
         close_gradients(actual, expected)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("masked", [True, False], ids=["mask", "no mask"])
     def test_compiled_forward_is_one_graph_and_equal(self, masked):
         model, batch = one_layer_model(), batch_with_padding()

@@ -163,6 +163,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_without_the_package_nobody_gets_half_of_a_pair(pair, tmp_path: Path) -> None:
     folders = [tmp_path / "with_model_config", tmp_path / "alone"]
     VanillaTransformerConfig().save_pretrained(folders[0])
@@ -380,6 +381,7 @@ print(json.dumps([type(tokenizer).__name__, ids, tokenizer.batch_decode(ids, ski
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_code", [False, True])
 def test_a_shared_vocabulary_without_the_package(tmp_path: Path, with_code: bool) -> None:
     """Only dropping markers needs the code."""

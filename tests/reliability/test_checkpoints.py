@@ -234,6 +234,7 @@ class TestSignals:
         {"eval_strategy": "steps", "eval_steps": 3, "save_total_limit": 2},
     )
 
+    @pytest.mark.slow
     def test_at_every_step(self, tmp_path, tried):
         """The resumed run has the weights, losses and checkpoints of one that was not interrupted."""
         count = 0
@@ -265,6 +266,7 @@ class TestSignals:
                 count += 1
         tried("Ctrl-C at a step of training, and the run resumed", count)
 
+    @pytest.mark.slow
     def test_at_best_steps_without_a_scheduled_checkpoint(self, tmp_path, tried):
         """The best checkpoint, the stop and the model at the end are as without interruption; the folder may move."""
         count = 0

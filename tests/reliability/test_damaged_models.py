@@ -5,11 +5,14 @@ so is the translation. Other weights, words or settings that are well-formed mak
 from one that was meant.
 """
 
+import pytest
+
 from damage import try_in_child
 from damaged_models import KINDS, try_models
 from reliability import cases
 
 
+@pytest.mark.slow
 def test_damaged_folders(tried):
     count = cases(30, 2500)
     outcomes = try_in_child(try_models, range(count))

@@ -1,10 +1,13 @@
 """Damaged source checkpoints of every layout: one short line, or a conversion in which every weight has its source."""
 
+import pytest
+
 from damage import try_in_child
 from damaged_checkpoints import KINDS, try_checkpoints
 from reliability import cases
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints(tried):
     count = cases(5, 300)
     outcomes = try_in_child(try_checkpoints, range(count))

@@ -141,6 +141,7 @@ def test_batch_mates_do_not_change_a_translation(translator, search, tried):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
 def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):

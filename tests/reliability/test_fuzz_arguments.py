@@ -83,6 +83,7 @@ NAMES = (
 ENTRIES = st.dictionaries(st.one_of(st.sampled_from(NAMES), texts(max_size=3)), JSON_VALUES, max_size=4)
 
 
+@pytest.mark.slow
 def test_argument_files(tmp_path, capfd, tried):
     @settings(max_examples=cases(40, 3000))
     @given(ENTRIES, st.booleans())

@@ -6,6 +6,7 @@ Presets and overrides: each field gets the value that it is given, or one line n
 import json
 from dataclasses import fields
 
+import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from hypothesis import given, settings
@@ -55,6 +56,7 @@ def configuration_or_error(path, content):
         return None
 
 
+@pytest.mark.slow
 def test_any_value_of_any_field(tmp_path, tried):
     built = 0
 

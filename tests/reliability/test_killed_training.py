@@ -94,6 +94,7 @@ def uninterrupted(pairs, tmp_path_factory):
     return Uninterrupted(tmp_path_factory.mktemp("run") / "runs", pairs)
 
 
+@pytest.mark.slow
 def test_random_moments(uninterrupted, tried):
     number = cases(1, 30)
     for seed in range(number):
@@ -101,6 +102,7 @@ def test_random_moments(uninterrupted, tried):
     tried("kill -9 at a random moment of training, the same command again: every file is the same", number)
 
 
+@pytest.mark.slow
 def test_chosen_moments(uninterrupted, tried):
     moments = list(MOMENTS.values())[: cases(2, len(MOMENTS))]
     for moment in moments:
@@ -108,6 +110,7 @@ def test_chosen_moments(uninterrupted, tried):
     tried("kill -9 at a chosen moment of training, the same command again: every file is the same", len(moments))
 
 
+@pytest.mark.slow
 def test_interrupted(pairs, tmp_path, tried):
     """Most steps are evaluated and not saved; of such steps too, some are the best so far."""
     options = {"eval_steps": 1, "save_steps": 3, "metric_for_best_model": "loss", "learning_rate": 0.1}
@@ -121,6 +124,7 @@ def test_interrupted(pairs, tmp_path, tried):
     tried("Ctrl-C or SIGTERM at a best step without a scheduled checkpoint, and the run resumed", len(moments))
 
 
+@pytest.mark.slow
 def test_after_the_end(uninterrupted, tried):
     """The folder holds a finished run, whichever test came before."""
     assert not uninterrupted.runs.run()

@@ -118,6 +118,7 @@ def moments(events, count, seed=SEED):
     return [*ends[: count // 3], *(drawn.randrange(1, events + 1) for _ in range(count - count // 3))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--format", "json", "--num_beams", "2", "--num_hypotheses", "2")])
 def test_killed_and_resumed(tmp_path, model, options, tried):
     translation = Translation(tmp_path / "run", model, sentences(39), *options)
@@ -196,6 +197,7 @@ def test_full_disk(tmp_path, model, tried):
     tried("disk full while translating: one line, then --resume: the same bytes", count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_processes_of_which_one_is_killed(tmp_path, model, size, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))

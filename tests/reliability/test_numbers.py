@@ -102,6 +102,7 @@ def check(injection, folder, monkeypatch):
         assert all(weight.isfinite().all() for weight in weights.values())
 
 
+@pytest.mark.slow
 def test_training(tmp_path, monkeypatch, tried):
     count = cases(6, 120)
     for seed in range(count):

@@ -66,6 +66,7 @@ def run(monkeypatch, capfd):
     return start
 
 
+@pytest.mark.slow
 def test_training_that_pushes_writes_no_secret(hub, run, tmp_path, tried):
     options = {**write_splits(tmp_path / "data"), "hub_token": TOKEN, "config_overrides": TINY, "preset": "tiny"}
     options |= {"max_steps": 2, "warmup_steps": 2, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "no"}
@@ -113,6 +114,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", MISTAKES.values(), ids=MISTAKES)
 def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried):
     monkeypatch.chdir(tmp_path)

@@ -94,6 +94,7 @@ def test_no_command_runs_code_or_asks_whether_to(name, canary, attempt, tried):
     tried("a folder with code of its own or a pickle that runs code, and `y` on standard input: commands", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRUSTING)
 def test_code_runs_once_it_is_trusted(name, attempt, tried):
     canary = tokenizer_alone if "tokenizer" in name else model_of_code
@@ -116,6 +117,7 @@ def checkpoint(tmp_path_factory):
 PICKLES = {"optimizer.pt": True, "scheduler.pt": True, "rng_state.pth": True, "training_args.bin": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICKLES)
 def test_resuming_runs_no_pickle(name, checkpoint, tmp_path, tried):
     saved, options = checkpoint

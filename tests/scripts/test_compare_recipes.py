@@ -55,6 +55,7 @@ def test_the_table_has_the_mean_and_the_extremes():
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named(recipe, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         compare(recipe, tmp_path / "runs", "--seeds", "0", "--variants", "dropuot=0.1")

@@ -74,6 +74,7 @@ def test_a_failure_does_not_stop_the_others(script, output, capsys):
     assert capsys.readouterr().out.startswith("fails: failed with status 3, ")
 
 
+@pytest.mark.slow
 def test_a_part_is_interrupted_at_its_limit(script, output):
     script.main(["waits", "--output_dir", str(output)])
     found = report(output)["waits"]
@@ -83,6 +84,7 @@ def test_a_part_is_interrupted_at_its_limit(script, output):
     assert not processes(output.parent)
 
 
+@pytest.mark.slow
 def test_a_part_that_ignores_ctrl_c_is_killed(script, output):
     script.main(["deaf", "prints", "--output_dir", str(output)])
     assert [each["status"] for each in report(output).values()] == ["interrupted after 10 s", "ok"]

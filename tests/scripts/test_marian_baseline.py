@@ -18,6 +18,7 @@ def recipe(tmp_path):
     return str(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", marian_baseline.SETTINGS)
 def test_it_is_trained_for_a_time_and_scored(settings, recipe, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(marian_baseline, "TIMED_STEPS", 2)

@@ -31,6 +31,7 @@ def test_texts(document, found):
     assert Html.parse(parsed.fill(parsed.texts)) == parsed
 
 
+@pytest.mark.slow
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(st.lists(st.one_of(texts(), PIECES)).map("".join), st.data())
 def test_no_translation_changes_the_markup(document, data):

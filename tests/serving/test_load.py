@@ -50,6 +50,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
 def test_requests_leave_no_objects_behind(client):
     def send(times: int) -> int:
         for _ in range(times):

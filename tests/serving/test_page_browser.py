@@ -195,6 +195,7 @@ def near(found, expected):
     return len(found) == len(expected) and all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_an_example_is_translated_as_offline(open_page):
     page = open_page()
     take_example(page, SENTENCE)
@@ -218,6 +219,7 @@ def test_an_example_is_translated_as_offline(open_page):
     sync_api.expect(tokens).to_have_text([*SENTENCE.split(), "</s>"])
 
 
+@pytest.mark.slow
 def test_beams_and_alternatives_keep_together(open_page):
     page = open_page()
     page.get_by_role("button", name="Search settings").click()
@@ -234,6 +236,7 @@ def test_beams_and_alternatives_keep_together(open_page):
     shows(page, translate(*translator(), [SENTENCE], num_beams=1)[0][0].text)
 
 
+@pytest.mark.slow
 def test_sampling(open_page):
     page = open_page()
     page.get_by_role("button", name="Search settings").click()
@@ -245,6 +248,7 @@ def test_sampling(open_page):
     assert all(re.search(r"\(-\d+\.\d{3}\)$", text) for text in alternatives(page))
 
 
+@pytest.mark.slow
 def test_another_alternative_is_shown_everywhere(open_page):
     page = open_page()
     submit(page, SENTENCE)
@@ -255,6 +259,7 @@ def test_another_alternative_is_shown_everywhere(open_page):
     assert near(percents(page), expected_percents(SENTENCE, expected[2].text, 0, None))
 
 
+@pytest.mark.slow
 def test_a_text_of_several_sentences(open_page):
     page = open_page()
     assert submit(page, "a red house\n\nwe see a cat").startswith("Translated 2 sentences")
@@ -266,6 +271,7 @@ def test_a_text_of_several_sentences(open_page):
     shows(page, f"{best[0][0].text}\n\n{best[1][1].text}")
 
 
+@pytest.mark.slow
 def test_what_is_refused_says_why_and_loses_nothing(open_page):
     page = open_page()
     submit(page, SENTENCE)
@@ -280,6 +286,7 @@ def test_what_is_refused_says_why_and_loses_nothing(open_page):
     assert (translation(page), rows(page), alternatives(page)) == shown
 
 
+@pytest.mark.slow
 def test_two_users_at_once_see_what_is_theirs(open_page):
     users = {sentence: open_page() for sentence in (SENTENCE, "two dogs run")}
     for sentence, page in users.items():
@@ -298,6 +305,7 @@ def test_two_users_at_once_see_what_is_theirs(open_page):
     assert second.locator(".vt-map thead th").all_inner_texts() == ["two", "dogs", "run", "</s>"]
 
 
+@pytest.mark.slow
 def test_a_phone_scrolls_the_map_within_itself(open_page):
     page = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     submit(page, "the small cat sleeps two dogs run in the street we see a cat a red house")
@@ -313,6 +321,7 @@ def test_a_phone_scrolls_the_map_within_itself(open_page):
             assert button_box["height"] >= 24
 
 
+@pytest.mark.slow
 def test_keyboard_only(open_page):
     page = open_page()
     press = page.keyboard.press
@@ -359,6 +368,7 @@ def test_the_pointer_reads_a_cell(open_page):
     )
 
 
+@pytest.mark.slow
 def test_html_is_text(open_page):
     page = open_page()
     choose(page, "Model", "markup")
@@ -379,6 +389,7 @@ def test_html_is_text(open_page):
     )
 
 
+@pytest.mark.slow
 def test_a_model_without_attention_weights_says_why_there_is_no_map(open_page):
     page = open_page()
     choose(page, "Model", "exported")
@@ -432,6 +443,7 @@ def test_both_themes_have_contrast(open_page, scheme):
         assert min(page.locator(selector).evaluate_all(CONTRAST)) >= 4.5
 
 
+@pytest.mark.slow
 def test_everything_has_a_name(open_page):
     page = open_page()
     page.get_by_role("button", name="Search settings").click()
@@ -451,6 +463,7 @@ def test_everything_has_a_name(open_page):
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_docs_can_be_taken_again(browser, address, tmp_path):
     for name in ("page-dark", "page-phone"):
         path = tmp_path / f"{name}.png"

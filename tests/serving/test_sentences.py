@@ -9,6 +9,7 @@ PARTS = st.sampled_from(["One. ", "Zwei?  ", "\r\n", "\n", " ", "三。", "Dr. W
 TEXTS = st.lists(st.one_of(texts(), PARTS)).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(TEXTS, st.sampled_from([None, "en", "de", "zh", "eng_Latn", "xx", "\0"]))
 def test_a_text_is_its_sentences_in_its_layout(text, language):

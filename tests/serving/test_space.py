@@ -90,6 +90,7 @@ def test_a_dry_run_writes_the_files(folder, tmp_path, capsys):
     assert "--output_dir needs --dry_run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_its_program_serves_the_page_of_its_model(folder, tmp_path):
     space = write_files(space_files(folder), tmp_path / "space")
     program = space / "app.py"

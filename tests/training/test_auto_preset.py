@@ -233,6 +233,7 @@ def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
     assert experiment.trainer.model.generation_config.alignment_heads == [[0, 0]]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
     saving = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": 4, "save_total_limit": 9}
     options = {**files, **DEFAULTS, **saving, "max_tokens": 400, "average_last_checkpoints": 0}
@@ -242,6 +243,7 @@ def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
     assert_equal_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_plan):
     """It is a part of the length, but one that is over."""
     options = {**files, **DEFAULTS, "eval_strategy": "no", "max_tokens": 400, "average_last_checkpoints": 0}

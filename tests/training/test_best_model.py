@@ -25,6 +25,7 @@ def trainer_with(folder, *evaluations, **options):
 
 
 class TestTies:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("evaluations", "best"),
         [
@@ -58,6 +59,7 @@ class TestTies:
         assert caplog.text.count("step 4: eval_bleu is 0 as before and cannot tell which model is better; chrF") == 1
         assert "as before" not in caplog.text.replace("step 4: eval_bleu is 0 as before", "")
 
+    @pytest.mark.slow
     def test_of_several_evaluation_sets(self, tmp_path):
         scores = iter([(0, 10), (0, 90), (0, 20), (0, 80), (0, 15), (0, 95)])
 
@@ -72,6 +74,7 @@ class TestTies:
 
 
 class TestEarlyStopping:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("evaluations", "last"),
         [
@@ -90,6 +93,7 @@ class TestEarlyStopping:
 
 
 class TestResuming:
+    @pytest.mark.slow
     def test_ties_with_earlier_sessions(self, tmp_path):
         trainer_with(tmp_path, (0, 10, 0), (0, 30, 0)).train()
         resumed = trainer_with(tmp_path, (0, 20, 0), (0, 40, 0), max_steps=8)

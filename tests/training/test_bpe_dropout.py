@@ -49,6 +49,7 @@ def epochs_of(trainer):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"dataloader_num_workers": 2}, {"packing": True}], ids=str)
 def test_resuming_is_exact(tmp_path, options):
     options |= {"max_steps": 20, "save_strategy": "steps", "save_steps": 7}
@@ -134,6 +135,7 @@ WHOLE_RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", WHOLE_RUNS.values(), ids=WHOLE_RUNS)
 def test_a_whole_run(tmp_path, options):
     files = write_splits(tmp_path)

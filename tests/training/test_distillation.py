@@ -39,12 +39,14 @@ def student_of(teacher, finished, folder, **options):
     return distill(*teacher, *arguments(folder, shape, max_steps=2, **options), **chosen)
 
 
+@pytest.mark.slow
 def test_a_teacher_of_the_opposite_direction(teacher, finished, files, tmp_path):
     with pytest.raises(ValueError, match="the teacher translates en to xx; name one of the opposite direction"):
         student_of(teacher, finished, tmp_path / "student", **files, source_lang="xx", target_lang="en")
     assert not (tmp_path / "student").exists()
 
 
+@pytest.mark.slow
 def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "student"
     compared = student_of(teacher, finished, folder, **files)
@@ -76,6 +78,7 @@ def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, caps
     assert len(translate(*exported, test_sources, num_beams=1)) == 9
 
 
+@pytest.mark.slow
 def test_repeated_runs_share_the_translations(teacher, finished, files, tmp_path, monkeypatch):
     shared = {**files, "synthetic_dir": str(tmp_path / "shared"), "eval_strategy": "no"}
     student_of(teacher, finished, tmp_path / "one", **shared, num_beams=2, num_hypotheses=2)
@@ -103,6 +106,7 @@ def test_without_pairs_to_compare_on(teacher, finished, files, tmp_path, capsys)
     assert "it is not compared with its teacher" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_before_the_comparison_goes_on(teacher, finished, files, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(distillation, "_compare", Mock(side_effect=KeyboardInterrupt))

@@ -56,6 +56,7 @@ leave()
 """
 
 
+@pytest.mark.slow
 def test_data_parallel_training_is_training():
     """This process is the first, which spares starting it."""
     # The defaults are minutes, which a busy machine may need to import torch twice.

@@ -75,6 +75,7 @@ class TestRuns:
         matches = sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True))
         assert results["test_exact_match"] == pytest.approx(100 * matches / 9)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -106,12 +107,14 @@ class TestRuns:
         if results["chosen_model"] == "trained":
             assert_equal_weights(weights(folder), weights(folder / f"checkpoint-{best}"))
 
+    @pytest.mark.slow
     def test_streaming(self, tmp_path, files):
         results = train(tmp_path / "model", **files, streaming=True, max_steps=12)
         assert (results["steps"], results["validation_pairs"]) == (12, 12)
         losses = history(tmp_path / "model", "eval_loss")
         assert losses[-1][0] == 12 and len(history(tmp_path / "model", "eval_bleu")) > 2
 
+    @pytest.mark.slow
     def test_blank_lines(self, tmp_path):
         """They may come first, or alone, in any split."""
         files = {}
@@ -123,12 +126,14 @@ class TestRuns:
         assert results["sample_split"] == "validation"
         assert (tmp_path / "model" / "README.md").is_file() and (tmp_path / "model" / "attention.png").is_file()
 
+    @pytest.mark.slow
     def test_going_on_from_a_model(self, tmp_path, files, finished):
         options = {"model_name_or_path": str(finished), "learning_rate": 0, "average_last_checkpoints": 0}
         results = train(tmp_path / "second", {}, **files, **options)
         assert results["chosen_model"] == "trained"
         assert_equal_weights(weights(finished), weights(tmp_path / "second"))
 
+    @pytest.mark.slow
     def test_marian(self, tmp_path, files):
         tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="word")
         ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -141,6 +146,7 @@ class TestRuns:
         assert isinstance(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model"), MarianMTModel)
         assert math.isfinite(results["train_loss"]) and "test_bleu" in results
 
+    @pytest.mark.slow
     def test_options_of_training(self, tmp_path, files):
         """Learned positions, batches of sentences, bfloat16 and no beams go the whole way too."""
         options = {"config_overrides": f"{TINY},position_embedding_type=learned,max_position_embeddings=24"}
@@ -149,6 +155,7 @@ class TestRuns:
         settings = json.loads((tmp_path / "model" / "generation_config.json").read_text())
         assert settings["max_length"] == 24 and "test_bleu" in results
 
+    @pytest.mark.slow
     def test_no_file_holds_the_token(self, tmp_path, files, capsys, monkeypatch):
         command = ["train.py", "--hub_token", "hf_secret", "--api_key", "hf_secret", "--max_tokens", "400"]
         monkeypatch.setattr(sys, "argv", command)
@@ -168,6 +175,7 @@ class TestRuns:
             train(tmp_path / "model", **files, **options)
         assert not list(tmp_path.glob("model/**/*.safetensors"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("with_validation", [False, True])
     def test_a_line_of_thousands_of_words(self, tmp_path, files, monkeypatch, with_validation):
         """It is not trained on, neither shown nor drawn, and truncated where every pair is scored."""
@@ -261,6 +269,7 @@ class TestResuming:
         assert results["steps"] == 12
         assert_equal_weights(weights(whole), weights(parts))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -282,6 +291,7 @@ class TestResuming:
         assert second["train_runtime"] > first["train_runtime"] / 2
         assert_equal_weights(weights(folder), before)
 
+    @pytest.mark.slow
     def test_the_checkpoint_that_it_began_from_may_go(self, tmp_path, files):
         folder, options = tmp_path / "model", {**files, "average_last_checkpoints": 0, "eval_strategy": "no"}
         train(folder, **options, num_train_epochs=1)
@@ -289,6 +299,7 @@ class TestResuming:
         results = train(folder, **options, num_train_epochs=4, resume_from_checkpoint="last")
         assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0
 
+    @pytest.mark.slow
     def test_interrupted_while_the_first_checkpoint_is_saved(self, tmp_path, files, monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(TrainerState, "save_to_json", Mock(side_effect=KeyboardInterrupt))
@@ -297,6 +308,7 @@ class TestResuming:
         assert newest_checkpoint(tmp_path / "model") is None
         assert train(tmp_path / "model", **files)["steps"] == 6
 
+    @pytest.mark.slow
     def test_what_a_kill_left_of_another_run_is_not_averaged(self, tmp_path, files):
         left = tmp_path / "model" / "checkpoint-4"
         left.mkdir(parents=True)
@@ -305,6 +317,7 @@ class TestResuming:
         results = train(tmp_path / "model", **files)
         assert results["steps"] == 6 and results["averaged_checkpoints"] == 2
 
+    @pytest.mark.slow
     def test_an_older_checkpoint_into_another_folder(self, tmp_path, finished):
         files = {f"{split}_file": str(finished.parent / f"{split}.tsv") for split in ("train", "validation", "test")}
         older = shutil.copytree(finished / "checkpoint-6", tmp_path / "checkpoint-6")

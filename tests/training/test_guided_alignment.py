@@ -183,6 +183,7 @@ def test_a_model_without_a_head_to_guide(tmp_path):
         trainer.train()
 
 
+@pytest.mark.slow
 def test_the_head_learns_the_alignments(tmp_path):
     trainer = guided_trainer(tmp_path, num_train_epochs=30)
     pairs, true = copies(40, seed=1)
@@ -196,6 +197,7 @@ def test_the_head_learns_the_alignments(tmp_path):
     assert error() < 0.5 * before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["file", "auto"])
 def test_a_guided_run_keeps_its_head(tmp_path, guide):
     files = write_splits(tmp_path)
@@ -205,6 +207,7 @@ def test_a_guided_run_keeps_its_head(tmp_path, guide):
     assert model.generation_config.alignment_heads == [[0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", [None, "none"])
 def test_an_unguided_run_chooses_heads(tmp_path, guide):
     train(tmp_path / "model", **write_splits(tmp_path), guided_alignment=guide)

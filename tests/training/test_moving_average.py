@@ -106,6 +106,7 @@ def test_an_average_that_starts_late_and_one_that_ends_early(tmp_path):
     assert_same_weights(ended.model, without.model)
 
 
+@pytest.mark.slow
 def test_a_whole_run_averages_its_checkpoints_too(tmp_path):
     files = write_splits(tmp_path)
     train(tmp_path / "run", **files, ema_decay=0.5, average_last_checkpoints=2)

@@ -78,6 +78,7 @@ MEANT_CHANGES = {
 
 
 class TestExperiment:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("changes", "shown"), [*REFUSED.values(), *MEANT_CHANGES.values()], ids=str)
     def test_another_training_is_refused_before_anything_is_written(self, begun, tmp_path, changes, shown):
         run, options = begun
@@ -94,6 +95,7 @@ class TestExperiment:
         with pytest.raises(ValueError, match="its model and vocabulary stay, so leave that out, or train anew in an"):
             train_translation(*arguments(run, **given))
 
+    @pytest.mark.slow
     def test_what_is_meant_takes_effect(self, begun, tmp_path, caplog):
         changes = {"seed": 7, "muon": True, "max_tokens": 200, "lr_scheduler_type": "constant", "learning_rate": 0.01}
         changes |= {"config_overrides": f"{TINY},dropout=0.3", "warmup_steps": 1, "max_steps": 8}
@@ -109,6 +111,7 @@ class TestExperiment:
             "resuming checkpoint-4 with .*max_tokens 200 .was 400.*in another order; the optim", caplog.text
         )
 
+    @pytest.mark.slow
     def test_other_text(self, begun, tmp_path, caplog):
         """Whatever file it is in."""
         run, options = begun
@@ -127,6 +130,7 @@ class TestExperiment:
         copied = write(tmp_path / "copied.tsv", Path(options["train_file"]).read_text())
         assert resume(begun, tmp_path / "copy", train_file=copied)["steps"] == 4
 
+    @pytest.mark.slow
     def test_what_is_no_matter_is_taken_over_and_said(self, begun, tmp_path, caplog):
         changes = {"max_steps": 5, "eval_strategy": "steps", "eval_steps": 2, "dataloader_num_workers": 1}
         assert resume(begun, tmp_path / "run", **changes)["steps"] == 5
@@ -150,11 +154,13 @@ class TestExperiment:
         assert train(tmp_path / "run", **given)["steps"] == 5
         assert "checkpoint-4 does not say what it was trained with, so nothing is compared" in caplog.text
 
+    @pytest.mark.slow
     def test_the_same_batch_in_other_parts(self, begun, tmp_path, caplog):
         changes = {"max_tokens": 200, "gradient_accumulation_steps": 2, "max_steps": 5}
         assert resume(begun, tmp_path / "run", **changes)["steps"] == 5
         assert "max_tokens 200 (was 400); an epoch that has begun goes on in another order" in caplog.text
 
+    @pytest.mark.slow
     def test_another_number_of_processes(self, begun, tmp_path):
         """Of two, each with half of what one now accumulates."""
         run, options = begun

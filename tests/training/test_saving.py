@@ -145,6 +145,7 @@ class TestResuming:
         trainer_of(tmp_path, **SAVING, save_total_limit=2).train(resume_from_checkpoint=True)
         assert names(tmp_path) == ["checkpoint-4", "checkpoint-6", "elsewhere"]
 
+    @pytest.mark.slow
     def test_keeps_the_best_checkpoint_where_a_later_best_step_is_not_saved(self, tmp_path):
         scores, seen = [0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.1], []
         options = {**SAVING, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "score"}
@@ -170,6 +171,7 @@ class TestResuming:
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
         assert_same_weights(resumed.model, whole.model)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
     def test_what_is_not_of_this_run(self, tmp_path, file):
         trainer_of(tmp_path, **SAVING).train()

@@ -70,6 +70,7 @@ def whole(request, tmp_path_factory):
 
 @pytest.mark.usefixtures("handlers")
 class TestInterruptedRun:
+    @pytest.mark.slow
     def test_resumes_as_if_it_had_not_been(self, whole, tmp_path):
         strategy, uninterrupted = whole
         assert uninterrupted.state.max_steps == 8

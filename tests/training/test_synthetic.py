@@ -68,6 +68,7 @@ def test_several_translations_of_each(teacher, tmp_path):
     assert translations == expected and sentences == [line for line in ENGLISH for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_the_same_call_translates_once(teacher, tmp_path, monkeypatch):
     first = files_of(teacher, ENGLISH, tmp_path, max_tokens=4096)
     with monkeypatch.context() as patch:
@@ -195,6 +196,7 @@ class TestBackTranslation:
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="xx", target_lang="en")
         assert with_back_translations(data_args, args).synthetic_tag == "<BT>"
 
+    @pytest.mark.slow
     def test_a_whole_run(self, given, tmp_path):
         results = train(tmp_path / "model", MODEL, **given)
         assert results["train_pairs"] == 84
@@ -204,6 +206,7 @@ class TestBackTranslation:
         again = train(tmp_path / "model", MODEL, **given, resume_from_checkpoint="last")
         assert again["train_pairs"] == 84 and load_tokenizer(tmp_path / "model").get_vocab() == tokenizer.get_vocab()
 
+    @pytest.mark.slow
     def test_a_model_that_is_continued_learns_the_tag(self, given, finished, tmp_path):
         results = train(tmp_path / "model", {}, **given, model_name_or_path=str(finished), max_steps=1)
         size = len(load_tokenizer(finished))

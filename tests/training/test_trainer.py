@@ -310,6 +310,7 @@ class TestFinished:
 
 
 class TestEvaluation:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("kind", "smoothing", "generate"),
         [

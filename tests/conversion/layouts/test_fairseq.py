@@ -211,6 +211,7 @@ def test_learned_positions_begin_after_padding(tmp_path):
     refused("trained with learned positions, but there is no decoder.embed", lost)
 
 
+@pytest.mark.slow
 def test_searches_as_fairseq_does(tmp_path):
     """Finished hypotheses are counted, not compared, and none is empty; other settings give other translations."""
     convert_checkpoint(save_fairseq(tmp_path / "checkpoint_best.pt", with_likely_ends(fsmt())), tmp_path / "ours")

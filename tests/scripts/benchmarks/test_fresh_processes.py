@@ -26,6 +26,7 @@ def test_a_failed_process_says_why():
         run_python("raise ValueError('no such thing')")
 
 
+@pytest.mark.slow
 @needs_proc
 def test_peaks_of_every_implementation_are_measured(monkeypatch):
     """In this process, where the peak is not that of the step alone."""
@@ -43,6 +44,7 @@ def test_peaks_of_every_implementation_are_measured(monkeypatch):
     assert all(cost >= 0 for cost in costs.values()) and environments == [MALLOC] * 4
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_losses_agree_and_are_measured(monkeypatch, dtype):

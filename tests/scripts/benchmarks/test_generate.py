@@ -18,6 +18,7 @@ def test_without_ctranslate2_the_rest_is_measured(monkeypatch, tmp_path, capsys)
     assert capsys.readouterr().err == "ctranslate2: not measured, it is not installed\n"
 
 
+@pytest.mark.slow
 def test_generate_benchmark(tmp_path):
     pytest.importorskip("ctranslate2", reason="the extra `export` installs it")
     args = small_arguments(tmp_path, dtype=["float32", "bfloat16"], rounds=1)

@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import pytest
 from torch.autograd import DeviceType
 
 from benchmarking import results, small_arguments
@@ -8,6 +9,7 @@ from benchmarks.run import run_benchmarks
 from hf_vanilla_transformer.data.arguments import DataArguments
 
 
+@pytest.mark.slow
 def test_profile_benchmark(tmp_path, capsys):
     args = small_arguments(tmp_path, rounds=1)
     run_benchmarks({"profile": profile_benchmark}, args, DataArguments())

@@ -20,6 +20,7 @@ def measured(tmp_path_factory, some_pairs):
     return {each["name"]: each for each in results(folder)["measurements"]}
 
 
+@pytest.mark.slow
 def test_steps_on_identical_batches(measured):
     step = measured["step, tiny, vocabulary 300, 4 x 6, bfloat16"]
     assert set(step["ratios"]) == {"marian", "bart"} and set(step["utilization"]) == {"ours", "marian", "bart"}

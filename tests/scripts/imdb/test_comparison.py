@@ -24,6 +24,7 @@ def results_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_three_classifiers_learn_and_are_measured_alike(compared: Path):
     outcomes = {each["name"]: each for each in results_of(compared)["outcomes"]}
     assert list(outcomes) == ["bert", "from_scratch", "tfidf"]

@@ -48,6 +48,7 @@ def test_only_whole_sequences_count(monkeypatch, tmp_path):
     assert exact == pytest.approx(1 - (test == 7).any(1).float().mean().item())
 
 
+@pytest.mark.slow
 def test_interrupted_copying_resumes_and_leaves_no_checkpoint(monkeypatch, tmp_path):
     steps, stop = [], [True]
     training_step = VanillaTransformerTrainer.training_step

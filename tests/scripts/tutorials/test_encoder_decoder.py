@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, preset_config
@@ -6,6 +7,7 @@ from tutorials.common import greedy
 from tutorials.encoder_decoder import ENCODER_DECODER_CONFIG, greedy_without_cache
 
 
+@pytest.mark.slow
 def test_encoder_decoder_gives_the_shape_and_keeps_its_history(run, tmp_path):
     result = run("encoder_decoder", tmp_path)
     figures = result["figures"]

@@ -53,6 +53,7 @@ def reproduced(run, books, tmp_path_factory):
         return again, again()["figures"]
 
 
+@pytest.mark.slow
 def test_books_with_words_and_with_bpe(reproduced):
     _, figures = reproduced
     assert figures["test_pairs"] == 12 and len(figures["examples"]) == 10

@@ -58,6 +58,7 @@ def test_small_models_use_one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_statquest_learns_and_draws(run, tmp_path):
     assert run("statquest", tmp_path, "--seeds", "1")["reproduced"]
     for name in ("position_encoding", "encoder_attention", "decoder_attention", "cross_attention"):
