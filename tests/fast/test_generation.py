@@ -1,0 +1,102 @@
+"""The faster `generate()`: sources that beams share, and what a step costs."""
+
+import sys
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.fast import generation, restore
+from tiny import VOCABULARY, close, padded_source, tiny_model, tokens
+from translators import build
+
+
+def cross_rows(cache):
+    return len(cache.cross_attention_cache.layers[0].keys)
+
+
+def test_continue_from_a_cache_that_holds_each_source_once(monkeypatch):
+    """As earlier versions returned it."""
+    model, source = tiny_model(tie_word_embeddings=False), padded_source()
+    options = {"eos_token_id": None, "max_new_tokens": 7}
+    monkeypatch.setattr(generation, "repeat_sources", lambda cache: None)
+    first = model.generate(**source, **options, do_sample=True, num_return_sequences=3, return_dict_in_generate=True)
+    assert cross_rows(first.past_key_values) == 3
+    several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
+    given = {**options, "max_new_tokens": 4, "decoder_input_ids": first.sequences}
+    expected = model.generate(**several, **given)
+    assert torch.equal(model.generate(**several, **given, past_key_values=first.past_key_values), expected)
+
+
+class TestSharedSources:
+    """Beams and samples share the encoder side of their source."""
+
+    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+    @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
+    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
+    def test_equal_beams_of_repeated_sources(self, monkeypatch, changes, options, implementation):
+        model = tiny_model(attn_implementation=implementation, **changes)
+        source = tokens(4, 6)
+        mask = (torch.arange(6)[None] < torch.tensor([[6], [3], [5], [2]])).long()
+        options = {
+            "num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True,
+            "output_attentions": implementation == "eager", **options,
+        }  # fmt: skip  # one option after the other
+
+        def decode():
+            torch.manual_seed(5)
+            return model.generate(source, attention_mask=mask, **options)
+
+        sources = []
+        repeat = generation.repeat_sources
+        monkeypatch.setattr(
+            generation, "repeat_sources", lambda cache: [sources.append(cross_rows(cache)), repeat(cache)]
+        )
+        shared = decode()
+        # The plain model repeats the sources.
+        restore(model)
+        copied = decode()
+        assert torch.equal(shared.sequences, copied.sequences)
+        close(shared.sequences_scores, copied.sequences_scores)
+        assert sources == [4]
+        caches = (each.past_key_values.cross_attention_cache.layers for each in (shared, copied))
+        for layer, other in zip(*caches, strict=True):
+            close(layer.keys, other.keys)
+            close(layer.values, other.values)
+        for step, expected in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
+            for weights, other in zip(step, expected, strict=True):
+                close(weights, other)
+
+    @pytest.mark.parametrize("num_beams", [1, 3])
+    def test_samples_share_their_source(self, num_beams):
+        model, source = tiny_model(), tokens(2, 5)
+        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
+        assert len(model.generate(source, **options)) == 6
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=["greedy", "beams"])
+def test_a_step_takes_fewer_calls_of_python_than_that_of_marian(options):
+    def calls(model, steps: int) -> int:
+        count = 0
+
+        def profile(frame, event, argument) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        source = tokens(4, 7)
+        sys.setprofile(profile)
+        try:
+            model.generate(source, attention_mask=torch.ones_like(source), max_new_tokens=steps, **options)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    found = {}
+    for name, kind in (("ours", "shared"), ("marian", "marian")):
+        model, _ = build(
+            kind, vocab_size=VOCABULARY, decoder_vocab_size=VOCABULARY, encoder_layers=6, decoder_layers=6
+        )
+        model.generation_config.eos_token_id = None
+        # The first call decides what later ones need not.
+        calls(model, 8)
+        found[name] = (calls(model, 24) - calls(model, 8)) / 16
+    assert found["ours"] < found["marian"], found
