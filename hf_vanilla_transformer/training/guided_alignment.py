@@ -17,14 +17,13 @@ class AlignmentHead:
     """Keeps what a head of encoder-decoder attention computes its weights from, whatever computes attention."""
 
     def __init__(self, attention: Any, head: int):
-        self.head, self.head_dim, self.scaling = head, attention.head_dim, attention.scaling
+        self.attention, self.head = attention, head
         self._kept: dict[str, Tensor] = {}
-        attention.q_proj.register_forward_hook(self._keep("queries"))
-        attention.k_proj.register_forward_hook(self._keep("keys"))
+        self._hooks: list[Any] = []
 
     @classmethod
     def of(cls, model: Any) -> "AlignmentHead":
-        """Hook the head that `generation_config.alignment_heads` names.
+        """Return the head that `generation_config.alignment_heads` names.
 
         Raises:
             ValueError: It names none, or one that the decoder does not have.
@@ -40,9 +39,20 @@ class AlignmentHead:
             )
         return cls(attention, head)
 
+    def attach(self) -> None:
+        """Keep queries and keys of each forward pass from now on."""
+        if not self._hooks:
+            watched = {"queries": self.attention.q_proj, "keys": self.attention.k_proj}
+            self._hooks = [layer.register_forward_hook(self._keep(name)) for name, layer in watched.items()]
+
+    def detach(self) -> None:
+        """Keep nothing more: hooks slow down decoding."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
     def _keep(self, name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            self._kept[name] = output.unflatten(-1, (-1, self.head_dim))[:, :, self.head]
+            self._kept[name] = output.unflatten(-1, (-1, self.attention.head_dim))[:, :, self.head]
 
         return keep
 
@@ -60,7 +70,7 @@ class AlignmentHead:
             labels: Labels (B, T); the model moves padding before them to the end.
         """
         queries, keys = self._kept.pop("queries"), self._kept.pop("keys")
-        scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.scaling
+        scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.attention.scaling
         if attention_mask is not None:
             scores = scores.masked_fill(attention_mask.eq(0)[:, None], torch.finfo(scores.dtype).min)
         length = labels.shape[1]

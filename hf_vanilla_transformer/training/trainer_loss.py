@@ -173,9 +173,10 @@ class LossTrainer(Seq2SeqTrainer):
         if "alignments" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if self._alignment_head is None:
-            # Once: compiled models do not notice later hooks.
             self._alignment_head = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
         others = {name: value for name, value in inputs.items() if name != "alignments"}
+        # Not for this pass alone: gradient checkpointing runs it again.
+        self._alignment_head.attach()
         result: Any = super().compute_loss(model, others, return_outputs, num_items_in_batch)
         guided = self._alignment_head.loss(inputs, num_items_in_batch)
         guided = self.args.guided_alignment_weight * self._loss_scale(num_items_in_batch) * guided
@@ -335,6 +336,8 @@ class LossTrainer(Seq2SeqTrainer):
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
         self._batch_losses = []
+        if self._alignment_head is not None:
+            self._alignment_head.detach()
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         metrics = cast(dict[str, float], output.metrics)
         if self._batch_losses:

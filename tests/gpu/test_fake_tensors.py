@@ -191,6 +191,7 @@ def test_guided_alignment(fake_device, dtype):
         batch["alignments"] = dense_alignments(links, batch["labels"], batch["attention_mask"])
         model.generation_config.alignment_heads = [[0, 1]]
         batch, head = copied(accelerator, batch), AlignmentHead.of(model)
+        head.attach()
         loss = model(**{name: x for name, x in batch.items() if name != "alignments"}, skip_logits=True).loss
         check_step(model, loss + 0.1 * head.loss(batch))
 

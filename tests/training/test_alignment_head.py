@@ -26,9 +26,9 @@ def guided_loss(model, batch, weight, count=None, **options):
     """The loss with that of the alignments, as the trainer adds them up."""
     head = AlignmentHead.of(model)
     batch = dict(batch)
-    loss = model(
-        **{name: x for name, x in batch.items() if name != "alignments"}, num_items_in_batch=count, **options
-    ).loss
+    others = {name: x for name, x in batch.items() if name != "alignments"}
+    head.attach()
+    loss = model(**others, num_items_in_batch=count, **options).loss
     return loss + weight * head.loss(batch, count)
 
 
@@ -116,3 +116,14 @@ def test_alignments_of_another_shape():
     batch["alignments"] = batch["alignments"][:, :, 1:]
     with pytest.raises(ValueError, match=r"`alignments` have shape \(4, 7, 7\).*by \(4, 7, 8\); pass \(B, T, S\)"):
         guided_loss(guided_model(), batch, 0.5)
+
+
+def test_detached_it_keeps_nothing():
+    model, batch = guided_model(), labelled_batch(2, 5)
+    head = AlignmentHead.of(model)
+    head.attach()
+    head.detach()
+    model(**batch)
+    with pytest.raises(KeyError):
+        head.weights(None, batch["labels"])
+    assert not any(layer._forward_hooks for layer in model.modules())
