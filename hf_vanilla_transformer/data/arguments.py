@@ -103,7 +103,7 @@ class DataArguments:
     source_lang: str | None = option(None, "Source language: a key in the column 'translation', or a column.")
     target_lang: str | None = option(None, "Target language, likewise.")
     dataset_name: str | None = option(None, "Dataset on the Hub, or a local folder that datasets.load_dataset reads.")
-    toy_corpus: bool = option(False, "Use the built-in English-Spanish corpus, generated from a small grammar.")
+    toy_corpus: bool = option(False, "Use the built-in English-Spanish corpus.")
     dataset_config_name: str | None = option(None, "Configuration of --dataset_name.")
     validation_split_size: float | None = option(
         None,
@@ -143,7 +143,7 @@ class DataArguments:
         training_files = ["a training file"] if self.files("train") else []
         _check_at_most_one([*self._given("dataset_name", "toy_corpus"), *training_files])
         if self.toy_corpus and self.streaming:
-            raise DataError("`toy_corpus` is generated in memory and cannot be streamed; leave `streaming` out")
+            raise DataError("`toy_corpus` cannot be streamed; leave `streaming` out")
         if self.links and self.streaming:
             raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:
