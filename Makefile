@@ -12,6 +12,13 @@ TEST_ENV := HF_HUB_OFFLINE=1
 # A folder with Multi30k: train, val and test_2016_flickr, as .en and .de, compressed or not.
 MULTI30K ?=
 
+# Tests of every folder, each of a second or two.
+QUICK := $(addprefix tests/,cli/test_convert.py cli/test_evaluate.py conversion/layouts/test_tutorials.py \
+	conversion/test_fields.py data/test_batching.py data/test_encoding.py data/test_reading.py export/test_formats.py \
+	fast/test_fast.py fast/test_chunked_loss.py inference/test_scoring.py inference/test_sizes.py model/test_loss.py \
+	model/test_configuration.py model/test_checks.py scripts/benchmarks/test_measure.py search/test_beams.py \
+	serving/test_application.py training/test_arguments.py training/test_rdrop.py test_errors.py test_files.py)
+
 # Where pytest reports what the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml
 # The clone whose files the mutants change.
@@ -23,7 +30,7 @@ AUDIT_STAMP := $(AUDIT_VENV)/.installed
 SBOM := build/sbom.cdx.json
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo benchmark gpu-report test test-all test-reliability test-matrix test-newest mutation coverage \
+.PHONY: help install demo benchmark gpu-report quick test test-all test-reliability test-matrix test-newest mutation coverage \
 	docs lint format sbom audit clean
 
 help: ## List the targets
@@ -44,6 +51,9 @@ benchmark: $(STAMP) ## Measure speed and memory beside other implementations (AR
 
 gpu-report: ## Check and measure on a GPU in ten minutes, without .venv (PYTHON=, MULTI30K=FOLDER, ARGS="--help")
 	$(PYTHON) scripts/gpu_report.py $(ARGS) --output_dir runs/gpu $(if $(MULTI30K),--multi30k $(MULTI30K))
+
+quick: $(STAMP) ## A check of every folder, in under a minute
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" $(QUICK)
 
 test: lint docs ## Linters, type checks, the site and the fast tests
 	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
