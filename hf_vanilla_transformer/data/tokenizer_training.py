@@ -151,8 +151,12 @@ def train_tokenizer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=show_progress, **options
     )
     _train(tokenizer, trainer, texts, vocab_size)
-    if tokenizer.get_vocab_size() == len(SPECIAL_TOKENS):
-        raise ValueError(f"`min_frequency` {min_frequency} leaves no token of the corpus; lower it")
+    size = tokenizer.get_vocab_size()
+    if size == len(SPECIAL_TOKENS):
+        raise ValueError(f"`min_frequency` is {min_frequency}, which leaves no token of the corpus; lower it")
+    if size > vocab_size:
+        # Unigram keeps every character.
+        raise ValueError(f"`vocab_size` is {vocab_size}; it must be at least {size} for this corpus and {algorithm}")
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
@@ -176,7 +180,7 @@ def _check_sizes(algorithm: str, vocab_size: int, min_frequency: int, max_length
     check_range(POSITIVE, min_frequency=min_frequency)
     if min_frequency > 1 and algorithm == "unigram":
         raise ValueError(
-            f"`min_frequency` {min_frequency} has no effect on unigram; leave it out or lower `vocab_size`"
+            f"`min_frequency` is {min_frequency}, but has no effect on unigram; leave it out or lower `vocab_size`"
         )
     check_range(Range(ge=2), max_length=max_length)
 

@@ -21,7 +21,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, check_batch_sizes
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.loss_vanilla_transformer import check_loss_arguments
-from ..model.masks_vanilla_transformer import match_rows
+from ..model.masks_vanilla_transformer import lowest_to_inf, match_rows
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoder,
@@ -100,10 +100,18 @@ class FastAttention(VanillaTransformerAttention):
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
         return out.reshape(rows, length, -1), weights
 
-    def _project_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        states = to_autocast_dtype(states)
-        key, value = apply_linear(self.k_proj, states), apply_linear(self.v_proj, states)
-        return split_heads(key, self.head_dim), split_heads(value, self.value_head_dim)
+    def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
+        own: Any = getattr(cache, "self_attention_cache", cache)
+        if encoder_states is not None:
+            own = getattr(cache, "cross_attention_cache", None)
+            if own is not None:
+                if cache.is_updated.get(self.layer_idx):
+                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                cache.is_updated[self.layer_idx] = True
+            states = to_autocast_dtype(encoder_states)
+        key = split_heads(apply_linear(self.k_proj, states), self.head_dim)
+        value = split_heads(apply_linear(self.v_proj, states), self.value_head_dim)
+        return (key, value) if own is None else own.update(key, value, self.layer_idx)
 
 
 def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
@@ -221,14 +229,14 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode as the plain decoder does, or packed targets (1, T) to (1, T, d), which `packing` describes."""
-        cache = either(past_key_values, cache)
-        masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        states = {"encoder_hidden_states": encoder_hidden_states}
         if packing is None:
             return super().forward(
-                input_ids, attention_mask, encoder_hidden_states, encoder_attention_mask, None, inputs_embeds,
-                use_cache=use_cache, cache=cache, **kwargs,
+                input_ids, attention_mask, encoder_hidden_states, encoder_attention_mask, past_key_values,
+                inputs_embeds, use_cache=use_cache, cache=cache, **kwargs,
             )  # fmt: skip  # one argument a line would hide that they are passed on
+        masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
+        states = {"encoder_hidden_states": encoder_hidden_states}
+        cache = either(past_key_values, cache)
         self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
         x: Any = inputs_embeds if input_ids is None else input_ids
         pair = PackedPair.of(x, encoder_hidden_states, packing)
@@ -271,10 +279,10 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
     ) -> tuple[Tensor, Any]:
         """Match the encoder's rows with the sources of the target; return its states and the mask of its keys."""
         sources = self._count_sources(hidden_states.shape[0], encoder_states.shape[0], cache)
-        encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
+        encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
         if hidden_states.shape[0] != sources:
             hidden_states = fold_beams(hidden_states, sources)
-        return super()._prepare_source(hidden_states, encoder_states, mask, cache)
+        return encoder_states, self._source_mask(hidden_states, encoder_states, mask)
 
     def _count_sources(self, rows: int, given: int, cache: Any) -> int:
         """Return how many sources the `rows` of the target attend to.

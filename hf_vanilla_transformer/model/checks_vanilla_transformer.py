@@ -52,13 +52,13 @@ def has_values(x: Tensor) -> bool:
     return True
 
 
-def check_arguments(arguments: dict[str, Any], known: Collection[str], implementation: str | None) -> None:
+def check_arguments(arguments: dict[str, Any], known: Collection[str], config: Any) -> None:
     """Check that what is left of the arguments of `forward` is known; None asks for nothing.
 
     Args:
         arguments: Those that reach the layers of a stack.
         known: Names of those that the layers take.
-        implementation: Name of the attention function, whose own arguments pass.
+        config: Configuration, which names the attention function; its own arguments pass.
 
     Raises:
         TypeError: One is not, so that it would have no effect.
@@ -66,6 +66,7 @@ def check_arguments(arguments: dict[str, Any], known: Collection[str], implement
     for name in arguments:
         if name in known or arguments[name] is None or torch.compiler.is_compiling():
             continue
+        implementation = config._attn_implementation
         attend: Any = ALL_ATTENTION_FUNCTIONS.get(implementation)
         if attend is None or name not in inspect.signature(attend).parameters:
             raise TypeError(

@@ -156,12 +156,9 @@ class VanillaTransformerAttention(nn.Module):
                 if cache.is_updated.get(self.layer_idx):
                     return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
-        key, value = self._project_keys_values(states)
+        key = split_heads(self.k_proj(states), self.head_dim)
+        value = split_heads(self.v_proj(states), self.value_head_dim)
         return (key, value) if own is None else own.update(key, value, self.layer_idx)
-
-    def _project_keys_values(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        key, value = self.k_proj(states), self.v_proj(states)
-        return split_heads(key, self.head_dim), split_heads(value, self.value_head_dim)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -297,7 +294,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
-        check_arguments(kwargs, self.layer_arguments, self.config._attn_implementation)
+        check_arguments(kwargs, self.layer_arguments, self.config)
         for layer in self.layers:
             hidden_states = layer(hidden_states, *args, **kwargs)
         return self.layer_norm(hidden_states)
@@ -408,8 +405,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         rows = hidden_states.shape[0]
         check_batch_sizes(rows, encoder_states.shape[0])
         encoder_states, mask = match_rows(encoder_states, rows), lowest_to_inf(match_rows(mask, rows))
+        return encoder_states, self._source_mask(hidden_states, encoder_states, mask)
+
+    def _source_mask(self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None) -> Any:
         may_skip = may_leave_out(mask)
-        return encoder_states, create_bidirectional_mask(
+        return create_bidirectional_mask(
             self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip
         )
 

@@ -167,7 +167,7 @@ def test_texts_are_read_once_as_a_stream() -> None:
             "`vocab_size` 9 is below the number of characters",
         ),
         (["a"], {"min_frequency": 0}, ValueError, "`min_frequency` is 0; it must be positive"),
-        (["a"], {"min_frequency": 2, "algorithm": "unigram"}, ValueError, "2 has no effect on unigram"),
+        (["a"], {"min_frequency": 2, "algorithm": "unigram"}, ValueError, "is 2, but has no effect on unigram"),
         (["a"], {"max_length": 1}, ValueError, "`max_length` is 1; it must be at least 2"),
     ],
 )

@@ -9,9 +9,9 @@ from transformers import CompileConfig
 from devices import on
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.fast.generation import FastGeneration
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import RefuseNaN, load, translate
-from hf_vanilla_transformer.model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from tiny import VOCABULARIES, padded_source, tiny_model
 from translators import ENGLISH, SPANISH, build, save_translator
 
@@ -103,7 +103,7 @@ def test_compiled_steps_over_a_static_cache(device, num_beams):
 
 def test_beams_over_a_static_cache_are_reordered_in_place(device):
     model, source, places = varied_model().to(device), on(device, padded_source(3)), set()
-    reorder = VanillaTransformerGenerationMixin._reorder_cache
+    reorder = FastGeneration._reorder_cache
 
     def watch(self, cache, indices):
         cache = reorder(self, cache, indices)

@@ -124,7 +124,7 @@ def test_training_settings(algorithm, tried):
             tokenizer = train_tokenizer(corpus, algorithm=algorithm, **options)
         except ValueError as error:
             message = one_line(error)
-            named = any(f"`{name}` {value} " in message for name, value in options.items())
+            named = any(re.search(rf"`{name}` is {value}\b", message) for name, value in options.items())
             assert named or "corpus is empty" in message
             return
         assert 4 < len(tokenizer) <= vocab_size
