@@ -4,8 +4,10 @@ import sys
 
 import pytest
 import torch
+from transformers import LogitsProcessorList
 
 from hf_vanilla_transformer.fast import generation, restore
+from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from tiny import VOCABULARY, close, padded_source, tiny_model, tokens
 from translators import build
 
@@ -25,6 +27,39 @@ def test_continue_from_a_cache_that_holds_each_source_once(monkeypatch):
     given = {**options, "max_new_tokens": 4, "decoder_input_ids": first.sequences}
     expected = model.generate(**several, **given)
     assert torch.equal(model.generate(**several, **given, past_key_values=first.past_key_values), expected)
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm_position": "pre"}, {"position_embedding_type": "learned"}], ids=str)
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
+    """Its rows hold the beams that ran last, as those of transformers do."""
+    model, source = tiny_model(tie_word_embeddings=False, **changes), padded_source()
+    seen, reorder = {}, model._reorder_cache
+
+    def notice(cache, rows):
+        seen["rows"] = rows
+        return reorder(cache, rows)
+
+    def read(ids, scores):
+        seen["beams"] = ids
+        return scores
+
+    monkeypatch.setattr(model, "_reorder_cache", notice)
+    options = {
+        "eos_token_id": None,
+        "max_new_tokens": 7,
+        "num_beams": 3,
+        "return_dict_in_generate": True,
+        "do_sample": do_sample,
+    }
+    out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
+    several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
+    target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)
+    mask = several["attention_mask"]
+    step = {"decoder_input_ids": target[:, -1:], "attention_mask": mask, CACHE: getattr(out, CACHE)}
+    logits = model(encoder_outputs=model.get_encoder()(**several), **step).logits
+    whole = model(**several, decoder_input_ids=target, use_cache=False).logits
+    close(logits, whole[:, -1:])
 
 
 class TestSharedSources:

@@ -393,31 +393,6 @@ class TestOutputs:
         expected, own = map(cached_rows, found)
         assert own == expected and own[0] == own[1]
 
-    @EVERY_SHAPE
-    @pytest.mark.parametrize("do_sample", [False, True])
-    def test_go_on_from_the_cache_of_a_beam_search(self, changes, do_sample, monkeypatch):
-        """Its rows hold the beams that ran last, as those of transformers do."""
-        model, source = varied_model(**changes), padded_source()
-        seen, reorder = {}, model._reorder_cache
-
-        def notice(cache, rows):
-            seen["rows"] = rows
-            return reorder(cache, rows)
-
-        def read(ids, scores):
-            seen["beams"] = ids
-            return scores
-
-        monkeypatch.setattr(model, "_reorder_cache", notice)
-        options = {**ENDLESS, "num_beams": 3, "return_dict_in_generate": True, "do_sample": do_sample}
-        out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
-        several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
-        target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)
-        mask = several["attention_mask"]
-        step = {"decoder_input_ids": target[:, -1:], "attention_mask": mask, CACHE: getattr(out, CACHE)}
-        logits = model(encoder_outputs=model.get_encoder()(**several), **step).logits
-        close(logits.log_softmax(-1), log_probs(model, several, target)[:, -1:])
-
     def test_streamers(self, capsys):
         texts = ["a b c d", "e f g h"]
         tokenizer = train_tokenizer(texts, algorithm="word", min_frequency=1)
