@@ -82,7 +82,7 @@ def _fast_class(kind: type) -> type | None:
     if any(name in vars(each) for each in kind.__mro__[: kind.__mro__.index(plain)] for name in replaced):
         return None
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
+    made: Any = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
     if "forward" in vars(made):
         # `GradientCheckpointingLayer` wraps that of every subclass once more.
         del made.forward
