@@ -76,10 +76,8 @@ def _fast_class(kind: type) -> type | None:
     plain = next((plain for plain in FAST if issubclass(kind, plain)), None)
     if plain is None or issubclass(kind, Accelerated):
         return None
-    fast = FAST[plain]
-    bases = [each for each in fast.__mro__ if not issubclass(plain, each)]
-    replaced = {name for each in bases for name, value in vars(each).items() if isfunction(value)}
-    if any(name in vars(each) for each in kind.__mro__[: kind.__mro__.index(plain)] for name in replaced):
+    fast, own = FAST[plain], kind.__mro__[: kind.__mro__.index(plain)]
+    if any(name in vars(each) for each in own for name in _replaced(fast, plain)):
         return None
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     made: Any = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
@@ -87,6 +85,17 @@ def _fast_class(kind: type) -> type | None:
         # `GradientCheckpointingLayer` wraps that of every subclass once more.
         del made.forward
     return made
+
+
+def _replaced(fast: type, plain: type) -> set[str]:
+    """Return the methods of a fast class that do not call those of the plain one, or of its subclass, by `super()`."""
+    methods = [vars(each) for each in fast.__mro__ if not issubclass(plain, each)]
+    return {
+        name
+        for each in methods
+        for name, value in each.items()
+        if isfunction(value) and "__class__" not in value.__code__.co_freevars
+    }
 
 
 __all__ = ["accelerate", "restore"]

@@ -98,6 +98,14 @@ class Noisy(VanillaTransformerForConditionalGeneration):
         return outputs
 
 
+class Counting(VanillaTransformerForConditionalGeneration):
+    calls = 0
+
+    def generate(self, *args, **kwargs):
+        self.calls += 1
+        return super().generate(*args, **kwargs)
+
+
 class Loud(VanillaTransformerDecoderLayer):
     def forward(self, *args, **kwargs):
         return 3 * super().forward(*args, **kwargs)
@@ -110,6 +118,9 @@ def test_a_users_subclass_keeps_its_own_methods():
     model.load_state_dict(state)
     assert isinstance(model, FastForConditionalGeneration) and str(type(model)) == str(Noisy)
     close(model.eval()(**batch).logits, plain.eval()(**batch).logits + 1)
+    counting = Counting(tiny_config())
+    counting.generate(tokens(2, 4), max_new_tokens=2)
+    assert isinstance(counting, FastForConditionalGeneration) and counting.calls == 1
     # Where a replaced method is the user's own, the module stays plain.
     attention = Doubling(tiny_config(), 2, 0)
     assert type(accelerate(attention)) is Doubling
