@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import did_you_mean, short_errors
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+
+from .errors import did_you_mean, one_line, short_errors
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -106,7 +108,11 @@ def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
         config = preset_config("small", vocab_size=8000, dropout=0.3)
         ```
     """
-    return VanillaTransformerConfig(**{**get_preset(name).config, **overrides})
+    try:
+        return VanillaTransformerConfig(**{**get_preset(name).config, **overrides})
+    except StrictDataclassFieldValidationError as error:
+        # Of fields that transformers 5.17 itself checks, and first.
+        raise ValueError(one_line(error)) from error
 
 
 __all__ = ["AUTO_PRESET", "PRESETS", "Preset", "get_preset", "preset_config"]

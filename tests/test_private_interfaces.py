@@ -123,6 +123,7 @@ VALUES = (
     "huggingface_hub.errors.HTTPError",
     "huggingface_hub.errors.HfHubHTTPError",
     "huggingface_hub.errors.LocalEntryNotFoundError",
+    "huggingface_hub.errors.StrictDataclassFieldValidationError",
     "torch.autograd.forward_ad._current_level",
     "transformers.PreTrainedModel._can_compile_fullgraph",
     "transformers.PreTrainedModel._can_record_outputs",

@@ -279,10 +279,11 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
     ) -> tuple[Tensor, Any]:
         """Match the encoder's rows with the sources of the target; return its states and the mask of its keys."""
         sources = self._count_sources(hidden_states.shape[0], encoder_states.shape[0], cache)
-        encoder_states, mask = match_rows(encoder_states, sources), lowest_to_inf(match_rows(mask, sources))
+        if encoder_states.shape[0] != sources:
+            encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
         if hidden_states.shape[0] != sources:
             hidden_states = fold_beams(hidden_states, sources)
-        return encoder_states, self._source_mask(hidden_states, encoder_states, mask)
+        return encoder_states, self._source_mask(hidden_states, encoder_states, lowest_to_inf(mask))
 
     def _count_sources(self, rows: int, given: int, cache: Any) -> int:
         """Return how many sources the `rows` of the target attend to.

@@ -571,7 +571,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self._shift_right(labels, **kwargs)
         # A cache would keep moved tokens where they were moved to.
-        is_cached = labels is None and (either(past_key_values, cache) is not None or self._uses_cache(use_cache))
+        is_given = past_key_values is not None or cache is not None
+        is_cached = labels is None and (is_given or self._uses_cache(use_cache))
         order = None
         if decoder_input_ids is not None and not is_cached:
             decoder_input_ids, order = move_padding_right(decoder_input_ids, decoder_attention_mask)

@@ -138,7 +138,7 @@ def test_presets(tried):
         except ValueError as error:
             message = one_line(error)
             unknown = name not in PRESETS and message.startswith("unknown preset")
-            assert unknown or any(f"`{own}`" in message for own in OWN), message
+            assert unknown or any(f"`{own}`" in message or f"'{own}'" in message for own in OWN), message
             return
         # Of some fields, None leaves the choice to others.
         asked = {**get_preset(name).config, **overrides}
