@@ -35,6 +35,7 @@ def test_dry_run_lists_what_would_go(folder, capsys):
     assert f"{size / 1000:.1f} kB  model.safetensors" in "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_as_a_program(folder, tmp_path):
     program = ROOT / "scripts" / "push_to_hub.py"
     words = [sys.executable, program, "--model", folder, "--repo_id", "tester/model", "--private"]

@@ -136,6 +136,7 @@ def test_killed_and_resumed(tmp_path, model, options, tried):
     tried("kill -9 of translate at a random moment, then --resume: the same bytes", count)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path, model, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))
     expected, events = translation.events()

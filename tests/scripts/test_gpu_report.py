@@ -91,6 +91,7 @@ def test_a_part_that_ignores_ctrl_c_is_killed(script, output):
     assert not processes(output.parent)
 
 
+@pytest.mark.slow
 def test_time_is_shared_by_all_parts(script, output):
     script.main(["waits", "prints", "--output_dir", str(output), "--seconds", "5"])
     first, second = (each["status"] for each in report(output).values())

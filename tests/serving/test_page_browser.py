@@ -358,6 +358,7 @@ def test_keyboard_only(open_page):
     sync_api.expect(reading).to_have_text(re.compile(r" → </s>: "))
 
 
+@pytest.mark.slow
 def test_the_pointer_reads_a_cell(open_page):
     page = open_page()
     submit(page, SENTENCE)
@@ -421,6 +422,7 @@ CONTRAST = """cells => cells.map(cell => {
 })"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_both_themes_have_contrast(open_page, scheme):
     page = open_page(color_scheme=scheme)

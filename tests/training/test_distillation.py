@@ -90,6 +90,7 @@ def test_repeated_runs_share_the_translations(teacher, finished, files, tmp_path
     assert sizes == [80 + pairs, pairs] and pairs > 80
 
 
+@pytest.mark.slow
 def test_validation_pairs_are_held_out_from_the_teacher(teacher, finished, files, tmp_path):
     options = {"train_file": files["train_file"], "validation_split_size": 0.2}
     compared = student_of(teacher, finished, tmp_path / "student", **options)

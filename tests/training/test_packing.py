@@ -65,6 +65,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing.*is deprecated:FutureWarning")
 @pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
 def test_the_same_run_as_without(tmp_path, options):

@@ -148,6 +148,7 @@ class TestPaddingOnTheLeft:
     """Tokenizers of decoders pad on the left, and collators the labels with them."""
 
     # The plain trainer smooths by itself, and takes the labels from the model to do so.
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("collator_has_model", "smoothing"),
         [(True, 0.0), (False, 0.0), (True, 0.1)],

@@ -65,6 +65,7 @@ def test_books_with_words_and_with_bpe(reproduced):
         assert {"test_bleu", "test_chrf", "train_runtime", "long_sentence_words"} <= figures[name].keys()
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_trained_again(reproduced, monkeypatch):
     again, figures = reproduced
 
