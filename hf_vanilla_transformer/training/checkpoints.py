@@ -45,7 +45,7 @@ def publish_checkpoint(
     entries = {file.relative_to(partial).as_posix(): _fingerprint(file) for file in files}
     manifest = partial / MANIFEST
     content = {"scheduled": scheduled, "trained_with": record, "files": entries}
-    manifest.write_text(json.dumps({**content, "crc32": _checksum(content)}, indent=2) + "\n", encoding="utf-8")
+    manifest.write_text(json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n", encoding="utf-8")
     for path in (*files, manifest, *(path for path in partial.rglob("*") if path.is_dir()), partial):
         flush_to_disk(path)
     if os.path.lexists(checkpoint):
@@ -169,7 +169,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         isinstance(entry, dict) and entry.keys() == {"bytes", "crc32"} for entry in entries.values()
     )
     # Those of earlier versions have no checksum of their own.
-    if not whole or "scheduled" not in content or content.pop("crc32", None) not in (None, _checksum(content)):
+    if not whole or "scheduled" not in content or content.pop("checksum", None) not in (None, _checksum(content)):
         raise ValueError(f"{folder / MANIFEST} is damaged")
     return content
 

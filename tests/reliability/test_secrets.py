@@ -116,11 +116,13 @@ MISTAKES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", MISTAKES.values(), ids=MISTAKES)
-def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried):
+def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, capfd, tried):
     monkeypatch.chdir(tmp_path)
     save_translator("shared", tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("# A model\n")
     write(tmp_path / "settings.yaml", f"hub_token: {TOKEN}\nhub_tokens: [{STRAY}]\n")
+    # What saving printed.
+    capfd.readouterr()
     status, printed = run(*words)
     # Publishing lists the files first.
     assert status == 2 and (printed.count("\n") == 1 or words[0] == "publish"), printed
