@@ -48,7 +48,7 @@ FUNCTIONS = (
     f"{PACKAGE}.evaluation:best_translations",
 )
 
-# Entries of JSON files that are times, or follow from them, as the checksums of trainer_state.json and the manifest do.
+# Entries of JSON files that are times, or follow from them: the checksums of trainer_state.json and the manifest.
 TIMES = re.compile(r".*_runtime|.*_per_second|seconds|trainer_state\.json|checksum")
 # The same in a model card.
 CARD_TIMES = re.compile(r"[\d.]+ minutes|\(\d+ source and target tokens per second")
