@@ -6,7 +6,6 @@ the number of the chunk and a digest of its sources and of the settings: what is
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections import deque
@@ -163,7 +162,7 @@ class _Chunks:
                     f"{self.folder} was begun with another model, other settings or another input (lines {first} to "
                     f"{last}); repeat that command with --resume, or delete that folder to start again"
                 )
-            if _is_whole(path, len(chunk)):
+            if _whole_chunk(path, len(chunk)) is not None:
                 num_finished += len(chunk)
                 continue
             _report(num_finished)
@@ -185,14 +184,12 @@ class _Chunks:
 
     def merge(self, target: Path) -> None:
         """Put the chunks of all processes together, once they are finished; a launcher ends all if it loses one."""
-        for path, size in self.all:
-            while not _is_whole(path, size):
-                time.sleep(POLL_INTERVAL)
         with disk_errors(self.folder, "make room"):
             with self.scratch.open("wb") as file:
-                for path, _ in self.all:
-                    with path.open("rb") as lines:
-                        shutil.copyfileobj(lines, file)
+                for path, size in self.all:
+                    while (lines := _whole_chunk(path, size)) is None:
+                        time.sleep(POLL_INTERVAL)
+                    file.write(lines)
             self.scratch.replace(target)
 
     def clean_up(self, everything: bool = False) -> None:
@@ -204,9 +201,10 @@ class _Chunks:
             self.folder.rmdir()
 
 
-def _is_whole(path: Path, size: int) -> bool:
-    """Whether a file has all its lines: a loss of power may have cut it."""
-    return path.is_file() and path.read_bytes().count(b"\n") == size
+def _whole_chunk(path: Path, size: int) -> bytes | None:
+    """Return the lines of a file; None if not all are there: a loss of power may have cut it."""
+    lines = path.read_bytes() if path.is_file() else b""
+    return lines if lines.count(b"\n") == size else None
 
 
 def _report(num_finished: int) -> None:
