@@ -22,6 +22,9 @@ from .cpu_ops import autocast_enabled, is_plain_cpu
 # Widths of a head that PyTorch's flash attention takes: multiples of the one, up to the other.
 VARLEN_WIDTH_STEP, MAX_VARLEN_WIDTH = 8, 256
 
+# What describes packed sources and targets.
+NAMES = ("cu_seq_lens", "max_length", "decoder_cu_seq_lens", "decoder_max_length")
+
 
 @dataclass(frozen=True, eq=False)
 class Packing:
@@ -52,6 +55,7 @@ class Packing:
         Raises:
             ValueError: They do not describe the sequences of one row.
         """
+        check_names(packing)
         edges, longest = (packing.get(f"{prefix}{name}") for name in ("cu_seq_lens", "max_length"))
         check_packing(x, edges, longest, prefix)
         return cls(edges.to(x.device, torch.int32), longest, x.shape[1])  # type: ignore[union-attr, arg-type]  # checked
@@ -225,6 +229,18 @@ def varlen_attention(
     window = (-1, 0) if module.is_causal else (-1, -1)
     out: Any = varlen_attn(query, key, value, *lengths, scale=scaling, window_size=window)
     return out[None], None
+
+
+def check_names(packing: Any) -> None:
+    """Check that packing is a mapping, with nothing in it that would be ignored.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(packing, Mapping):
+        raise ValueError(f"`packing` is of type {type(packing).__name__}; pass a mapping with {', '.join(NAMES)}.")
+    if unknown := [name for name in packing if name not in NAMES]:
+        raise ValueError(f"`packing` has {unknown[0]!r}, but takes {', '.join(NAMES)}; correct the name.")
 
 
 def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:

@@ -398,6 +398,20 @@ class TestErrors:
         with pytest.raises(ValueError, match="`cu_seq_lens` is given without the ids or embeddings"):
             tiny_model().get_encoder()(packing={"cu_seq_lens": torch.tensor([0, 2]), "max_length": 2})
 
+    @pytest.mark.parametrize(
+        ("packing", "message"),
+        [
+            ([0, 2], "`packing` is of type list; pass a mapping"),
+            (
+                {"cu_seq_len": torch.tensor([0, 2]), "max_length": 2},
+                "`packing` has 'cu_seq_len', but takes",
+            ),
+        ],
+    )
+    def test_what_is_no_packing(self, packing, message):
+        with pytest.raises(ValueError, match=message):
+            tiny_model().get_encoder()(torch.ones(1, 2, dtype=torch.long), packing=packing)
+
     def test_a_classifier(self):
         model = VanillaTransformerForSequenceClassification(tiny_config())
         with pytest.raises(ValueError, match="a classifier takes no packed sequences"):
