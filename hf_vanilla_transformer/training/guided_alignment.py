@@ -46,9 +46,10 @@ class AlignmentHead:
             self._hooks = [layer.register_forward_hook(self._keep(name)) for name, layer in watched.items()]
 
     def detach(self) -> None:
-        """Keep nothing more: hooks slow down decoding."""
+        """Keep nothing more: hooks slow down decoding, and no model with them can be pickled."""
         while self._hooks:
             self._hooks.pop().remove()
+        self._kept.clear()
 
     def _keep(self, name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:

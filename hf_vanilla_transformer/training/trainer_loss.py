@@ -20,7 +20,7 @@ from transformers import (
     Seq2SeqTrainer,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.batching import (
     TokenBudgetBatchSampler,
@@ -134,6 +134,17 @@ class LossTrainer(Seq2SeqTrainer):
                 "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
             )
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; see `Trainer.train`. The model ends without hooks."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._alignment_head is not None:
+            self._alignment_head.detach()
+
     # Loss
 
     def compute_loss(
@@ -149,18 +160,13 @@ class LossTrainer(Seq2SeqTrainer):
         """
         if not model.training and self.compute_loss_func is None:
             num_items_in_batch = None
-        inputs = self._model_inputs(model, inputs, return_outputs)
+        if self.model_smooths_labels and "labels" in inputs and model.training:
+            smoothing = self.args.label_smoothing_factor
+            inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         alpha = getattr(self.args, "rdrop_alpha", 0.0)
         if alpha and model.training and "labels" in inputs:
             return self._rdrop_loss(alpha, model, inputs, return_outputs, num_items_in_batch)
         return self._guided_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    def _model_inputs(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool) -> dict[str, Any]:
-        """Return a batch with the arguments of our model that the batch alone does not know."""
-        if self.model_smooths_labels and "labels" in inputs and model.training:
-            smoothing = self.args.label_smoothing_factor
-            inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
-        return inputs
 
     def _guided_loss(
         self,
@@ -336,8 +342,7 @@ class LossTrainer(Seq2SeqTrainer):
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
         self._batch_losses = []
-        if self._alignment_head is not None:
-            self._alignment_head.detach()
+        self._detach()
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         metrics = cast(dict[str, float], output.metrics)
         if self._batch_losses:

@@ -1,5 +1,6 @@
 """Guided attention: alignments from a file or from statistics, from the text to the loss."""
 
+import pickle
 import random
 import re
 from itertools import product
@@ -184,6 +185,13 @@ def test_a_model_without_a_head_to_guide(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_trained_model_has_no_hooks_left(tmp_path):
+    trainer = guided_trainer(tmp_path)
+    trainer.train()
+    assert not any(module._forward_hooks for module in trainer.model.modules())
+    pickle.dumps(trainer.model)
+
+
 def test_the_head_learns_the_alignments(tmp_path):
     trainer = guided_trainer(tmp_path, num_train_epochs=30)
     pairs, true = copies(40, seed=1)
