@@ -44,6 +44,7 @@ def autocast_enabled(x: Tensor) -> bool:
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
     """Cast `x` as autocast would for a product, so that several products share one cast."""
+    # Before most products of a decoding step: `autocast_enabled` would be one more call.
     if x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         return x.to(torch.get_autocast_dtype(x.device.type))
     return x

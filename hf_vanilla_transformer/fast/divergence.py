@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from ..model.loss_vanilla_transformer import accumulation_dtype, at_labels
 from .chunked_loss import ACCELERATOR_CHUNK_ELEMENTS, CHUNK_ELEMENTS, MIN_CHUNK_ROWS
-from .cpu_ops import autocast_enabled
-from .linear import linear_forward
+from .linear import linear_forward, operands
 
 
 def summed_divergence_without_logits(head: nn.Linear, states: Tensor, present: Tensor) -> Tensor:
@@ -23,10 +22,8 @@ def summed_divergence_without_logits(head: nn.Linear, states: Tensor, present: T
         states: Decoder states of both passes, (2 B, T, d).
         present: Where there are labels, (B, T).
     """
-    dtype = torch.get_autocast_dtype(states.device.type) if autocast_enabled(states) else head.weight.dtype
-    pairs = torch.stack([at_labels(half, present) for half in states.chunk(2)], 1).to(dtype)
-    bias = None if head.bias is None else head.bias.to(dtype)
-    return cast(Tensor, _DivergenceByChunks.apply(pairs, head.weight.to(dtype), bias))
+    pairs = torch.stack([at_labels(half, present) for half in states.chunk(2)], 1)
+    return cast(Tensor, _DivergenceByChunks.apply(*operands(head, pairs)))
 
 
 class _DivergenceByChunks(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as module_hooks
 
-from .cpu_ops import DENSE_TYPES, is_plain_cpu
+from .cpu_ops import DENSE_TYPES, autocast_enabled, is_plain_cpu
 from .routines import Routine, this_processor
 
 PRODUCTS = this_processor().products
@@ -54,6 +54,12 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     if torch._C._get_tracing_state() or not is_bare_linear(layer):
         return layer(x)
     return multiply(x, layer.weight, layer.bias)
+
+
+def operands(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return `x`, weight and bias in the dtype in which `layer(x)` would multiply them."""
+    dtype = torch.get_autocast_dtype(x.device.type) if autocast_enabled(x) else layer.weight.dtype
+    return x.to(dtype), layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype)
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -234,4 +240,5 @@ __all__ = [
     "is_hooked",
     "linear_forward",
     "multiply",
+    "operands",
 ]

@@ -34,14 +34,13 @@ from ..model.modeling_vanilla_transformer import (
 )
 from .cpu_ops import (
     apply_dropout,
-    autocast_enabled,
     bmm_attention,
     in_function_transform,
     to_autocast_dtype,
     use_bmm_attention,
 )
 from .generation import FastGeneration
-from .linear import apply_linear, begin_forward_pass, is_bare_linear
+from .linear import apply_linear, begin_forward_pass, is_bare_linear, operands
 from .packing import (
     PackedPair,
     Packing,
@@ -100,6 +99,7 @@ class FastAttention(VanillaTransformerAttention):
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
         return out.reshape(rows, length, -1), weights
 
+    # Written out: Python takes a good part of a small model's decoding step, and a method more is a call more.
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
         own: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
@@ -235,18 +235,23 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
                 inputs_embeds, use_cache=use_cache, cache=cache, **kwargs,
             )  # fmt: skip  # one argument a line would hide that they are passed on
         masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        states = {"encoder_hidden_states": encoder_hidden_states}
         cache = either(past_key_values, cache)
         self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
         x: Any = inputs_embeds if input_ids is None else input_ids
         pair = PackedPair.of(x, encoder_hidden_states, packing)
         if stays_packed(self, self.config.decoder_attention_heads, x):
-            return self._decode_packed(input_ids, inputs_embeds, pair, **states, **kwargs)
+            return self._decode_packed(input_ids, inputs_embeds, pair, encoder_hidden_states, **kwargs)
         target, source = pair
-        padded = {"input_ids": target.pad(input_ids), "inputs_embeds": target.pad(inputs_embeds)}
-        states = {"encoder_hidden_states": source.pad(encoder_hidden_states), "encoder_attention_mask": source.mask()}
-        # Causal attention needs no mask of padding on the right.
-        return self._run_padded(target, use_cache=False, **padded, **states, **kwargs)
+        return self._run_padded(
+            target,
+            # Causal attention needs no mask of padding on the right.
+            input_ids=target.pad(input_ids),
+            inputs_embeds=target.pad(inputs_embeds),
+            encoder_hidden_states=source.pad(encoder_hidden_states),
+            encoder_attention_mask=source.mask(),
+            use_cache=False,
+            **kwargs,
+        )
 
     @merge_with_config_defaults
     @capture_outputs
@@ -255,7 +260,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         pair: PackedPair,
-        encoder_hidden_states: Tensor | None = None,
+        encoder_hidden_states: Tensor | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         target, source = pair
@@ -349,10 +354,9 @@ def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, 
     from .chunked_loss import chunked_cross_entropy
 
     check_loss_arguments(states, labels, smoothing)
-    dtype = torch.get_autocast_dtype(states.device.type) if autocast_enabled(states) else head.weight.dtype
-    states, labels = states.flatten(0, 1).to(dtype), labels.to(states.device).flatten()
-    bias = None if head.bias is None else head.bias.to(dtype)
-    return chunked_cross_entropy(states, head.weight.to(dtype), bias, labels, smoothing, torch.is_grad_enabled())[0]
+    labels = labels.to(states.device).flatten()
+    states, weight, bias = operands(head, states.flatten(0, 1))
+    return chunked_cross_entropy(states, weight, bias, labels, smoothing, torch.is_grad_enabled())[0]
 
 
 __all__ = ["FastAttention", "FastDecoder", "FastEncoder", "FastForConditionalGeneration", "FastLayer"]
