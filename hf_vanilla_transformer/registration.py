@@ -21,7 +21,7 @@ from .model.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerModel,
 )
-from .model.pretrained_vanilla_transformer import WHEN_BUILT
+from .model.pretrained_vanilla_transformer import POST_INIT_HOOKS
 from .model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 
 
@@ -39,7 +39,7 @@ def register() -> None:
     register_pipeline()
     # The folder may be left out: models are plain then.
     if find_spec(f"{__package__}.fast"):
-        WHEN_BUILT.append(import_module(".fast", __package__).accelerate)
+        POST_INIT_HOOKS.append(import_module(".fast", __package__).accelerate)
 
 
 __all__ = ["register"]

@@ -35,7 +35,7 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         repeat_sources(getattr(outputs, CACHE, None))
         return outputs
 
-    def many_calls(self) -> AbstractContextManager[None]:
+    def decoding_session(self) -> AbstractContextManager[None]:
         """Return a context in which calls of `generate()` share what they find out about the model's weights."""
         return decoding_products(shared=True)
 

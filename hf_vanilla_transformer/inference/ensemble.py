@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from ..model.pretrained_vanilla_transformer import finish
+from ..model.pretrained_vanilla_transformer import run_post_init_hooks
 from .alignment import token_attention
 from .languages import check_direction, only_pair
 from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
@@ -92,7 +92,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         # What transformers knows no other way: only these take several hypotheses for one source.
         self.shares_sources = all(isinstance(model, VanillaTransformerGenerationMixin) for model in models)
         self.eval()
-        finish(self)
+        run_post_init_hooks(self)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # of several models

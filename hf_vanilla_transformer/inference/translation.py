@@ -303,9 +303,9 @@ class RefuseNaN(LogitsProcessor):
             raise ValueError(NAN_SCORE)
 
 
-def many_calls(model: Any) -> AbstractContextManager[None]:
+def decoding_session(model: Any) -> AbstractContextManager[None]:
     """Return a context in which calls of `generate()` share what they find out about the model's weights, if any."""
-    return model.many_calls() if hasattr(model, "many_calls") else nullcontext()
+    return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
 
 
 class BatchTranslator:
@@ -370,7 +370,7 @@ class BatchTranslator:
         blank = Hypothesis("", 0.0 if self.with_scores else None)
         results = [[blank] * self.num_hypotheses for _ in ids]
         bar.update(sum(not row for row in ids))
-        with many_calls(self.model):
+        with decoding_session(self.model):
             for indices in self._batches(ids, terms):
                 constraints = [each for i in indices if (each := terms[i])]
                 sequences, scores = self.generate_batch([ids[i] for i in indices], constraints)

@@ -17,13 +17,13 @@ from .hub_code_vanilla_transformer import HubCodeMixin
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 
 # Called with each model that has been built: the installed package makes it fast, code from the Hub leaves it plain.
-WHEN_BUILT: list[Callable[[nn.Module], Any]] = []
+POST_INIT_HOOKS: list[Callable[[nn.Module], Any]] = []
 
 
-def finish(model: nn.Module) -> None:
-    """Call `WHEN_BUILT`."""
-    for call in WHEN_BUILT:
-        call(model)
+def run_post_init_hooks(model: nn.Module) -> None:
+    """Call `POST_INIT_HOOKS`."""
+    for hook in POST_INIT_HOOKS:
+        hook(model)
 
 
 class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
@@ -56,7 +56,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
             {name: style for name, style in (plan or {}).items() if name in modules}
             for plan in (self._tp_plan, self._fsdp_plan)
         )
-        finish(self)
+        run_post_init_hooks(self)
 
     def save_pretrained(
         self,

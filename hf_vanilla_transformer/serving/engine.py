@@ -14,7 +14,7 @@ from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.translation import BatchTranslator, Hypothesis, encode, many_calls, translate
+from ..inference.translation import BatchTranslator, Hypothesis, decoding_session, encode, translate
 from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
@@ -200,7 +200,7 @@ class ServedModel:
 
     def session(self) -> AbstractContextManager[None]:
         """Return a context whose batches share what they find out about the model's weights."""
-        return many_calls(self.model)
+        return decoding_session(self.model)
 
     def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
         """Return the number of tokens of each sentence.
