@@ -1,6 +1,5 @@
 """Glossaries: words and phrases whose translations are given."""
 
-import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,7 @@ from typing import Self
 
 from ..errors import DataError, lone_surrogate
 from ..files import StrPath, read_lines
-
-# Scripts, by the first words of their characters' names, that put no blanks between words.
-UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
+from ..text.protection import UNSPACED_SCRIPTS
 
 
 class GlossaryError(ValueError):

@@ -17,7 +17,7 @@ from ..inference.translation import Hypothesis
 from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions
 from .limits import Limits
-from .sentences import Layout, cut_long_sentence, split_sentences, whole
+from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 
 
 def _unicode(text: str) -> str:

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzzing import texts
-from hf_vanilla_transformer.serving.sentences import cut_long_sentence, split_sentences, whole
+from hf_vanilla_transformer.text.sentences import cut_long_sentence, split_sentences, whole
 
 PARTS = st.sampled_from(["One. ", "Zwei?  ", "\r\n", "\n", " ", "三。", "Dr. Who said: no, "])
 TEXTS = st.lists(st.one_of(texts(), PARTS)).map("".join)

@@ -1,0 +1,1 @@
+"""Text as people type it: sentences, case, and what is not translated."""

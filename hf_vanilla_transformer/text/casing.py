@@ -1,0 +1,53 @@
+"""Text in capitals or title case, which models have rarely seen: translated in sentence case, answered in its own."""
+
+import re
+from collections.abc import Callable
+from enum import Enum
+
+# Fewest words of a title: shorter ones are names, or German nouns.
+MIN_TITLE_WORDS = 3
+
+# Words with their apostrophes. Digits belong to them, since no letter after a digit begins a word.
+WORDS = re.compile(r"\w+(?:['’]\w+)*")
+
+
+class Case(Enum):
+    """How a text is written."""
+
+    SENTENCE, UPPER, TITLE = range(3)
+
+
+def case_of(text: str) -> Case:
+    """Return the case of a sentence: upper case if it has two cased letters or more, and all of them are capitals."""
+    letters = [letter for letter in text if letter.isupper() or letter.islower()]
+    if len(letters) > 1 and all(letter.isupper() for letter in letters):
+        return Case.UPPER
+    words = [word for word in WORDS.findall(text) if word.upper() != word.lower()]
+    is_title = all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
+    return Case.TITLE if is_title and len(words) >= MIN_TITLE_WORDS else Case.SENTENCE
+
+
+def sentence_case(text: str, spell: Callable[[str], str] = str.lower) -> str:
+    """Return a text in sentence case.
+
+    Args:
+        text: A sentence in upper or title case.
+        spell: Returns how a word is written within a sentence.
+    """
+    return capitalized(WORDS.sub(lambda match: spell(match[0]), text))
+
+
+def in_case(text: str, case: Case) -> str:
+    """Return a text in sentence case in another."""
+    if case is Case.UPPER:
+        return text.upper()
+    return WORDS.sub(lambda match: capitalized(match[0]), text) if case is Case.TITLE else text
+
+
+def capitalized(text: str) -> str:
+    """Return the text with a capital for its first letter, if that has one."""
+    first = next((i for i, letter in enumerate(text) if letter.isalpha()), 0)
+    return text[:first] + text[first : first + 1].upper() + text[first + 1 :]
+
+
+__all__ = ["Case", "capitalized", "case_of", "in_case", "sentence_case"]

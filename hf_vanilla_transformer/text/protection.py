@@ -1,0 +1,275 @@
+"""What is not translated: links, addresses, placeholders, code, numbers, dates, emoji, and what the user names.
+
+Each such item of a sentence becomes a numbered placeholder, which models that saw them in training copy, and is put
+back afterwards to the letter.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from ..errors import DataError
+from ..files import StrPath, read_lines
+
+PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 10))
+"""Tokens that stand for the first, second, ... item of a sentence."""
+
+PLACEHOLDER = re.compile(r"⟦(\d+)⟧")
+
+_PICTOGRAM = (
+    "[\u203c\u2049\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u25fe\u2600-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001f1e5\U0001f200-\U0001faff]"
+    "[\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*+"
+)
+
+# Every alternative begins where no other match of it can, so that each character is looked at once.
+ITEMS = re.compile(
+    rf"""
+    ⟦\d++⟧
+    | (?<!`)`++[^`\n]++`++                                                # code
+    | \b(?:https?|ftp)://[^\s<>"]*[^\s<>".,;:!?)\]}}'’”»…]                 # links
+    | \bwww\.[^\s<>"]*[^\s<>".,;:!?)\]}}'’”»…]
+    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
+    | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
+    | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
+    | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
+    | </?[A-Za-z](?:[^<>"']|"[^"<>]*"|'[^'<>]*')*+> | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);    # markup
+    | (?<![\w@\#])[@\#][^\W\d]\w*+                                         # mentions and tags
+    | (?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\)      # identifiers
+    | (?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++
+    """,
+    re.VERBOSE,
+)
+
+# Numbers, dates and times.
+NUMBERS = re.compile(
+    r"""
+    (?<!\w)\d{4}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
+    | (?<![\w.,])[+\u2212-]?\d++(?:[.,:/'’-]\d++)*+(?:\xa0?%)?(?!\w)
+    """,
+    re.VERBOSE,
+)
+
+# What no blank stands before.
+CLOSING = (" ", *".,;:!?)]}’”»…%")
+
+# Scripts, by the first words of their characters' names, that put no blanks between words.
+UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a sentence that is not translated.
+
+    Attributes:
+        text: What it is.
+        start: Where its placeholder begins in the protected text, or where it was before it was taken out.
+        placeholder: Its placeholder; None if there was none left.
+    """
+
+    text: str
+    start: int
+    placeholder: str | None
+
+
+@dataclass(frozen=True)
+class ProtectedText:
+    """A sentence with placeholders instead of its items.
+
+    Attributes:
+        text: What is translated.
+        items: The items, in order.
+    """
+
+    text: str
+    items: tuple[Item, ...] = ()
+
+    def missing(self, translation: str) -> list[Item]:
+        """Return the items without a placeholder in a translation."""
+        return [item for item in self.items if item.placeholder is None or item.placeholder not in translation]
+
+    def restore(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> str:
+        """Return a translation with every item once in place of its placeholder, and without other placeholders.
+
+        Args:
+            translation: Of `text`.
+            links: Source and target words that belong together, counted from 0: an item without a placeholder follows
+                the word that belongs to the one before it, and without links stands at the same part of the text.
+        """
+        edges = [match.end() for match in re.finditer(r"\S+", translation)]
+        targets: dict[int, int] = {}
+        for source, target in links:
+            targets[source] = max(target, targets.get(source, -1))
+        places = [(self._place(item, translation, edges, targets), item.text) for item in self.missing(translation)]
+        for place, text in reversed(places):
+            before, after = translation[:place], translation[place:]
+            gaps = (
+                " " * bool(before and not before[-1].isspace()),
+                " " * bool(after and not after.startswith(CLOSING)),
+            )
+            translation = f"{before}{gaps[0]}{text}{gaps[1]}{after}"
+        waiting = {item.placeholder: item.text for item in self.items}
+        return PLACEHOLDER.sub(lambda match: waiting.pop(match[0], ""), translation)
+
+    def _place(self, item: Item, translation: str, edges: list[int], targets: dict[int, int]) -> int:
+        """Return where in a translation an item goes that has no placeholder there."""
+        before, after = self.text[: item.start], self.text[item.start :].removeprefix(item.placeholder or "")
+        if not before.strip() or not edges:
+            return 0
+        if not any(map(str.isalnum, after)):
+            # What closes the source after the item, closes the translation after it too.
+            return len(translation.rstrip(after.strip()) if after.strip() else translation)
+        words = len(before.split())
+        linked = next((targets[word] for word in range(words - 1, -1, -1) if word in targets), None)
+        if linked is None:
+            linked = round(words / len(self.text.split()) * len(edges)) - 1
+        return edges[min(linked, len(edges) - 1)] if linked >= 0 else 0
+
+
+class Protector:
+    """Finds the items of sentences.
+
+    Args:
+        patterns: Regular expressions of further items.
+        is_known: Whether a vocabulary can write a character; words with others are items.
+        with_numbers: Whether numbers are items.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[re.Pattern[str]] = (),
+        is_known: Callable[[str], bool] | None = None,
+        with_numbers: bool = True,
+    ):
+        self._patterns, self._is_known = (*patterns, ITEMS, *([NUMBERS] if with_numbers else [])), is_known
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where the items of a sentence begin and end; patterns that come first count first."""
+        found: list[tuple[int, int]] = []
+        for pattern in self._patterns:
+            self._add(found, (match.span() for match in pattern.finditer(text)))
+        if self._is_known is not None:
+            self._add(found, self._unknown(text))
+        return _joined(sorted(found))
+
+    def protect(self, text: str, placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
+        """Return a sentence with the placeholders for its first items, and without the others."""
+        pieces, items, end, length = [], [], 0, 0
+        for start, stop in self.spans(text):
+            placeholder = placeholders[len(items)] if len(items) < len(placeholders) else None
+            piece = text[end:start]
+            if placeholder is None and text[stop : stop + 1].strip() == "":
+                piece = piece.rstrip()
+            length += len(piece)
+            items.append(Item(text[start:stop], length, placeholder))
+            pieces += [piece, placeholder or ""]
+            length, end = length + len(placeholder or ""), stop
+        return ProtectedText("".join([*pieces, text[end:]]), tuple(items))
+
+    @staticmethod
+    def _add(found: list[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> None:
+        """Add the spans that are not empty and overlap none of those found by earlier patterns."""
+        earlier = _joined(sorted(found))
+        starts = [start for start, _ in earlier]
+        for start, end in spans:
+            at = bisect_left(starts, end)
+            if start < end and (at == 0 or earlier[at - 1][1] <= start):
+                found.append((start, end))
+
+    def _unknown(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
+        if text.isascii():
+            return
+        for match in re.finditer(r"\w+|[^\w\s]", text):
+            unknown = [i for i, character in enumerate(match[0], match.start()) if not self._knows(character)]
+            if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
+                yield from _joined([(i, i + 1) for i in unknown])
+            elif unknown:
+                yield match.span()
+
+    def _knows(self, character: str) -> bool:
+        return character.isascii() or self._is_known is None or self._is_known(character)
+
+
+def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, str]:
+    """Return a sentence and its translation with placeholders for the items that both have."""
+    sides = [[(text[start:end], start, end) for start, end in protector.spans(text)] for text in (source, target)]
+    if not all(sides):
+        return source, target
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for text, *span in sides[1]:
+        waiting.setdefault(text, []).append((span[0], span[1]))
+    # Words are counted by white space, by which links are told.
+    shared = [
+        (span, waiting[text].pop(0)) for text, *span in sides[0] if waiting.get(text) and not re.search(r"\s", text)
+    ]
+    shared = shared[: len(PLACEHOLDERS)]
+    numbered = list(zip(PLACEHOLDERS, shared, strict=False))
+    return (
+        _replaced(source, [(placeholder, *span) for placeholder, (span, _) in numbered]),
+        _replaced(target, sorted(((placeholder, *span) for placeholder, (_, span) in numbered), key=itemgetter(1))),
+    )
+
+
+def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
+    """Read regular expressions of what is not translated, one on each line; blank lines are skipped.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no regular expression or matches an empty text.
+    """
+    patterns = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                patterns.append(checked_pattern(line.rstrip("\r\n")))
+            except ValueError as error:
+                raise DataError(f"{path}, line {number}: {error}") from None
+    return patterns
+
+
+def checked_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression of what is not translated.
+
+    Raises:
+        ValueError: It is none, or matches an empty text.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}; correct it") from None
+    if compiled.match(""):
+        raise ValueError(f"{pattern!r} matches an empty text; write an expression of one character or more")
+    return compiled
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return sorted spans, those that touch joined."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start <= joined[-1][1]:
+            start = joined.pop()[0]
+        joined.append((start, end))
+    return joined
+
+
+def _replaced(text: str, replacements: Iterable[tuple[str, int, int]]) -> str:
+    pieces, last = [], 0
+    for replacement, start, end in replacements:
+        pieces += [text[last:start], replacement]
+        last = end
+    return "".join([*pieces, text[last:]])
+
+
+__all__ = [
+    "PLACEHOLDERS",
+    "UNSPACED_SCRIPTS",
+    "Item",
+    "ProtectedText",
+    "Protector",
+    "checked_pattern",
+    "protect_pair",
+    "read_patterns",
+]
