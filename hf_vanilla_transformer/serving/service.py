@@ -14,10 +14,10 @@ from starlette.requests import Request
 
 from ..errors import lone_surrogate
 from ..inference.translation import Hypothesis
+from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions
 from .limits import Limits
-from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 
 
 def _unicode(text: str) -> str:

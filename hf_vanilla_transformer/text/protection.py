@@ -6,10 +6,10 @@ back afterwards to the letter.
 
 import re
 import unicodedata
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from typing import NamedTuple
 
 from ..errors import DataError
 from ..files import StrPath, read_lines
@@ -53,6 +53,9 @@ NUMBERS = re.compile(
     re.VERBOSE,
 )
 
+# Scripts of so many letters that vocabularies spell out rare ones.
+LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
+
 # What no blank stands before.
 CLOSING = (" ", *".,;:!?)]}’”»…%")
 
@@ -60,19 +63,27 @@ CLOSING = (" ", *".,;:!?)]}’”»…%")
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
 
 
-@dataclass(frozen=True)
-class Item:
+Span = tuple[int, int]
+"""Start and end of a part of a text."""
+
+Edit = tuple[int, int, str]
+"""Start and end of a part of a text, and what replaces it."""
+
+
+class Item(NamedTuple):
     """A part of a sentence that is not translated.
 
     Attributes:
         text: What it is.
-        start: Where its placeholder begins in the protected text, or where it was before it was taken out.
-        placeholder: Its placeholder; None if there was none left.
+        start: Where its placeholder begins in the protected text, or where it was before it was left out.
+        placeholder: Its placeholder; "" if there was none for it.
+        gap: White space before it that was left out with it.
     """
 
     text: str
     start: int
-    placeholder: str | None
+    placeholder: str
+    gap: str
 
 
 @dataclass(frozen=True)
@@ -87,46 +98,79 @@ class ProtectedText:
     text: str
     items: tuple[Item, ...] = ()
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The placeholders in the text."""
+        return tuple(item.placeholder for item in self.items if item.placeholder)
+
+    def source_edits(self) -> list[Edit]:
+        """Return the edits that turn `text` into the sentence."""
+        return [(start, start + len(placeholder), gap + text) for text, start, placeholder, gap in self.items]
+
     def missing(self, translation: str) -> list[Item]:
         """Return the items without a placeholder in a translation."""
-        return [item for item in self.items if item.placeholder is None or item.placeholder not in translation]
+        return [item for item in self.items if not item.placeholder or item.placeholder not in translation]
 
-    def restore(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> str:
-        """Return a translation with every item once in place of its placeholder, and without other placeholders.
+    def edits(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> list[Edit]:
+        """Return the edits that give a translation every item once, and leave no other placeholder.
 
         Args:
             translation: Of `text`.
             links: Source and target words that belong together, counted from 0: an item without a placeholder follows
                 the word that belongs to the one before it, and without links stands at the same part of the text.
         """
-        edges = [match.end() for match in re.finditer(r"\S+", translation)]
-        targets: dict[int, int] = {}
-        for source, target in links:
-            targets[source] = max(target, targets.get(source, -1))
-        places = [(self._place(item, translation, edges, targets), item.text) for item in self.missing(translation)]
-        for place, text in reversed(places):
-            before, after = translation[:place], translation[place:]
-            gaps = (
-                " " * bool(before and not before[-1].isspace()),
-                " " * bool(after and not after.startswith(CLOSING)),
-            )
-            translation = f"{before}{gaps[0]}{text}{gaps[1]}{after}"
         waiting = {item.placeholder: item.text for item in self.items}
-        return PLACEHOLDER.sub(lambda match: waiting.pop(match[0], ""), translation)
+        edits = [(*match.span(), waiting.pop(match[0], "")) for match in PLACEHOLDER.finditer(translation)]
+        if missing := self.missing(translation):
+            ends = [match.end() for match in re.finditer(r"\S+", translation)]
+            targets: dict[int, int] = {}
+            for source, target in links:
+                targets[source] = max(target, targets.get(source, -1))
+            inserted: dict[int, list[str]] = {}
+            for item in missing:
+                inserted.setdefault(self._place(item, translation, ends, targets), []).append(item.text)
+            edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
+        return sorted(edits)
 
-    def _place(self, item: Item, translation: str, edges: list[int], targets: dict[int, int]) -> int:
+    def _place(self, item: Item, translation: str, ends: list[int], targets: dict[int, int]) -> int:
         """Return where in a translation an item goes that has no placeholder there."""
-        before, after = self.text[: item.start], self.text[item.start :].removeprefix(item.placeholder or "")
-        if not before.strip() or not edges:
+        before, after = self.text[: item.start], self.text[item.start + len(item.placeholder) :]
+        if not before.strip() or not ends:
             return 0
         if not any(map(str.isalnum, after)):
             # What closes the source after the item, closes the translation after it too.
-            return len(translation.rstrip(after.strip()) if after.strip() else translation)
+            return len(translation.rstrip(after)) if after.strip() else len(translation)
         words = len(before.split())
         linked = next((targets[word] for word in range(words - 1, -1, -1) if word in targets), None)
         if linked is None:
-            linked = round(words / len(self.text.split()) * len(edges)) - 1
-        return edges[min(linked, len(edges) - 1)] if linked >= 0 else 0
+            linked = round(words / len(self.text.split()) * len(ends)) - 1
+        return ends[min(linked, len(ends) - 1)] if linked >= 0 else 0
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """Return a text after edits, which are sorted and apart."""
+    pieces, last = [], 0
+    for start, end, replacement in edits:
+        pieces += [text[last:start], replacement]
+        last = end
+    return "".join([*pieces, text[last:]])
+
+
+def moved(text: str, edits: Sequence[Edit]) -> list[int]:
+    """Return the number that each word of a text has after edits; white space separates words."""
+    starts = [match.start() for match in re.finditer(r"\S+", edited(text, edits))]
+    numbers = []
+    for match in re.finditer(r"\S+", text):
+        shift = sum(len(replacement) - end + start for start, end, replacement in edits if end <= match.start())
+        numbers.append(max(0, bisect_right(starts, match.start() + shift) - 1))
+    return numbers
+
+
+def _with_gaps(text: str, place: int, items: Iterable[str]) -> str:
+    """Return items with the blanks that they need at a place in a text."""
+    before, after = text[:place], text[place:]
+    first = " " * bool(before and not before[-1].isspace())
+    return first + " ".join(items) + " " * bool(after and not after.startswith(CLOSING))
 
 
 class Protector:
@@ -146,9 +190,9 @@ class Protector:
     ):
         self._patterns, self._is_known = (*patterns, ITEMS, *([NUMBERS] if with_numbers else [])), is_known
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, text: str) -> list[Span]:
         """Return where the items of a sentence begin and end; patterns that come first count first."""
-        found: list[tuple[int, int]] = []
+        found: list[Span] = []
         for pattern in self._patterns:
             self._add(found, (match.span() for match in pattern.finditer(text)))
         if self._is_known is not None:
@@ -157,20 +201,21 @@ class Protector:
 
     def protect(self, text: str, placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
         """Return a sentence with the placeholders for its first items, and without the others."""
-        pieces, items, end, length = [], [], 0, 0
+        pieces: list[str] = []
+        items: list[Item] = []
+        end = length = 0
         for start, stop in self.spans(text):
-            placeholder = placeholders[len(items)] if len(items) < len(placeholders) else None
-            piece = text[end:start]
-            if placeholder is None and text[stop : stop + 1].strip() == "":
+            placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
+            whole = piece = text[end:start]
+            if not placeholder and not text[stop : stop + 1].strip():
                 piece = piece.rstrip()
-            length += len(piece)
-            items.append(Item(text[start:stop], length, placeholder))
-            pieces += [piece, placeholder or ""]
-            length, end = length + len(placeholder or ""), stop
+            pieces += [piece, placeholder]
+            items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))
+            length, end = length + len(piece) + len(placeholder), stop
         return ProtectedText("".join([*pieces, text[end:]]), tuple(items))
 
     @staticmethod
-    def _add(found: list[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> None:
+    def _add(found: list[Span], spans: Iterable[Span]) -> None:
         """Add the spans that are not empty and overlap none of those found by earlier patterns."""
         earlier = _joined(sorted(found))
         starts = [start for start, _ in earlier]
@@ -179,7 +224,7 @@ class Protector:
             if start < end and (at == 0 or earlier[at - 1][1] <= start):
                 found.append((start, end))
 
-    def _unknown(self, text: str) -> Iterator[tuple[int, int]]:
+    def _unknown(self, text: str) -> Iterator[Span]:
         """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
         if text.isascii():
             return
@@ -195,23 +240,21 @@ class Protector:
 
 
 def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, str]:
-    """Return a sentence and its translation with placeholders for the items that both have."""
+    """Return a sentence and its translation with placeholders for the items that both have.
+
+    Items with white space stay, so that the words that alignments count stay the same.
+    """
     sides = [[(text[start:end], start, end) for start, end in protector.spans(text)] for text in (source, target)]
-    if not all(sides):
-        return source, target
-    waiting: dict[str, list[tuple[int, int]]] = {}
+    waiting: dict[str, list[Span]] = {}
     for text, *span in sides[1]:
         waiting.setdefault(text, []).append((span[0], span[1]))
-    # Words are counted by white space, by which links are told.
-    shared = [
-        (span, waiting[text].pop(0)) for text, *span in sides[0] if waiting.get(text) and not re.search(r"\s", text)
-    ]
-    shared = shared[: len(PLACEHOLDERS)]
-    numbered = list(zip(PLACEHOLDERS, shared, strict=False))
-    return (
-        _replaced(source, [(placeholder, *span) for placeholder, (span, _) in numbered]),
-        _replaced(target, sorted(((placeholder, *span) for placeholder, (_, span) in numbered), key=itemgetter(1))),
-    )
+    edits: tuple[list[Edit], list[Edit]] = ([], [])
+    for text, start, end in sides[0]:
+        if waiting.get(text) and len(edits[0]) < len(PLACEHOLDERS) and not re.search(r"\s", text):
+            placeholder = PLACEHOLDERS[len(edits[0])]
+            edits[0].append((start, end, placeholder))
+            edits[1].append((*waiting[text].pop(0), placeholder))
+    return edited(source, edits[0]), edited(target, sorted(edits[1]))
 
 
 def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
@@ -245,9 +288,9 @@ def checked_pattern(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _joined(spans: Iterable[Span]) -> list[Span]:
     """Return sorted spans, those that touch joined."""
-    joined: list[tuple[int, int]] = []
+    joined: list[Span] = []
     for start, end in spans:
         if joined and start <= joined[-1][1]:
             start = joined.pop()[0]
@@ -255,21 +298,17 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _replaced(text: str, replacements: Iterable[tuple[str, int, int]]) -> str:
-    pieces, last = [], 0
-    for replacement, start, end in replacements:
-        pieces += [text[last:start], replacement]
-        last = end
-    return "".join([*pieces, text[last:]])
-
-
 __all__ = [
+    "LARGE_SCRIPTS",
     "PLACEHOLDERS",
     "UNSPACED_SCRIPTS",
+    "Edit",
     "Item",
     "ProtectedText",
     "Protector",
     "checked_pattern",
+    "edited",
+    "moved",
     "protect_pair",
     "read_patterns",
 ]
