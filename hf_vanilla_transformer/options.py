@@ -71,6 +71,13 @@ def check_range(wanted: Range, error: type[ValueError] = ValueError, /, **values
             raise error(f"`{name}` is {shown}; it must be {finite}{wanted}")
 
 
+def check_choice(wanted: Any, error: type[ValueError] = ValueError, /, **values: str) -> None:
+    """Raise an error that names the first value that is none of a `Literal`."""
+    for name, value in values.items():
+        if value not in get_args(wanted):
+            raise error(f"`{name}` {value!r} is not one of {', '.join(get_args(wanted))}")
+
+
 def check_ranges(arguments: Any, error: type[ValueError] = ValueError) -> None:
     """Raise an error for a field of a dataclass that is out of its range."""
     kind: Any = type(arguments)

@@ -182,7 +182,7 @@ class Terms:
     """The terms of one sentence, as states of its hypotheses."""
 
     def __init__(self, vocabulary: TermVocabulary, phrases: Sequence[Phrase]):
-        self._vocabulary = vocabulary
+        self._vocabulary, self.phrases = vocabulary, list(phrases)
         self._phrases = list(dict.fromkeys(phrases))
         self._lengths = [len(phrase.variants[0]) for phrase in self._phrases]
         counts = tuple(phrases.count(phrase) for phrase in self._phrases)

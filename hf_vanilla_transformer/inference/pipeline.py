@@ -4,28 +4,28 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, Pipeline, pipelines
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import logging
 
+from ..options import check_choice
+from ..text.sentences import Layout
+from .decoding import BatchTranslator, Hypothesis, encode
 from .languages import check_direction, is_multilingual, set_languages
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
+from .preparation import Preparation, Sentence, SplitSentences
 from .scoring import Score, Target, score
-from .translation import (
-    BatchTranslator,
-    checked_sentence,
-    checked_sentences,
-    encode,
-    position_limit,
-    tightest_limit,
-)
+from .teacher_forcing import position_limit, tightest_limit
+from .translation import REMARKS, checked_sentence, checked_sentences, finished, joined
 
 logger = logging.get_logger(__name__)
 
@@ -34,7 +34,7 @@ TASK = "translation"
 DIRECTED_TASK = re.compile(f"{TASK}_(.+)_to_(.+)")
 
 # transformers declares the hooks of a pipeline without arguments.
-Base: Any = Pipeline
+Base: Any = ChunkPipeline
 
 
 class CheckedDataset(Dataset[str]):
@@ -57,6 +57,7 @@ class TranslationPipeline(Base):
     translate = pipeline("translation", model="my-model")
     translate("A man rides a bicycle.", num_beams=5)  # [{"translation_text": "..."}]
     translate(["One.", "Two."], batch_size=2)  # a dict for each text
+    translate("Ask Ann. Or see https://example.org.", protect=["Ann"])  # both stay; two sentences, joined
     translate("One.", num_beams=4, num_return_sequences=3, return_scores=True)  # three dicts, with "score"
     ```
 
@@ -74,12 +75,12 @@ class TranslationPipeline(Base):
             lists.
         return_scores: Whether to add "score", which beam search ranks by: log-probability / length **
             length_penalty, in nats.
-        return_tensors: Whether to return "translation_token_ids" instead of "translation_text": the start token, the
-            translation, and padding to the longest of the batch.
+        return_tensors: Whether to return "translation_token_ids" instead of "translation_text": for each sentence the
+            start token, what the model said, and padding to the longest of the batch.
         return_text: Whether to return "translation_text"; by default unless `return_tensors` is set.
         clean_up_tokenization_spaces: As in the tokenizer's `decode`.
-        truncation: Whether to truncate sources to the tokenizer's `model_max_length`. Sources longer than the model's
-            positions are always truncated, with a warning.
+        truncation: Whether to truncate sentences to the tokenizer's `model_max_length`.
+        split_sentences, protect, raw: As of `translate_lines`.
         src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...); by default that of the
             task's name.
         tgt_lang: Target language, likewise. If the task does not name them, the tokenizer's current languages.
@@ -113,6 +114,7 @@ class TranslationPipeline(Base):
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}
         self._prefix = tasks.get(self.task, {}).get("prefix", "")
+        self._preparation = lru_cache(maxsize=8)(partial(Preparation, self.model, self.tokenizer))
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, str):
@@ -159,9 +161,20 @@ class TranslationPipeline(Base):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
+        split_sentences: SplitSentences | None = None,
+        protect: Iterable[str] | None = None,
+        raw: bool | None = None,
         **generate_options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        preprocess = _given(truncation=truncation, src_lang=src_lang, tgt_lang=tgt_lang)
+        check_choice(SplitSentences, **_given(split_sentences=split_sentences))
+        preprocess = _given(
+            truncation=truncation,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+            split_sentences=split_sentences,
+            protect=None if protect is None else tuple(protect),
+            raw=raw,
+        )
         forward = _given(return_scores=return_scores) | generate_options
         postprocess = _given(
             return_tensors=return_tensors,
@@ -171,34 +184,48 @@ class TranslationPipeline(Base):
         return preprocess, forward, postprocess
 
     def preprocess(
-        self, input_: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Return the ids of a text and a mask of ones, (1, S); a blank text is a single masked token.
+        self,
+        input_: str,
+        truncation: bool = False,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        split_sentences: SplitSentences = "auto",
+        protect: tuple[str, ...] = (),
+        raw: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the ids of each sentence of a text and a mask of ones, (1, S), with what its translation is made from.
 
-        A multilingual tokenizer adds `forced_bos_token_id` (1).
+        What is not translated is a single masked token. A multilingual tokenizer adds `forced_bos_token_id` (1).
         """
         languages = set_languages(self.tokenizer, src_lang, tgt_lang)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
-        # A blank text stays blank.
-        (ids,), truncated = encode(self.tokenizer, [self._prefix + input_ if input_.strip() else input_], limit)
+        preparation = self._preparation(protect=protect, raw=raw)
+        layout = preparation.layout(input_, split_sentences)
+        sentences = [preparation.sentence(each) for each in layout.sentences] or [Sentence("")]
+        rows, truncated = encode(self.tokenizer, [self._prefix + each.text for each in sentences], limit)
         if truncated and not truncation:
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
-        return {
-            "input_ids": torch.tensor([ids or [self.tokenizer.pad_token_id or 0]]),
-            "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
-            **{name: torch.tensor([value]) for name, value in languages.items()},
-        }
+        for i, (sentence, row) in enumerate(zip(sentences, rows, strict=True), start=1):
+            ids = row if sentence.text else []
+            yield {
+                "input_ids": torch.tensor([ids or [self.tokenizer.pad_token_id or 0]]),
+                "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
+                **{name: torch.tensor([value]) for name, value in languages.items()},
+                "sentence": sentence,
+                "layout": layout,
+                "is_last": i == len(sentences),
+            }
 
     def _forward(
         self,
-        input_tensors: dict[str, torch.Tensor],
+        input_tensors: dict[str, Any],
         return_scores: bool = False,
         num_return_sequences: int | None = None,
         generation_config: GenerationConfig | None = None,
         **generate_options: Any,
-    ) -> dict[str, torch.Tensor]:
-        """Return target ids (B, n, T) and scores (B, n), 0 for a blank text."""
+    ) -> dict[str, Any]:
+        """Return target ids (B, n, T) and scores (B, n), 0 for what is not translated."""
         options = self._generation_options(generation_config, generate_options)
         candidates = (
             num_return_sequences,
@@ -216,13 +243,18 @@ class TranslationPipeline(Base):
         outputs = torch.full((len(ids), n, 1), self.tokenizer.pad_token_id or 0, device="cpu")
         scores = torch.zeros(len(ids), n, device="cpu")
         if not_blank:
-            sequences, sequence_scores = translator.generate_batch([ids[i] for i in not_blank])
+            given = input_tensors["sentence"]
+            placeholders = [each.placeholders for each in (given if isinstance(given, list) else [given])]
+            sequences, sequence_scores = translator.generate_batch(
+                [ids[i] for i in not_blank], placeholders=[placeholders[i] for i in not_blank]
+            )
             sequences = sequences.view(len(not_blank), n, -1).cpu()
             outputs = outputs.repeat(1, 1, sequences.shape[-1])
             outputs[not_blank] = sequences
             if return_scores:
                 scores[not_blank] = torch.tensor(sequence_scores, device="cpu").view(len(not_blank), -1)
-        return {"output_ids": outputs, **({"scores": scores} if return_scores else {})}
+        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
+        return {"output_ids": outputs, **({"scores": scores} if return_scores else {}), **passed_on}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
         """Return the call's settings, with the model's length bounds unless the call has its own."""
@@ -235,25 +267,34 @@ class TranslationPipeline(Base):
 
     def postprocess(
         self,
-        model_outputs: dict[str, torch.Tensor],
+        model_outputs: list[dict[str, Any]],
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
         """Return a record for each translation of one text."""
-        (sequences,), records = model_outputs["output_ids"], []
-        for i, sequence in enumerate(sequences):
+        layout: Layout = model_outputs[0]["layout"]
+        rows = []
+        for each in model_outputs:
+            scores = each["scores"][0].tolist() if "scores" in each else [None] * each["output_ids"].shape[1]
+            texts = self.tokenizer.batch_decode(
+                each["output_ids"][0],
+                skip_special_tokens=True,
+                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            )
+            rows.append([Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)])
+        rows = finished(self.model, self.tokenizer, [each["sentence"] for each in model_outputs], rows)
+        hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
+        for remark in hypotheses[0].remarks or ():
+            logger.warning(f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")
+        for i, hypothesis in enumerate(hypotheses):
             record: dict[str, Any] = {}
             if return_tensors:
-                record["translation_token_ids"] = sequence
+                record["translation_token_ids"] = torch.cat([each["output_ids"][0, i] for each in model_outputs])
             if return_text or (return_text is None and not return_tensors):
-                record["translation_text"] = self.tokenizer.decode(
-                    sequence,
-                    skip_special_tokens=True,
-                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-                )
-            if "scores" in model_outputs:
-                record["score"] = model_outputs["scores"][0, i].item()
+                record["translation_text"] = hypothesis.text
+            if hypothesis.score is not None:
+                record["score"] = hypothesis.score
             records.append(record)
         return records
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .decoding import Hypothesis
 from .scoring import score
-from .translation import Hypothesis
 
 
 class ChannelReranker:

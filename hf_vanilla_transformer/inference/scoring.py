@@ -12,8 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import unknown_words
 from ..options import POSITIVE, check_range
-from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, start_token_id
-from .translation import checked_scores, position_limit
+from .decoding import checked_scores
+from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, position_limit, start_token_id
 
 # Text, or ids as returned by `generate()`.
 Target = str | Sequence[int] | torch.Tensor

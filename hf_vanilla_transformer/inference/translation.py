@@ -1,68 +1,39 @@
-"""Translation of text: batches by token budget, results in input order, n-best lists with scores.
+"""Translation of text: lines of any length, prepared for the model, in input order, with scores and alignments."""
 
-Shape legend: B batch, S source length, T target length, n hypotheses a sentence, V target vocabulary.
-"""
-
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
+from re import Pattern
 from typing import Any, cast
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.alignments import Link, check_fast
-from ..errors import lone_surrogate, one_line, unknown_words
-from ..options import POSITIVE, Range, SearchOptions, check_range, ranges
+from ..errors import lone_surrogate, one_line
+from ..options import POSITIVE, Range, check_choice, check_range
+from ..text.sentences import Layout
 from .alignment import word_alignments
 from .attention import cross_attentions
-from .constrained_search import Terms, TermVocabulary, constrained_beam_search
+from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .loading import load_model, load_tokenizer
-from .output_limits import given_bounds, output_limit, row_limit_options
+from .output_limits import output_limit, row_limit_options
+from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
 from .teacher_forcing import evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
 
-NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
-
-# Fewest beams of a sentence with terms of a glossary.
-MIN_CONSTRAINED_BEAMS = 4
-
 # Sentences of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
 
-# Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
-CHECKED_TOKENS = 64
-
-# Without beams, `generate()` warns of each of these that the model has set.
-NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation of a sentence.
-
-    Attributes:
-        text: The translation.
-        score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
-            generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
-            model's own probabilities count, whatever the temperature. A reranker puts its own score in its place.
-        alignment: Links (source word, target word) between words that white space separates, counted from 0; None if
-            not asked for.
-    """
-
-    text: str
-    score: float | None = None
-    alignment: list[Link] | None = None
-
+# What the remarks of hypotheses say of their texts.
+REMARKS = {"cut": "had a sentence longer than any in training, which was cut", "short": "came back suspiciously short"}
 
 # Sorts the hypotheses of each sentence.
 Reranker = Callable[[Sequence[str], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
@@ -132,18 +103,22 @@ def translate_lines(
     show_progress: bool = False,
     glossary: Glossary | None = None,
     reranker: Reranker | None = None,
+    split_sentences: SplitSentences = "auto",
+    protect: Iterable[str | Pattern[str]] = (),
+    raw: bool = False,
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
-    """Translate a stream of sentences of any length, chunk by chunk, in order.
+    """Translate a stream of lines of any length, chunk by chunk, in order.
 
-    Within a chunk, sentences of similar length are decoded together. A sentence of white space only has empty
-    translations. Sources longer than `max_source_length` or the model's positions are truncated; a warning at the end
-    counts them.
+    Lines are cut into sentences, and their translations are joined. Within a chunk, sentences of similar length are
+    decoded together. A line of white space only has empty translations. `Preparation` tells what becomes of links,
+    emoji, capitals and the like. Warnings at the end count lines with a sentence that was cut into pieces, or whose
+    translation is suspiciously short, and sources that were truncated to `max_source_length`.
 
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
-        lines: Source sentences, read as they are needed.
+        lines: Source lines of one sentence or several, read as they are needed.
         num_hypotheses: Translations of each sentence; those of a beam search come best first.
         max_tokens: Most source tokens in a batch, padding included, times the number of beams or samples. With
             scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
@@ -157,18 +132,22 @@ def translate_lines(
             beams, and with half as many more if the translations have more tokens than that.
         reranker: Sorts all hypotheses that the beams find, of which the first `num_hypotheses` are returned: a
             `ChannelReranker`, for example.
+        split_sentences: Whether to cut lines into sentences: "auto" does unless the model was trained on lines of
+            several sentences.
+        protect: Regular expressions of what else is put into the translation as it is: names, for example.
+        raw: Whether to give the lines to the model as they are, which also truncates them to the model's positions.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
             positions.
 
     Yields:
-        `num_hypotheses` hypotheses for each sentence.
+        `num_hypotheses` hypotheses for each line. The score of several sentences is the mean of theirs.
 
     Raises:
-        ValueError: An option is out of range, there are more hypotheses than beams, a sentence is not a string, a
-            score is NaN, the tokenizer cannot align, there is only one hypothesis to rerank, or a glossary cannot be
-            followed: by sampling, in a model that is none of transformers, with a vocabulary that cannot write a
-            translation, or within the length bound.
+        ValueError: An option is out of range, there are more hypotheses than beams, a line is not a string, a
+            regular expression is none, a score is NaN, the tokenizer cannot align, there is only one hypothesis to
+            rerank, or a glossary cannot be followed: by sampling, in a model that is none of transformers, with a
+            vocabulary that cannot write a translation, or within the length bound.
     """
     if with_alignments:
         check_fast(tokenizer)
@@ -181,70 +160,122 @@ def translate_lines(
             raise ValueError("reranking needs several hypotheses, but `num_beams` is 1; raise it")
     check_range(POSITIVE, chunk_size=chunk_size)
     check_range(Range(ge=2), max_source_length=max_source_length)
+    check_choice(SplitSentences, split_sentences=split_sentences)
+    preparation = Preparation(model, tokenizer, protect, raw)
+    terms = preparation.terms_like_items(term for term, _ in glossary.entries) if glossary else []
     limit = tightest_limit(max_source_length, position_limit(model.config))
-    num_read = num_truncated = 0
+    blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
+    counts = Counter[str]()
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                ids, truncated = encode(tokenizer, chunk, limit)
-                num_read, num_truncated = num_read + len(chunk), num_truncated + truncated
-                results = translator.translate_chunk(ids, bar, translator.terms(chunk, ids, limit))
+                layouts = [preparation.layout(line, split_sentences) for line in chunk]
+                sentences = [preparation.sentence(each, terms) for layout in layouts for each in layout.sentences]
+                if bar.total is not None:
+                    bar.total += len(sentences) - len(chunk)
+                texts = [sentence.text for sentence in sentences]
+                ids, truncated = encode(tokenizer, texts, limit)
+                placeholders = [sentence.placeholders for sentence in sentences]
+                results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
                 if reranker is not None:
-                    results = [hypotheses[:num_hypotheses] for hypotheses in reranker(chunk, results)]
-                if with_alignments:
-                    results = align_hypotheses(model, tokenizer, chunk, results, max_tokens, limit)
-                yield from results
+                    results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
+                rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
+                counts.update(lines=len(chunk), sentences=len(sentences), truncated=truncated)
+                for layout in layouts:
+                    hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
+                    counts.update(hypotheses[0].remarks or ())
+                    yield hypotheses
     finally:
-        if num_truncated:
-            logger.warning(f"{num_truncated} of {num_read} sentences had more than {limit} tokens and were truncated")
+        _warn(counts, limit)
 
 
-def align_hypotheses(
+def finished(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
+    sentences: Sequence[Sentence],
     hypotheses: Sequence[Sequence[Hypothesis]],
+    with_alignments: bool = False,
     max_tokens: int = 4096,
     max_source_length: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each sentence with alignments; takes the arguments of `translate_lines`."""
-    sources = [sentence for sentence, own in zip(sentences, hypotheses, strict=True) for _ in own]
-    targets = [hypothesis.text for own in hypotheses for hypothesis in own]
-    alignments = iter(
-        word_alignments(model, tokenizer, sources, targets, max_tokens=max_tokens, max_source_length=max_source_length)
-    )
-    return [[replace(hypothesis, alignment=next(alignments)) for hypothesis in own] for own in hypotheses]
-
-
-def encode(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_source_length: int | None = None
-) -> tuple[list[list[int]], int]:
-    """Tokenize source sentences.
+    """Return what a model made of prepared sentences as translations of the sentences.
 
     Args:
-        tokenizer: Any tokenizer.
-        sentences: Source sentences.
-        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
-
-    Returns:
-        The ids of each sentence, none for a blank one, and how many sentences were truncated.
+        model: As for `translate_lines`.
+        tokenizer: Its tokenizer.
+        sentences: The sentences.
+        hypotheses: Translations of the text of each.
+        with_alignments: Whether to align words; otherwise only those are aligned that tell where an item goes.
+        max_tokens: As for `word_alignments`.
+        max_source_length: Likewise.
     """
-    ids: list[list[int]] = [[] for _ in sentences]
+    pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
+    chosen = [
+        i
+        for i, (sentence, each) in enumerate(pairs)
+        if with_alignments or (tokenizer.is_fast and sentence.needs_links(each.text))
+    ]
+    sources, targets = ([pairs[i][0].text for i in chosen], [pairs[i][1].text for i in chosen])
+    options: dict[str, Any] = {"max_tokens": max_tokens, "max_source_length": max_source_length}
+    links = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
+    texts = [sentence.finished(each.text, links.get(i, ())) for i, (sentence, each) in enumerate(pairs)]
+    results = (
+        replace(
+            each,
+            text=text,
+            alignment=alignment if with_alignments else None,
+            remarks=["short"] if is_suspicious(sentence.source, text) else None,
+        )
+        for (sentence, each), (text, alignment) in zip(pairs, texts, strict=True)
+    )
+    return [list(islice(results, len(row))) for row in hypotheses]
 
-    def tokenize(indices: list[int], **truncation: Any) -> None:
-        if indices:
-            texts = [sentences[i] for i in indices]
-            with unknown_words(tokenizer, texts):
-                rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
-            for i, row in zip(indices, rows, strict=True):
-                ids[i] = row
 
-    tokenize([i for i, sentence in enumerate(sentences) if sentence.strip()])
-    too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
-    # Only the tokenizer knows which special tokens to keep, and which side to truncate.
-    tokenize(too_long, truncation=True, max_length=max_source_length)
-    return ids, len(too_long)
+def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
+    """Return the hypotheses of a text: those of its sentences of the same rank, one after another.
+
+    Args:
+        layout: The text.
+        hypotheses: Those of each sentence, equally many.
+    """
+    return [_joined(layout, row) for row in zip(*hypotheses, strict=True)]
+
+
+def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+    """Return the hypotheses of a text's sentences as one."""
+    scores = [each.score for each in hypotheses if each.score is not None]
+    remarks = ["cut"] * layout.is_cut + [
+        each for each in ["short"] if any(each in (h.remarks or ()) for h in hypotheses)
+    ]
+    alignment: list[Link] | None = None
+    if hypotheses[0].alignment is not None:
+        alignment, source, target = [], "", ""
+        for gap, sentence, each in zip(layout.gaps, layout.sentences, hypotheses, strict=False):
+            source, target = source + gap, target + gap
+            first = tuple(len(text.split()) - bool(text and not text[-1].isspace()) for text in (source, target))
+            alignment += [(first[0] + i, first[1] + k) for i, k in each.alignment or ()]
+            source, target = source + sentence, target + each.text
+    return Hypothesis(
+        layout.fill([each.text for each in hypotheses]),
+        sum(scores) / len(scores) if scores else None,
+        alignment,
+        remarks or None,
+    )
+
+
+def _warn(counts: Counter[str], limit: int | None) -> None:
+    """Tell what was truncated, cut, or came back short."""
+    if counts["truncated"]:
+        logger.warning(
+            f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
+        )
+    problems = {
+        "cut": "had a sentence longer than any in training, which was cut",
+        "short": "came back suspiciously short",
+    }
+    if found := [f"{counts[name]} {text}" for name, text in problems.items() if counts[name]]:
+        logger.warning(f"of {counts['lines']} lines, {' and '.join(found)}")
 
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
@@ -266,233 +297,6 @@ def checked_sentence(line: Any, number: int) -> str:
     if surrogate := lone_surrogate(line):
         raise ValueError(f"sentence {number} has {surrogate}; read the text as UTF-8")
     return line
-
-
-def checked_scores(scores: list[float]) -> list[float]:
-    """Return the scores, or raise a ValueError if one is NaN: a search guided by NaN finds no translation."""
-    if any(map(math.isnan, scores)):
-        raise ValueError(NAN_SCORE)
-    return scores
-
-
-class RefuseNaN(LogitsProcessor):
-    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them.
-
-    Either at once, or, since every look at an accelerator waits for it, when `check` is called after the search.
-    """
-
-    # Our beam search gives it a few rows at a time.
-    only_reads = True
-
-    def __init__(self, at_once: bool) -> None:
-        self.at_once, self.may_be_recorded = at_once, not at_once
-        self._found: torch.Tensor | None = None
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        # Several, as some tokens may be barred.
-        found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
-        # In place, as a recorded step expects it.
-        self._found = found if self._found is None else self._found.logical_or_(found)
-        if self.at_once:
-            self.check()
-        return scores
-
-    def check(self) -> None:
-        """Raise a ValueError if any score so far was NaN."""
-        if self._found is not None and self._found:
-            raise ValueError(NAN_SCORE)
-
-
-def decoding_session(model: Any) -> AbstractContextManager[None]:
-    """Return a context in which calls of `generate()` share what they find out about the model's weights, if any."""
-    return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
-
-
-class BatchTranslator:
-    """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        num_hypotheses: int,
-        max_tokens: int,
-        with_scores: bool,
-        options: dict[str, Any],
-        glossary: Glossary | None = None,
-    ) -> None:
-        if "generation_config" in options:
-            raise ValueError("`generation_config` is not accepted; pass its settings by name, such as num_beams=4")
-        self.model, self.tokenizer, self.options = model, tokenizer, options
-        # PreTrainedModel hides the type of `generate`.
-        self.generate: Any = model.generate
-        self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
-        self.num_beams = num_beams = self._setting("num_beams", 1)
-        check_range(POSITIVE, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
-        check_range(ranges(SearchOptions)["length_penalty"], length_penalty=self._setting("length_penalty", 1.0))
-        if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
-            raise ValueError(
-                f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
-            )
-        # PEFT wraps them.
-        self._takes_processors = isinstance(getattr(model, "get_base_model", lambda: model)(), GenerationMixin)
-        self._glossary, self._vocabulary = glossary, None
-        if glossary is not None and glossary.entries:
-            if not isinstance(model, GenerationMixin):
-                raise ValueError(
-                    "a glossary needs a model of transformers; leave it out, or use `backend=transformers`"
-                )
-            if self._setting("do_sample", False):
-                raise ValueError("a glossary is followed by beam search, not by sampling; leave out `do_sample`")
-            self._vocabulary = TermVocabulary.of(tokenizer)
-            self._vocabulary.phrases(tokenizer, glossary.translations())
-
-    def terms(self, sentences: Sequence[str], ids: list[list[int]], limit: int | None = None) -> list[Terms | None]:
-        """Return the terms of each sentence, or None if it has none; `limit` as it was for the ids."""
-        if self._glossary is None or self._vocabulary is None:
-            return [None] * len(sentences)
-        source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
-        found: list[Terms | None] = []
-        for sentence, row in zip(sentences, ids, strict=True):
-            # No term that may have been cut off.
-            if len(row) == limit:
-                sentence = str(source_tokenizer.decode(row, skip_special_tokens=True))
-            translations = self._glossary.translations_in(sentence) if row else []
-            phrases = self._vocabulary.phrases(self.tokenizer, translations)
-            found.append(Terms(self._vocabulary, phrases) if phrases else None)
-        return found
-
-    def translate_chunk(
-        self, ids: list[list[int]], bar: tqdm, terms: Sequence[Terms | None] | None = None
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence, given by its ids and its terms."""
-        terms = terms or [None] * len(ids)
-        blank = Hypothesis("", 0.0 if self.with_scores else None)
-        results = [[blank] * self.num_hypotheses for _ in ids]
-        bar.update(sum(not row for row in ids))
-        with decoding_session(self.model):
-            for indices in self._batches(ids, terms):
-                constraints = [each for i in indices if (each := terms[i])]
-                sequences, scores = self.generate_batch([ids[i] for i in indices], constraints)
-                texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-                hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
-                for i in indices:
-                    results[i] = list(islice(hypotheses, self.num_hypotheses))
-                bar.update(len(indices))
-        return results
-
-    def _batches(self, ids: list[list[int]], terms: Sequence[Terms | None]) -> Iterator[list[int]]:
-        """Yield the indices of sentences to decode together, which all have terms, and as many beams, or none."""
-        groups: dict[int, list[int]] = {}
-        for i in (i for i, row in enumerate(ids) if row):
-            groups.setdefault(self._constrained_beams(terms[i]), []).append(i)
-        for num_beams, group in sorted(groups.items()):
-            # From long to short: if memory runs out, it does so at once.
-            order = sorted(group, key=lambda i: -len(ids[i]))
-            while order:
-                size = self.batch_size(len(ids[order[0]]), num_beams)
-                yield order[:size]
-                order = order[size:]
-
-    def _constrained_beams(self, terms: Terms | None) -> int:
-        """Return the number of beams to search for terms with; 0 if there are none."""
-        if terms is None:
-            return 0
-        num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
-        # Hypotheses that miss more and fewer tokens share the beams. Only two numbers, so that batches are few.
-        return num_beams if terms.start.needed <= num_beams else num_beams + num_beams // 2
-
-    def _setting(self, name: str, default: Any) -> Any:
-        """Return the setting `generate()` uses: the option, else the model's own, else the default."""
-        candidates = (self.options.get(name), getattr(self.model.generation_config, name, None))
-        return next((value for value in candidates if value is not None), default)
-
-    def batch_size(self, longest: int, num_beams: int = 0) -> int:
-        """Return how many sources of at most `longest` tokens to decode at a time; `num_beams` if they have terms."""
-        bounds = filter(None, given_bounds(self.options, self.model.config).values())
-        outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
-        rows = max(self.num_beams, self.num_hypotheses)
-        return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
-
-    def generate_batch(
-        self, ids: list[list[int]], terms: Sequence[Terms] = ()
-    ) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none."""
-        bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
-        limits = [] if bounds else self._limits(ids, terms)
-        input_ids = pad_sequence(
-            [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
-        )
-        self._check_ids(int(input_ids.max()))
-        lengths = torch.tensor([len(row) for row in ids])
-        num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
-        options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
-        if terms:
-            options |= {
-                "num_beams": num_beams,
-                "custom_generate": constrained_beam_search,
-                "terms": terms,
-                # The beams that terms add do not prolong the search.
-                "num_finished": max(self.num_beams, MIN_CONSTRAINED_BEAMS),
-            }
-        # Drawing from NaN would end the process's use of a GPU.
-        refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
-        forced_end = None
-        if self._takes_processors:
-            # The last one, after those of the caller.
-            options["logits_processor"] = [*(options.get("logits_processor") or ()), refuse_nan]
-            forced_end = self._setting("forced_eos_token_id", None)
-        if limits:
-            bounds = row_limit_options(limits, self.model.device, forced_end, **options)
-        with evaluation_mode(self.model):
-            output = self.generate(
-                input_ids=input_ids.to(self.model.device),
-                attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
-                num_return_sequences=self.num_hypotheses,
-                # Without scores, our beam search selects tokens in one pass.
-                return_dict_in_generate=self.with_scores,
-                output_scores=self.with_scores and num_beams > 1,
-                output_logits=self.with_scores and num_beams == 1,
-                **options | bounds,
-            )
-        refuse_nan.check()
-        sequences = output.sequences if self.with_scores else output
-        # Without an end token, a row goes on until the longest has ended.
-        rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
-        is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
-        scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
-        return sequences.where(is_output, self.tokenizer.pad_token_id or 0), scores
-
-    def _limits(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[int]:
-        """Return the most tokens of each sentence's output."""
-        extras = [each.start.needed for each in terms] or [0] * len(ids)
-        return [output_limit(len(row), self.model.config, extra) for row, extra in zip(ids, extras, strict=True)]
-
-    def _check_ids(self, largest: int) -> None:
-        embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None
-        if embeddings is not None and largest >= (size := len(embeddings.weight)):
-            raise ValueError(
-                f"`tokenizer` gives the id {largest}, but `model` has {size} source tokens; use the tokenizer that "
-                "the model was trained with"
-            )
-
-    def _scores(self, output: Any, is_output: torch.Tensor) -> list[float]:
-        """Return what beam search ranks by, also where there are no beams; tokens count if `is_output` (N, T)."""
-        if getattr(output, "sequences_scores", None) is not None:
-            return output.sequences_scores.tolist()
-        # `compute_transition_scores` would take the source's vocabulary size for the target's.
-        tokens = output.sequences[:, -len(output.logits) :]
-        steps = zip(output.logits, tokens.split(1, dim=1), strict=True)
-        log_probs = torch.cat([logits.float().log_softmax(-1).gather(1, token) for logits, token in steps], dim=1)
-        forced = self._setting("forced_bos_token_id", None)
-        if forced is not None and output.sequences.shape[1] == tokens.shape[1] + 1:
-            # Right after the start token nothing else could follow: certain, as in a beam search.
-            log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
-        ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
-        is_end = torch.isin(tokens, ends).long()
-        generated = (is_end.cumsum(1) == is_end) & is_output[:, -tokens.shape[1] :]  # through the first end token
-        total = log_probs.masked_fill(~generated, 0.0).sum(1)
-        return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
 
 
 def cross_attention(
@@ -529,18 +333,15 @@ def cross_attention(
 
 
 __all__ = [
-    "BatchTranslator",
+    "REMARKS",
     "Hypothesis",
     "Reranker",
-    "align_hypotheses",
-    "checked_scores",
     "checked_sentence",
     "checked_sentences",
     "cross_attention",
-    "encode",
+    "finished",
+    "joined",
     "load",
-    "position_limit",
-    "tightest_limit",
     "translate",
     "translate_lines",
 ]

@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerBase
 from ..data.alignments import check_fast
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
+from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.translation import BatchTranslator, Hypothesis, decoding_session, encode, translate
+from ..inference.translation import translate
 from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ..errors import lone_surrogate
-from ..inference.translation import Hypothesis
+from ..inference.decoding import Hypothesis
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions

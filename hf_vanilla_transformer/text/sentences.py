@@ -5,7 +5,7 @@ A model is trained on single sentences. Spaces, line ends and blank lines of a t
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import sentencex
@@ -24,10 +24,12 @@ class Layout:
     Attributes:
         sentences: None is blank or has white space at its ends.
         gaps: White space before each sentence, and after the last one.
+        is_cut: Whether some are pieces of a sentence.
     """
 
     sentences: tuple[str, ...]
     gaps: tuple[str, ...]
+    is_cut: bool = False
 
     def fill(self, sentences: Sequence[str]) -> str:
         """Return the text with these sentences in place of its own."""
@@ -36,7 +38,8 @@ class Layout:
 
     def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
         """Return the layout with every sentence cut into pieces that together are the sentence."""
-        return _layout((self.gaps[0], *self._pieces(cut)))
+        layout = _layout((self.gaps[0], *self._pieces(cut)))
+        return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
 
     def _pieces(self, cut: Callable[[str], Sequence[str]]) -> Iterator[str]:
         for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):

@@ -16,7 +16,8 @@ from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
 from ..inference.loading import load_model
-from ..inference.translation import tightest_limit, translate
+from ..inference.teacher_forcing import tightest_limit
+from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
 from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints

@@ -30,7 +30,7 @@ from ..data.word_alignment import align_corpus
 from ..errors import DataError, one_line
 from ..inference.alignment import set_alignment_heads
 from ..inference.loading import load_model, load_tokenizer
-from ..inference.translation import position_limit, tightest_limit
+from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer

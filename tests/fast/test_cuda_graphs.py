@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer.fast import cuda_graphs as cuda_graphs
 from hf_vanilla_transformer.fast import static_search as static_search
-from hf_vanilla_transformer.inference.translation import RefuseNaN
+from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.search.row_limits import RowLimits
 from tape import Recorder
 from tiny import padded_source, tiny_model

@@ -10,8 +10,9 @@ from devices import on
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.fast.generation import FastGeneration
+from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.inference.scoring import score
-from hf_vanilla_transformer.inference.translation import RefuseNaN, load, translate
+from hf_vanilla_transformer.inference.translation import load, translate
 from tiny import VOCABULARIES, padded_source, tiny_model
 from translators import ENGLISH, SPANISH, build, save_translator
 

@@ -16,8 +16,9 @@ from hf_vanilla_transformer.inference.alignment import (
 )
 from hf_vanilla_transformer.inference.attention import cross_attentions
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
+from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.loading import load_model
-from hf_vanilla_transformer.inference.translation import Hypothesis, translate, translate_lines
+from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from translators import build
 
 SOURCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", " ", "we see a small cat"]

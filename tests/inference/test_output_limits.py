@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerEnsemble
+from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS, output_limit
-from hf_vanilla_transformer.inference.translation import encode, translate
+from hf_vanilla_transformer.inference.translation import translate
 from translators import SPANISH, build, set_end_bias
 
 pytestmark = [

@@ -159,16 +159,19 @@ class TestInputs:
         model, tokenizer = build("learned")
         pipe = pipeline("translation", model=model, tokenizer=tokenizer)
         with caplog.at_level(logging.WARNING, TranslationPipeline.__module__):
-            fitting = pipe("cat " * 63, max_new_tokens=4)
-            assert not caplog.records
-            assert pipe("cat " * 500, max_new_tokens=4) == fitting
-        assert "a text longer than the model's 64 positions was truncated: 'cat cat" in caplog.text
+            fitting = pipe("cat " * 63, max_new_tokens=4, raw=True)
+            assert "truncated" not in caplog.text
+            assert pipe("cat " * 500, max_new_tokens=4, raw=True) == fitting
+            assert "a text longer than the model's 64 positions was truncated: 'cat cat" in caplog.text
+            (cut,) = pipe("cat " * 500, max_new_tokens=4)
+        assert len(cut["translation_text"]) > 5 * len(fitting[0]["translation_text"])
+        assert "a text had a sentence longer than any in training, which was cut: 'cat cat" in caplog.text
 
     def test_truncation_goes_by_the_tokenizer(self, pipe, monkeypatch, caplog):
         monkeypatch.setattr(pipe.tokenizer, "model_max_length", 4)
         long = "cat dog no we see a house"
         assert pipe(long, truncation=True, max_new_tokens=4) == pipe("cat dog no", max_new_tokens=4)
-        source = pipe.preprocess(long)
+        (source,) = pipe.preprocess(long)
         assert source["input_ids"].shape[1] > 4 and not caplog.records
 
 

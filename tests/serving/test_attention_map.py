@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.attention import cross_attentions
-from hf_vanilla_transformer.inference.translation import encode
+from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.serving.attention_map import (
     MAX_CELLS,
     MEAN,

@@ -9,8 +9,9 @@ from experiments import MODEL, SHAPE, arguments, sentences, train
 from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import read_lines
+from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.loading import load_tokenizer
-from hf_vanilla_transformer.inference.translation import Hypothesis, translate
+from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import synthetic
 from hf_vanilla_transformer.training.setup import set_up
 from hf_vanilla_transformer.training.synthetic import translate_to_files, with_back_translations

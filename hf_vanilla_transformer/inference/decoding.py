@@ -1,0 +1,363 @@
+"""Decoding of sentences: batches by token budget, n-best lists with scores.
+
+Shape legend: B batch, S source length, T target length, n hypotheses a sentence, V target vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from tqdm.auto import tqdm
+from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.alignments import Link
+from ..errors import unknown_words
+from ..options import POSITIVE, SearchOptions, check_range, ranges
+from .constrained_search import Terms, TermVocabulary, constrained_beam_search
+from .glossary import Glossary, GlossaryError
+from .output_limits import given_bounds, output_limit, row_limit_options
+from .teacher_forcing import evaluation_mode
+
+NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
+
+# Fewest beams of a sentence with terms of a glossary.
+MIN_CONSTRAINED_BEAMS = 4
+
+# Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
+CHECKED_TOKENS = 64
+
+# Without beams, `generate()` warns of each of these that the model has set.
+NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of a sentence.
+
+    Attributes:
+        text: The translation.
+        score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
+            generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
+            model's own probabilities count, whatever the temperature. A reranker puts its own score in its place.
+        alignment: Links (source word, target word) between words that white space separates, counted from 0; None if
+            not asked for.
+        remarks: "cut" if the source had a sentence that was longer than any in training, and so was translated in
+            pieces; "short" if the translation is empty, or much shorter than its source. None if there is none.
+    """
+
+    text: str
+    score: float | None = None
+    alignment: list[Link] | None = None
+    remarks: list[str] | None = None
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_source_length: int | None = None
+) -> tuple[list[list[int]], int]:
+    """Tokenize source sentences.
+
+    Args:
+        tokenizer: Any tokenizer.
+        sentences: Source sentences.
+        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
+
+    Returns:
+        The ids of each sentence, none for a blank one, and how many sentences were truncated.
+    """
+    ids: list[list[int]] = [[] for _ in sentences]
+
+    def tokenize(indices: list[int], **truncation: Any) -> None:
+        if indices:
+            texts = [sentences[i] for i in indices]
+            with unknown_words(tokenizer, texts):
+                rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
+            for i, row in zip(indices, rows, strict=True):
+                ids[i] = row
+
+    tokenize([i for i, sentence in enumerate(sentences) if sentence.strip()])
+    too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
+    # Only the tokenizer knows which special tokens to keep, and which side to truncate.
+    tokenize(too_long, truncation=True, max_length=max_source_length)
+    return ids, len(too_long)
+
+
+def checked_scores(scores: list[float]) -> list[float]:
+    """Return the scores, or raise a ValueError if one is NaN: a search guided by NaN finds no translation."""
+    if any(map(math.isnan, scores)):
+        raise ValueError(NAN_SCORE)
+    return scores
+
+
+class RefuseNaN(LogitsProcessor):
+    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them.
+
+    Either at once, or, since every look at an accelerator waits for it, when `check` is called after the search.
+    """
+
+    # Our beam search gives it a few rows at a time.
+    only_reads = True
+
+    def __init__(self, at_once: bool) -> None:
+        self.at_once, self.may_be_recorded = at_once, not at_once
+        self._found: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        # Several, as some tokens may be barred.
+        found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
+        # In place, as a recorded step expects it.
+        self._found = found if self._found is None else self._found.logical_or_(found)
+        if self.at_once:
+            self.check()
+        return scores
+
+    def check(self) -> None:
+        """Raise a ValueError if any score so far was NaN."""
+        if self._found is not None and self._found:
+            raise ValueError(NAN_SCORE)
+
+
+def decoding_session(model: Any) -> AbstractContextManager[None]:
+    """Return a context in which calls of `generate()` share what they find out about the model's weights, if any."""
+    return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
+
+
+class BatchTranslator:
+    """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        num_hypotheses: int,
+        max_tokens: int,
+        with_scores: bool,
+        options: dict[str, Any],
+        glossary: Glossary | None = None,
+    ) -> None:
+        if "generation_config" in options:
+            raise ValueError("`generation_config` is not accepted; pass its settings by name, such as num_beams=4")
+        self.model, self.tokenizer, self.options = model, tokenizer, options
+        # PreTrainedModel hides the type of `generate`.
+        self.generate: Any = model.generate
+        self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
+        self.num_beams = num_beams = self._setting("num_beams", 1)
+        check_range(POSITIVE, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
+        check_range(ranges(SearchOptions)["length_penalty"], length_penalty=self._setting("length_penalty", 1.0))
+        if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
+            raise ValueError(
+                f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
+            )
+        # PEFT wraps them.
+        self._takes_processors = isinstance(getattr(model, "get_base_model", lambda: model)(), GenerationMixin)
+        # Whether terms can be required.
+        self._is_searched = isinstance(model, GenerationMixin) and not self._setting("do_sample", False)
+        self._glossary, self._vocabulary = glossary, None
+        if glossary is not None and glossary.entries:
+            if not isinstance(model, GenerationMixin):
+                raise ValueError(
+                    "a glossary needs a model of transformers; leave it out, or use `backend=transformers`"
+                )
+            if self._setting("do_sample", False):
+                raise ValueError("a glossary is followed by beam search, not by sampling; leave out `do_sample`")
+            self._vocabulary = TermVocabulary.of(tokenizer)
+            self._vocabulary.phrases(tokenizer, glossary.translations())
+
+    def terms(self, sentences: Sequence[str], ids: list[list[int]], limit: int | None = None) -> list[Terms | None]:
+        """Return the terms of each sentence, or None if it has none; `limit` as it was for the ids."""
+        if self._glossary is None or self._vocabulary is None:
+            return [None] * len(sentences)
+        source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
+        found: list[Terms | None] = []
+        for sentence, row in zip(sentences, ids, strict=True):
+            # No term that may have been cut off.
+            if len(row) == limit:
+                sentence = str(source_tokenizer.decode(row, skip_special_tokens=True))
+            translations = self._glossary.translations_in(sentence) if row else []
+            phrases = self._vocabulary.phrases(self.tokenizer, translations)
+            found.append(Terms(self._vocabulary, phrases) if phrases else None)
+        return found
+
+    def translate_chunk(
+        self,
+        ids: list[list[int]],
+        bar: tqdm,
+        terms: Sequence[Terms | None],
+        placeholders: Sequence[Sequence[str]],
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence, given by its ids, its terms and its placeholders."""
+        blank = Hypothesis("", 0.0 if self.with_scores else None)
+        results = [[blank] * self.num_hypotheses for _ in ids]
+        bar.update(sum(not row for row in ids))
+        with decoding_session(self.model):
+            for indices in self._batches(ids, terms):
+                constraints = [each for i in indices if (each := terms[i])]
+                sequences, scores = self.generate_batch(
+                    [ids[i] for i in indices], constraints, [placeholders[i] for i in indices]
+                )
+                texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
+                hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
+                for i in indices:
+                    results[i] = list(islice(hypotheses, self.num_hypotheses))
+                bar.update(len(indices))
+        return results
+
+    def _batches(self, ids: list[list[int]], terms: Sequence[Terms | None]) -> Iterator[list[int]]:
+        """Yield the indices of sentences to decode together, which all have terms, and as many beams, or none."""
+        groups: dict[int, list[int]] = {}
+        for i in (i for i, row in enumerate(ids) if row):
+            groups.setdefault(self._constrained_beams(terms[i]), []).append(i)
+        for num_beams, group in sorted(groups.items()):
+            # From long to short: if memory runs out, it does so at once.
+            order = sorted(group, key=lambda i: -len(ids[i]))
+            while order:
+                size = self.batch_size(len(ids[order[0]]), num_beams)
+                yield order[:size]
+                order = order[size:]
+
+    def _constrained_beams(self, terms: Terms | None) -> int:
+        """Return the number of beams to search for terms with; 0 if there are none."""
+        if terms is None:
+            return 0
+        num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
+        # Hypotheses that miss more and fewer tokens share the beams. Only two numbers, so that batches are few.
+        return num_beams if terms.start.needed <= num_beams else num_beams + num_beams // 2
+
+    def _setting(self, name: str, default: Any) -> Any:
+        """Return the setting `generate()` uses: the option, else the model's own, else the default."""
+        candidates = (self.options.get(name), getattr(self.model.generation_config, name, None))
+        return next((value for value in candidates if value is not None), default)
+
+    def batch_size(self, longest: int, num_beams: int = 0) -> int:
+        """Return how many sources of at most `longest` tokens to decode at a time; `num_beams` if they have terms."""
+        bounds = filter(None, given_bounds(self.options, self.model.config).values())
+        outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
+        rows = max(self.num_beams, self.num_hypotheses)
+        return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
+
+    def generate_batch(
+        self, ids: list[list[int]], terms: Sequence[Terms] = (), placeholders: Sequence[Sequence[str]] = ()
+    ) -> tuple[torch.Tensor, Sequence[float | None]]:
+        """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none.
+
+        Where a placeholder of the source is missing in a translation, the search is repeated with it as a term.
+        """
+        sequences, scores = self._generate(ids, terms)
+        if not self._is_searched or not (again := self._without(placeholders, sequences)):
+            return sequences, scores
+        vocabulary = TermVocabulary.of(self.tokenizer)
+        phrases = [vocabulary.phrases(self.tokenizer, placeholders[i]) for i in again]
+        earlier = [terms[i].phrases if terms else [] for i in again]
+        required = [Terms(vocabulary, [*own, *added]) for own, added in zip(earlier, phrases, strict=True)]
+        try:
+            found, found_scores = self._generate([ids[i] for i in again], required)
+        except GlossaryError:
+            # There is no room for them.
+            return sequences, scores
+        count, scores = self.num_hypotheses, list(scores)
+        rows = [row for i in again for row in range(i * count, (i + 1) * count)]
+        width = max(sequences.shape[1], found.shape[1])
+        sequences, found = (
+            F.pad(each, (0, width - each.shape[1]), value=self.tokenizer.pad_token_id or 0)
+            for each in (sequences, found)
+        )
+        sequences[rows] = found
+        for row, score in zip(rows, found_scores, strict=True):
+            scores[row] = score
+        return sequences, scores
+
+    def _without(self, placeholders: Sequence[Sequence[str]], sequences: torch.Tensor) -> list[int]:
+        """Return the sentences of which a translation (B * n, T) lacks a placeholder."""
+        if not any(placeholders):
+            return []
+        target_tokenizer = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
+        wanted = [{target_tokenizer.convert_tokens_to_ids(name) for name in each} for each in placeholders]
+        rows = [set(row) for row in sequences.tolist()]
+        return sorted(
+            {i // self.num_hypotheses for i, row in enumerate(rows) if wanted[i // self.num_hypotheses] - row}
+        )
+
+    def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> tuple[torch.Tensor, Sequence[float | None]]:
+        bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
+        limits = [] if bounds else self._limits(ids, terms)
+        input_ids = pad_sequence(
+            [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
+        )
+        self._check_ids(int(input_ids.max()))
+        lengths = torch.tensor([len(row) for row in ids])
+        num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
+        options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
+        if terms:
+            options |= {
+                "num_beams": num_beams,
+                "custom_generate": constrained_beam_search,
+                "terms": terms,
+                # The beams that terms add do not prolong the search.
+                "num_finished": max(self.num_beams, MIN_CONSTRAINED_BEAMS),
+            }
+        # Drawing from NaN would end the process's use of a GPU.
+        refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
+        forced_end = None
+        if self._takes_processors:
+            # The last one, after those of the caller.
+            options["logits_processor"] = [*(options.get("logits_processor") or ()), refuse_nan]
+            forced_end = self._setting("forced_eos_token_id", None)
+        if limits:
+            bounds = row_limit_options(limits, self.model.device, forced_end, **options)
+        with evaluation_mode(self.model):
+            output = self.generate(
+                input_ids=input_ids.to(self.model.device),
+                attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
+                num_return_sequences=self.num_hypotheses,
+                # Without scores, our beam search selects tokens in one pass.
+                return_dict_in_generate=self.with_scores,
+                output_scores=self.with_scores and num_beams > 1,
+                output_logits=self.with_scores and num_beams == 1,
+                **options | bounds,
+            )
+        refuse_nan.check()
+        sequences = output.sequences if self.with_scores else output
+        # Without an end token, a row goes on until the longest has ended.
+        rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
+        is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
+        scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
+        return sequences.where(is_output, self.tokenizer.pad_token_id or 0), scores
+
+    def _limits(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[int]:
+        """Return the most tokens of each sentence's output."""
+        extras = [each.start.needed for each in terms] or [0] * len(ids)
+        return [output_limit(len(row), self.model.config, extra) for row, extra in zip(ids, extras, strict=True)]
+
+    def _check_ids(self, largest: int) -> None:
+        embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None
+        if embeddings is not None and largest >= (size := len(embeddings.weight)):
+            raise ValueError(
+                f"`tokenizer` gives the id {largest}, but `model` has {size} source tokens; use the tokenizer that "
+                "the model was trained with"
+            )
+
+    def _scores(self, output: Any, is_output: torch.Tensor) -> list[float]:
+        """Return what beam search ranks by, also where there are no beams; tokens count if `is_output` (N, T)."""
+        if getattr(output, "sequences_scores", None) is not None:
+            return output.sequences_scores.tolist()
+        # `compute_transition_scores` would take the source's vocabulary size for the target's.
+        tokens = output.sequences[:, -len(output.logits) :]
+        steps = zip(output.logits, tokens.split(1, dim=1), strict=True)
+        log_probs = torch.cat([logits.float().log_softmax(-1).gather(1, token) for logits, token in steps], dim=1)
+        forced = self._setting("forced_bos_token_id", None)
+        if forced is not None and output.sequences.shape[1] == tokens.shape[1] + 1:
+            # Right after the start token nothing else could follow: certain, as in a beam search.
+            log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
+        ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
+        is_end = torch.isin(tokens, ends).long()
+        generated = (is_end.cumsum(1) == is_end) & is_output[:, -tokens.shape[1] :]  # through the first end token
+        total = log_probs.masked_fill(~generated, 0.0).sum(1)
+        return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
+
+
+__all__ = ["NO_BEAM_SEARCH", "BatchTranslator", "Hypothesis", "checked_scores", "decoding_session", "encode"]

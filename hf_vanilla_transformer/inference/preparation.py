@@ -1,0 +1,256 @@
+"""Text as people type it to sentences as a model was trained on them, and translations back to what was typed.
+
+A line is cut into sentences, and those that are longer than any in training into pieces. Of each, upper and title case
+become sentence case, and what is not translated becomes a placeholder, or, for models without placeholders, is left
+out. A sentence without letters is no text, and is its own translation.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from re import Pattern
+from typing import Any, Literal
+from unicodedata import name
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.alignments import Link
+from ..text.casing import Case, capitalized, case_of, in_case, sentence_case
+from ..text.protection import (
+    LARGE_SCRIPTS,
+    PLACEHOLDERS,
+    ProtectedText,
+    Protector,
+    checked_pattern,
+    edited,
+    moved,
+)
+from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
+from .languages import only_pair
+from .teacher_forcing import position_limit, tightest_limit
+
+SplitSentences = Literal["auto", "never", "always"]
+"""Whether lines are cut into sentences; "auto": unless the model was trained on lines of several sentences."""
+
+# Tokens of a sentence, where nothing says how many a model has seen.
+DEFAULT_LENGTH = 512
+
+# A translation is suspicious below this share of the bytes of a source of this many bytes or more.
+SHORT_SHARE, SHORT_FROM = 1 / 3, 60
+
+# What is written where a vocabulary lacks typographic punctuation.
+PLAIN_PUNCTUATION = {
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys("‘’‚‛‹›", "'"),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    "…": "...",
+    **dict.fromkeys("\u00a0\u2009\u202f", " "),
+    **dict.fromkeys("\u00ad\u200b\u2060\ufeff", ""),
+}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, and what the model translates for it.
+
+    Attributes:
+        source: The sentence.
+        case: Its case, in which it is answered.
+        protected: What is translated: in sentence case, with placeholders; None if there is nothing to translate.
+    """
+
+    source: str
+    case: Case = Case.SENTENCE
+    protected: ProtectedText | None = None
+
+    @property
+    def text(self) -> str:
+        """What is translated; "" if there is nothing to."""
+        return self.protected.text if self.protected else ""
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The placeholders that a translation must have."""
+        return self.protected.placeholders if self.protected else ()
+
+    def needs_links(self, translation: str) -> bool:
+        """Whether an item's place in a translation is to be found by links between words."""
+        return bool(self.protected and self.protected.missing(translation))
+
+    def finished(self, translation: str, links: Sequence[Link] = ()) -> tuple[str, list[Link]]:
+        """Return a translation of `text` as one of the sentence.
+
+        Args:
+            translation: What the model made of `text`.
+            links: Between words of `text` and `translation`, if they are known.
+
+        Returns:
+            The translation, and the links between words of the sentence and of it.
+        """
+        if self.protected is None:
+            return self.source, [(i, i) for i in range(len(self.source.split()))]
+        translation = in_case(translation, self.case)
+        edits = self.protected.edits(translation, links)
+        if not edits and not self.protected.items:
+            return translation, list(links)
+        sources = moved(self.text, self.protected.source_edits())
+        targets = moved(translation, edits)
+        return edited(translation, edits), [(sources[source], targets[target]) for source, target in links]
+
+
+class Preparation:
+    """Prepares text for a model.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        protect: Regular expressions of what else is not translated.
+        raw: Whether to leave sentences as they are.
+
+    Raises:
+        ValueError: An expression is none, or matches an empty text.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        protect: Iterable[str | Pattern[str]] = (),
+        raw: bool = False,
+    ):
+        self.tokenizer, self.raw = tokenizer, raw
+        self.placeholders = placeholders_of(tokenizer)
+        settings: Any = model.generation_config
+        trained = getattr(settings, "training_source_length", None)
+        positions = position_limit(model.config)
+        self.max_length = tightest_limit(trained, positions) or DEFAULT_LENGTH
+        self._has_paragraphs = bool(getattr(settings, "training_paragraphs", False))
+        patterns = [checked_pattern(each) if isinstance(each, str) else each for each in protect]
+        # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
+        self._alphabet = _Alphabet(tokenizer)
+        self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
+        self._spell = lru_cache(maxsize=65536)(self._spelled)
+
+    def layout(self, text: str, split: SplitSentences = "auto") -> Layout:
+        """Cut a text into sentences, if it is to be split, and long sentences into pieces."""
+        if self.raw:
+            return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
+        splits = split == "always" or (split == "auto" and not self._has_paragraphs)
+        return self.fit(split_sentences(text, only_pair(self.tokenizer)[0]) if splits else whole(text))
+
+    def fit(self, layout: Layout) -> Layout:
+        """Cut sentences into pieces that are no longer than those in training, at clauses or else at white space."""
+        # Tokens have a byte or more, but for special ones and letters that are spelt out: most need not be measured.
+        if 2 * max((len(sentence.encode()) for sentence in layout.sentences), default=0) <= self.max_length:
+            return layout
+        return layout.cut(lambda sentence: cut_long_sentence(sentence, self.max_length, self.num_tokens))
+
+    def num_tokens(self, sentence: str) -> int:
+        """Return the number of tokens of a sentence, end token included."""
+        return len(self.tokenizer(self.sentence(sentence).text, verbose=False)["input_ids"])
+
+    def sentence(self, source: str, terms: Iterable[str] = ()) -> Sentence:
+        """Prepare a sentence.
+
+        Args:
+            source: The sentence.
+            terms: Terms of a glossary, which are translated as it tells, even if they look like items.
+        """
+        if self.raw or not source.strip():
+            return Sentence(source, protected=ProtectedText(source))
+        is_term = any(term in source for term in terms)
+        protected = ProtectedText(source) if is_term else self.protector.protect(source, self.placeholders)
+        protected = self._with_plain_punctuation(protected)
+        if not any(map(str.isalpha, protected.text)):
+            return Sentence(source)
+        case = case_of(protected.text)
+        if case is Case.SENTENCE:
+            return Sentence(source, case, protected)
+        text = sentence_case(protected.text, self._spell)
+        # Letters whose other case is longer, such as ß, would move the items.
+        if len(text) != len(protected.text):
+            text = protected.text
+        return Sentence(source, case, replace(protected, text=text))
+
+    def _with_plain_punctuation(self, protected: ProtectedText) -> ProtectedText:
+        text, plain = protected.text, self._alphabet.plain
+        if text.isascii() or (written := plain(text)) == text:
+            return protected
+        items = [item._replace(start=len(plain(text[: item.start]))) for item in protected.items]
+        return ProtectedText(written, tuple(items))
+
+    def terms_like_items(self, terms: Iterable[str]) -> list[str]:
+        """Return the terms that hold an item."""
+        return [term for term in terms if self.protector.spans(term)]
+
+    def _spelled(self, word: str) -> str:
+        """Return a word in the case that the vocabulary writes in the fewest and the most frequent tokens."""
+        lower = word.lower()
+        variants = list(dict.fromkeys((lower, capitalized(lower), word)))
+        if len(variants) == 1:
+            return lower
+        source_tokenizer: Any = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
+        texts = [f"a {variant}" for variant in variants]
+        rows = source_tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        unknown = source_tokenizer.unk_token_id
+        # Frequent tokens come first in a vocabulary.
+        costs = {
+            variant: (row.count(unknown), len(row), row[-1:]) for variant, row in zip(variants, rows, strict=True)
+        }
+        return min(variants, key=lambda variant: costs[variant])
+
+
+def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
+    """Return the placeholders that both vocabularies of a tokenizer have."""
+    sides = [getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target")]
+    return tuple(
+        token
+        for token in PLACEHOLDERS
+        if all(side.convert_tokens_to_ids(token) not in (None, side.unk_token_id) for side in sides)
+    )
+
+
+def is_suspicious(source: str, translation: str) -> bool:
+    """Whether a translation is empty, or much shorter than its source."""
+    size = len(source.encode())
+    if not translation.strip():
+        return bool(source.strip())
+    return size >= SHORT_FROM and len(translation.encode()) < SHORT_SHARE * size
+
+
+class _Alphabet:
+    """The characters that the source vocabulary of a tokenizer can write in other ways than byte by byte."""
+
+    def __init__(self, tokenizer: Any):
+        self._side = getattr(tokenizer, "source_tokenizer", tokenizer)
+        self.knows = lru_cache(maxsize=65536)(self._knows)
+
+    def can_write(self, character: str) -> bool:
+        """Whether the vocabulary has a character, or plain punctuation for it."""
+        return self.knows(character) or character in PLAIN_PUNCTUATION
+
+    def plain(self, text: str) -> str:
+        """Return a text with plain punctuation where it has typographic punctuation that is unknown."""
+        return "".join(each if self.knows(each) else PLAIN_PUNCTUATION.get(each, each) for each in text)
+
+    def _knows(self, character: str) -> bool:
+        if character.isascii():
+            return True
+        if script := LARGE_SCRIPTS.match(name(character, "")):
+            return script[0] in self._scripts
+        normalizer = getattr(getattr(self._side, "backend_tokenizer", None), "normalizer", None)
+        written = normalizer.normalize_str(character) if normalizer else character
+        # U+2581 is a blank in the vocabulary of unigram.
+        return self._characters.issuperset(written.strip("\u2581 "))
+
+    @cached_property
+    def _characters(self) -> frozenset[str]:
+        texts = self._side.batch_decode([[token] for token in range(len(self._side))])
+        return frozenset("".join(texts)) - {"\ufffd"}
+
+    @cached_property
+    def _scripts(self) -> set[str]:
+        return {match[0] for each in self._characters if (match := LARGE_SCRIPTS.match(name(each, "")))}
+
+
+__all__ = ["Preparation", "Sentence", "SplitSentences", "is_suspicious", "placeholders_of"]
