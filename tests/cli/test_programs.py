@@ -41,6 +41,7 @@ MISSPELT = {
     "onnx_translate": ("--ouput", "--output"),
     "push_to_hub": ("--repoid", "--repo_id"),
     "reproduce_tutorials": ("--ouput_dir", "--output_dir"),
+    "robustness": ("--refrence", "--reference"),
     "serve_ray": ("--replica_s", "--replicas"),
     "train_tokenizer": ("--source_file_s", "--source_files"),
     "train_translation": ("--train_sourcefile", "--train_source_file"),

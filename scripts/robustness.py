@@ -1,0 +1,315 @@
+"""Measure how well models translate text as people type it: capitals, typos, emoji, links, placeholders, names.
+
+    python scripts/robustness.py --model my-model --source test.en --reference test.de
+    python scripts/robustness.py --models seed-1 seed-2 seed-3 --source test.en --reference test.de --output rows.json
+
+Each row of the table is a change of the source sentences. Several models, such as seeds of one recipe, give means with
+the lowest and the highest value.
+
+- BLEU, also lower-cased: references of upper and title case have that case. Items, such as links, are removed before
+  scoring, and final punctuation becomes that of the reference: what counts is the rest of the sentence.
+- difference: in lower-cased BLEU, from the unchanged sentences; of three on a line, from the three translated alone.
+- items kept: translations with the item exactly once, to the letter.
+- suspicious: translations shorter than a third of their source, in characters, or with five repetitions in a row.
+
+The JSON file has all texts and translations too.
+"""
+
+import json
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from random import Random
+from statistics import mean
+from typing import Any, NamedTuple
+
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.cli.model_options import add_compute_options, load_by_name
+    from hf_vanilla_transformer.cli.options import (
+        SWITCH,
+        Number,
+        OneLineParser,
+        add_options,
+        one_line_errors,
+        out_of_memory,
+        quiet_unless_terminal,
+    )
+    from hf_vanilla_transformer.files import atomic_write, check_output_file, read_line_pairs
+    from hf_vanilla_transformer.inference.languages import only_pair
+    from hf_vanilla_transformer.inference.translation import translate
+    from hf_vanilla_transformer.options import BatchOptions, SearchOptions
+    from hf_vanilla_transformer.registration import register
+    from hf_vanilla_transformer.text.casing import Case, in_case
+    from hf_vanilla_transformer.training.metrics import language_tokenizer, translation_scores
+
+    register()
+
+PUNCTUATION = ".!?…。！？"
+
+# Five times the same: one to twenty characters, no blank first.
+LOOP = re.compile(r"(\S.{0,19}?)\1{4}")
+
+# The kind that others are compared with.
+PLAIN = "as_it_is"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Translate, score and print; a mistake in the input ends with one line on standard error and status 2."""
+    parser = OneLineParser(description=__doc__)
+    add_arguments(parser)
+    with one_line_errors(parser):
+        arguments = parser.parse_args(argv)
+        if len(set(arguments.models)) < len(arguments.models):
+            raise ValueError("`models` has the same model twice; name each once")
+        if arguments.output is not None:
+            inputs = [arguments.source, arguments.reference, *arguments.models]
+            check_output_file(arguments.output, inputs, "output")
+        sources, references = read_sentences(arguments)
+        names = dict.fromkeys([PLAIN, *arguments.kinds])
+        texts = {name: changed(name, sources, references, arguments.seed) for name in names}
+        quiet_unless_terminal()
+        results = {model: evaluate(model, texts, arguments) for model in arguments.models}
+        if arguments.output is not None:
+            save(arguments, texts, results)
+        print(table([result["rows"] for result in results.values()]))
+
+
+def add_arguments(parser: OneLineParser) -> None:
+    model = parser.add_argument_group("model")
+    model.add_argument("--models", required=True, nargs="+", help="Folder or name on the Hub; of several, the mean.")
+    add_compute_options(parser, model)
+    files = parser.add_argument_group("input and output")
+    files.add_argument("--source", required=True, metavar="FILE", help="Sentences, one a line; plain or .gz.")
+    files.add_argument("--reference", required=True, metavar="FILE", help="Their translations.")
+    files.add_argument("--output", metavar="FILE", help="Write a JSON file of all values, texts and translations.")
+    rows = parser.add_argument_group("rows")
+    rows.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        metavar="KIND",
+        help=f"Some of {', '.join(KINDS)} (default: all).",
+    )
+    rows.add_argument("--max_sentences", type=Number(int), default=200, help="First ones to take (default: 200).")
+    rows.add_argument("--seed", type=int, default=0, help="Draws places, letters and items (default: 0).")
+    search = parser.add_argument_group("search")
+    search.add_argument("--raw", **SWITCH, help="Translate lines as they are, without preparing them.")
+    add_options(parser, search, SearchOptions, "num_beams", num_beams={"default": 1, "help": "Beams; 1: greedy."})
+    add_options(parser, search, BatchOptions, "max_tokens")
+    parser.add_help_options()
+
+
+def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
+    """Return the first sentences and their references, but for blank ones."""
+    pairs = ((one.strip(), other.strip()) for one, other in read_line_pairs(arguments.source, arguments.reference))
+    found = list(islice(filter(all, pairs), arguments.max_sentences))
+    if not found:
+        raise ValueError(f"{arguments.source} and {arguments.reference} hold no sentences; name files with text")
+    sources, references = zip(*found, strict=True)
+    return list(sources), list(references)
+
+
+def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> dict[str, Any]:
+    """Return a model's translations of each kind and their scores."""
+    print(f"translating by {name}", file=sys.stderr)
+    model, tokenizer = load_by_name(name, arguments)
+    options = {"num_beams": arguments.num_beams, "max_tokens": arguments.max_tokens}
+    if arguments.raw:
+        options["raw"] = True
+    sources = [source for text in texts.values() for source in text.sources]
+    with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
+        found = iter(translate(model, tokenizer, sources, show_progress=sys.stderr.isatty(), **options))
+    translations = {kind: [best.text for best, *_ in islice(found, len(text.sources))] for kind, text in texts.items()}
+    tokenize = language_tokenizer(only_pair(tokenizer)[1])
+    return {
+        "bleu_tokenize": tokenize,
+        "rows": measure(texts, translations, tokenize),
+        "translations": translations,
+    }
+
+
+def save(arguments: Namespace, texts: Mapping[str, "Text"], results: Mapping[str, Any]) -> None:
+    """Write the JSON file."""
+    settings = {name: getattr(arguments, name) for name in ("source", "reference", "seed", "num_beams", "raw", "bf16")}
+    content = {**settings, "models": results, "texts": {name: text._asdict() for name, text in texts.items()}}
+    with atomic_write(arguments.output) as file:
+        file.write(f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode())
+
+
+def swap_letters(text: str, item: str, random: Random) -> str:
+    """Swap two letters in the middle of a word."""
+    words = re.finditer(r"[^\W\d_]{4,}", text)
+    places = [i for word in words for i in range(word.start() + 1, word.end() - 2) if text[i] != text[i + 1]]
+    if not places:
+        return text
+    i = random.choice(places)
+    return text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+
+
+def with_ending(text: str, ending: str, *_: object) -> str:
+    """Replace the final punctuation."""
+    return text.rstrip(f" {PUNCTUATION}") + ending
+
+
+def append(text: str, item: str, random: Random) -> str:
+    return f"{text} {item}"
+
+
+def insert(text: str, item: str, random: Random) -> str:
+    """Put the item between two words."""
+    words = text.split()
+    place = random.randint(1, max(1, len(words) - 1))
+    return " ".join([*words[:place], item, *words[place:]])
+
+
+def without_item(translation: str, item: str, reference: str) -> str:
+    return " ".join(translation.replace(item, " ").split())
+
+
+def with_final_punctuation(translation: str, item: str, reference: str) -> str:
+    """Give a translation that of its reference."""
+    return with_ending(translation, reference[len(reference.rstrip(PUNCTUATION)) :])
+
+
+class Kind(NamedTuple):
+    """A way in which text differs from that of corpora.
+
+    Attributes:
+        title: Of its row in the table.
+        change: Changes a source, given its item and random numbers.
+        items: Each source gets one of these.
+        scored: Returns what is scored of a translation, given its item and its reference.
+        changes_references: Whether references change as sources do.
+        size: Sentences on a line.
+    """
+
+    title: str
+    change: Callable[[str, str, Random], str] = lambda text, *_: text
+    items: Sequence[str] = ()
+    scored: Callable[[str, str, str], str] = lambda translation, *_: translation
+    changes_references: bool = False
+    size: int = 1
+
+
+EMOJI = ("😀", "🎉", "❤️", "👍🏽", "🐶")
+LINKS = ("https://example.com/a?b=1", "www.example.org/news", "someone@example.com")
+PLACEHOLDERS = ("{name}", "%1$s", "${x}", "<b>")
+NUMBERS = ("3417", "86.5", "902")
+DATES = ("2024-03-17", "17/03/2024", "17.03.2024")
+NAMES = ("Ольга", "Ελένη", "ნინო", "Անի", "יעל")
+
+KINDS = {
+    PLAIN: Kind("as it is"),
+    "upper_case": Kind("UPPER CASE", lambda text, *_: in_case(text, Case.UPPER), changes_references=True),
+    "title_case": Kind("Title Case", lambda text, *_: in_case(text, Case.TITLE), changes_references=True),
+    "lower_case": Kind("lower case", lambda text, *_: text.lower()),
+    "typo": Kind("one letter swapped with the next", swap_letters),
+    "exclamation": Kind("`!!!` at the end", with_ending, ("!!!",), with_final_punctuation),
+    "no_punctuation": Kind("no final punctuation", with_ending, scored=with_final_punctuation),
+    "emoji_at_end": Kind("emoji at the end", append, EMOJI, without_item),
+    "emoji": Kind("emoji in the middle", insert, EMOJI, without_item),
+    "link": Kind("link or address in the middle", insert, LINKS, without_item),
+    "placeholder": Kind("`{name}`, `%1$s`, `${x}` or `<b>` in the middle", insert, PLACEHOLDERS, without_item),
+    "number": Kind("number in the middle", insert, NUMBERS, without_item),
+    "date": Kind("date in the middle", insert, DATES, without_item),
+    "name": Kind("name in another script in the middle", insert, NAMES, without_item),
+    "three_sentences": Kind("three sentences on a line", size=3),
+}
+
+
+class Text(NamedTuple):
+    """Sources of a kind, their references, and the item of each source, "" for none."""
+
+    sources: list[str]
+    references: list[str]
+    items: list[str]
+
+
+def changed(name: str, sources: Sequence[str], references: Sequence[str], seed: int) -> Text:
+    """Return sentences and their references as those of a kind; raises ValueError if there are too few."""
+    kind, random = KINDS[name], Random(f"{seed} {name}")
+    if len(sources) < kind.size:
+        raise ValueError(f"`kinds` {name} needs {kind.size} sentences, but there are {len(sources)}; give more")
+    # Letters and emoji of the text itself are probably known to the model.
+    known = set().union(*sources, *references)
+    items = [item for item in kind.items if item.isascii() or not known & set(item)] or kind.items or [""]
+    chosen = [random.choice(items) for _ in sources]
+    texts = [kind.change(text, item, random) for text, item in zip(sources, chosen, strict=True)]
+    if kind.changes_references:
+        references = [kind.change(text, "", random) for text in references]
+    lines = joined(texts, kind.size)
+    return Text(lines, joined(references, kind.size), chosen[: len(lines)])
+
+
+def joined(lines: Sequence[str], size: int) -> list[str]:
+    """Join so many lines at a time; fewer at the end are left out."""
+    return [" ".join(lines[i : i + size]) for i in range(0, len(lines) - size + 1, size)]
+
+
+def measure(texts: Mapping[str, Text], translations: Mapping[str, list[str]], tokenize: str) -> dict[str, Any]:
+    """Return the values of each row.
+
+    Args:
+        texts: By kind, `PLAIN` among them.
+        translations: Of their sources.
+        tokenize: sacreBLEU's tokenizer.
+    """
+
+    def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
+        return float(translation_scores(translations, references, tokenize=tokenize, metrics=("bleu",))["bleu"])
+
+    def lowercase_bleu(translations: Sequence[str], references: Sequence[str]) -> float:
+        # In capitals, ß is SS.
+        return bleu([text.casefold() for text in translations], [text.casefold() for text in references])
+
+    rows = {}
+    for name, (sources, references, items) in texts.items():
+        kind, outputs = KINDS[name], translations[name]
+        scored = [kind.scored(*each) for each in zip(outputs, items, references, strict=True)]
+        row = {
+            "lines": len(sources),
+            "bleu": bleu(scored, references),
+            "lowercase_bleu": lowercase_bleu(scored, references),
+        }
+        if name != PLAIN:
+            alone = joined(translations[PLAIN], kind.size), joined(texts[PLAIN].references, kind.size)
+            row["difference"] = row["lowercase_bleu"] - lowercase_bleu(*alone)
+        if kind.items:
+            row["kept"] = sum(text.count(item) == 1 for text, item in zip(outputs, items, strict=True))
+        row["suspicious"] = sum(map(is_suspicious, sources, outputs))
+        rows[name] = row
+    return rows
+
+
+def is_suspicious(source: str, translation: str) -> bool:
+    return 3 * len(translation.strip()) < len(source) or LOOP.search(translation) is not None
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return a row for each kind: the means of the models and, of several, the lowest and the highest values."""
+    lines = ["| text | BLEU | lower-cased | difference | items kept | suspicious |", "|---|---:|---:|---:|---:|---:|"]
+    for name, kind in KINDS.items():
+        if rows := [result[name] for result in results if name in result]:
+            scores = [spread(rows, "bleu"), spread(rows, "lowercase_bleu"), spread(rows, "difference", "+z.1f")]
+            counts = [spread(rows, key, ".0f") for key in ("kept", "suspicious")]
+            cells = [*scores, *(count and f"{count} of {rows[0]['lines']}" for count in counts)]
+            lines.append(f"| {kind.title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def spread(rows: Sequence[Mapping[str, Any]], key: str, number: str = ".1f") -> str:
+    """Return the mean of a value and, of several rows, the lowest and the highest; "" where there is none."""
+    if key not in rows[0]:
+        return ""
+    values = [row[key] for row in rows]
+    text = format(mean(values), number)
+    return text if len(values) == 1 else f"{text} ({min(values):{number}} to {max(values):{number}})"
+
+
+if __name__ == "__main__":
+    main()
