@@ -5,61 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any
 
-import torch
 from tokenizers import PreTokenizedString, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .encoding import TEXT_COLUMNS, encode_pairs
-
 # Rank of two tokens that no merge joins.
 NEVER = float("inf")
-
-
-class BpeDropout:
-    """Collator that tokenizes pairs anew in each epoch.
-
-    Args:
-        collate: Makes a batch of the rows, which then have other `input_ids` and `labels`.
-        tokenizer: Leaves out merges.
-        max_length: Most tokens of a side, the end token included; a pair that would have more keeps its own tokens.
-    """
-
-    def __init__(
-        self, collate: Callable[[list[Any]], Any], tokenizer: DroppingTokenizer, max_length: int | None = None
-    ) -> None:
-        self.collate, self.tokenizer, self.max_length = collate, tokenizer, max_length
-        # In shared memory, so that persistent workers see a new epoch too.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Select the tokens of an epoch."""
-        self._epoch.fill_(epoch)
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Make a batch.
-
-        Args:
-            rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
-                `alignments` and `ALIGNMENT_COLUMN`. A truncated pair, whose texts are None, keeps its tokens.
-        """
-        self.tokenizer.set_epoch(int(self._epoch))
-        with_text = [row for row in rows if row["source"] is not None]
-        texts = {name: [row[name] for row in with_text] for name in TEXT_COLUMNS if name in rows[0]}
-        encoded = encode_pairs(cast(Any, self.tokenizer), texts) if with_text else {}
-        pairs = (dict(zip(encoded, columns, strict=True)) for columns in zip(*encoded.values(), strict=True))
-        return self.collate([_own(row) if row["source"] is None else self._fitting(next(pairs), row) for row in rows])
-
-    def _fitting(self, pair: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-        longest = max(len(pair["input_ids"]), len(pair["labels"]))
-        return pair if self.max_length is None or longest <= self.max_length else _own(row)
-
-
-def _own(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("input_ids", "labels", "alignments") if name in row}
 
 
 class DroppingTokenizer:
@@ -170,4 +124,4 @@ class _MergesWithDropout:
                 ranks[at] = rank((parts[at], parts[at + 1]), NEVER)
 
 
-__all__ = ["BpeDropout", "DroppingTokenizer"]
+__all__ = ["DroppingTokenizer"]

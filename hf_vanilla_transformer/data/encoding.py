@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import datasets
 import numpy as np
@@ -17,9 +17,10 @@ from transformers.utils import logging
 from ..errors import DataError, unknown_words
 from ..options import Range, check_range
 from .alignments import Link, words_and_ids
+from .augmentation import has_placeholders, protect_pairs
 from .arguments import RATIO_SLACK
 from .fingerprint import CODE_FINGERPRINT
-from .reading import PAIR_FEATURES
+from .reading import ALIGNMENT_COLUMN, PAIR_FEATURES, TEXT_COLUMNS
 
 logger = logging.get_logger(__name__)
 
@@ -27,13 +28,15 @@ _IDS = datasets.List(datasets.Value("int32"))
 # Outcomes of the length filters.
 _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
 
-ALIGNMENT_COLUMN = "alignment"
-"""Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
-
-TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN)
-"""Columns that pairs are tokenized from."""
-
 _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
+
+
+class Resample(Protocol):
+    """Tokenizes rows with texts anew, otherwise in each epoch."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
 
 
 class LengthLimits(NamedTuple):
@@ -120,12 +123,14 @@ def tokenize_pairs(
     evaluation: bool = False,
     num_proc: int | None = None,
     keep_text: bool = False,
+    resample: Resample | None = None,
 ) -> tuple[datasets.Dataset | TokenizedStream, PairCounts]:
     """Tokenize pairs of strings, and drop or truncate pairs by length.
 
     Args:
         dataset: Rows with the strings `source` and `target` and, if not a stream, optionally `ALIGNMENT_COLUMN`.
-        tokenizer: Must end both sides with its `eos_token`; `text_target=` selects the target side.
+        tokenizer: Must end both sides with its `eos_token`; `text_target=` selects the target side. If it has
+            placeholders, items that both sides of a pair have become those.
         max_source_length: Most tokens of a source, the end token included; None for no limit.
         max_target_length: Likewise for the target.
         on_long: Drop a longer pair, or truncate it and keep the end token.
@@ -135,6 +140,7 @@ def tokenize_pairs(
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
         keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
             None. Ignored for streams.
+        resample: Tokenizes the rows of a stream anew in each epoch, from their texts.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
@@ -147,9 +153,11 @@ def tokenize_pairs(
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
     limits.check()
     counts = PairCounts(limits=limits)
-    encode = _Encoder(tokenizer, limits, truncate=evaluation or on_long == "truncate", keep_text=keep_text)
+    is_stream = isinstance(dataset, datasets.IterableDataset)
+    with_text = resample is not None if is_stream else keep_text
+    encode = _Encoder(tokenizer, limits, truncate=evaluation or on_long == "truncate", keep_text=with_text)
     if isinstance(dataset, datasets.IterableDataset):
-        return TokenizedStream(dataset, encode, counts, evaluation), counts
+        return TokenizedStream(dataset, encode, counts, evaluation, resample), counts
     kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
     aligned = {"alignments": _IDS} if ALIGNMENT_COLUMN in dataset.column_names else {}
     rows = dataset.map(
@@ -209,6 +217,8 @@ class _Encoder:
     code: str = CODE_FINGERPRINT
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        if has_placeholders(self.tokenizer):
+            batch = protect_pairs(batch)
         encoded = encode_pairs(self.tokenizer, batch)
         pairs = list(zip(encoded["input_ids"], encoded["labels"], strict=True))
         self._check_ends(chain.from_iterable(pairs))
@@ -329,9 +339,15 @@ class TokenizedStream(torch.utils.data.IterableDataset):
     """
 
     def __init__(
-        self, pairs: datasets.IterableDataset, encode: _Encoder, counts: PairCounts, evaluation: bool
+        self,
+        pairs: datasets.IterableDataset,
+        encode: _Encoder,
+        counts: PairCounts,
+        evaluation: bool,
+        resample: Resample | None = None,
     ) -> None:
         self.pairs, self.encode, self.counts, self.evaluation = pairs, encode, counts, evaluation
+        self.resample = resample
 
     @property
     def num_shards(self) -> int:
@@ -339,10 +355,10 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         return self.pairs.num_shards
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the underlying stream, which may shuffle by it, and to a tokenizer that draws by it."""
+        """Pass the epoch on to the underlying stream, which may shuffle by it, and to what tokenizes anew by it."""
         self.pairs.set_epoch(epoch)
-        if hasattr(self.encode.tokenizer, "set_epoch"):
-            self.encode.tokenizer.set_epoch(epoch)
+        if self.resample is not None:
+            self.resample.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, list[int]]]:
         counts = PairCounts(limits=self.counts.limits)
@@ -353,8 +369,9 @@ class TokenizedStream(torch.utils.data.IterableDataset):
             counts.add(outcomes, int(keep.sum()))
             if counts.read > self.counts.read:
                 vars(self.counts).update(vars(counts))
-            for i in np.flatnonzero(keep):
-                yield {"input_ids": encoded["input_ids"][i], "labels": encoded["labels"][i]}
+            names = ("input_ids", "labels", *(PAIR_FEATURES if self.resample else ()))
+            kept = [{name: encoded[name][i] for name in names} for i in np.flatnonzero(keep)]
+            yield from self.resample(kept) if self.resample and kept else kept
         logger.info(f"end of a pass over the stream: {counts}")
 
 
@@ -366,11 +383,9 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 __all__ = [
-    "ALIGNMENT_COLUMN",
     "NO_LIMITS",
     "LengthLimits",
     "PairCounts",
-    "TEXT_COLUMNS",
     "TokenizedStream",
     "add_alignments",
     "chunks",

@@ -28,6 +28,12 @@ from .fingerprint import CODE_FINGERPRINT
 
 PAIR_FEATURES = datasets.Features({"source": datasets.Value("string"), "target": datasets.Value("string")})
 
+ALIGNMENT_COLUMN = "alignment"
+"""Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
+
+TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN)
+"""Columns that pairs are tokenized from."""
+
 # Common names of splits in datasets.
 _SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
@@ -381,7 +387,9 @@ def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
 
 
 __all__ = [
+    "ALIGNMENT_COLUMN",
     "PAIR_FEATURES",
+    "TEXT_COLUMNS",
     "check_files",
     "headerless_tsv_files",
     "iterate_pairs",

@@ -91,6 +91,7 @@ def train_tokenizer(
     *,
     algorithm: str = "bpe",
     vocab_size: int = 8000,
+    reserved: int = 0,
     min_frequency: int = 1,
     lowercase: bool = False,
     normalization: str | None = None,
@@ -123,6 +124,7 @@ def train_tokenizer(
         vocab_size: Most tokens in the vocabulary, the four special tokens included; a small corpus yields fewer
             (`len(tokenizer)`). 8,000 suits about 100,000 sentences; the paper's shared vocabulary for 4.5 million
             pairs has 37,000 (section 5.1).
+        reserved: How many of them are kept free for tokens that are added afterwards.
         min_frequency: Fewest occurrences of a word, symbol or merged pair in the vocabulary.
         lowercase: Lowercase all text, in training and in use; decoded text is then lowercase.
         normalization: Unicode normalization of all text: `"NFC"`, `"NFD"`, `"NFKC"`, `"NFKD"` or None.
@@ -138,7 +140,7 @@ def train_tokenizer(
         TypeError: `texts` is one string, or contains something else than strings.
     """
     components = _lookup(_ALGORITHMS, algorithm, "algorithm")
-    _check_sizes(algorithm, vocab_size, min_frequency, max_length)
+    _check_sizes(algorithm, vocab_size, reserved, min_frequency, max_length)
     tokenizer = Tokenizer(components.model())
     if steps := [*_normalization_steps(normalization, lowercase), *components.escapes]:
         tokenizer.normalizer = normalizers.Sequence(steps)
@@ -148,11 +150,14 @@ def train_tokenizer(
     # Pieces of unigram are selected by likelihood alone.
     options = {} if algorithm == "unigram" else {"min_frequency": min_frequency}
     trainer = components.trainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=show_progress, **options
+        vocab_size=vocab_size - reserved,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        show_progress=show_progress,
+        **options,
     )
     _train(tokenizer, trainer, texts, vocab_size)
-    size = tokenizer.get_vocab_size()
-    if size == len(SPECIAL_TOKENS):
+    size = tokenizer.get_vocab_size() + reserved
+    if size == len(SPECIAL_TOKENS) + reserved:
         raise ValueError(f"`min_frequency` is {min_frequency}, which leaves no token of the corpus; lower it")
     if size > vocab_size:
         # Unigram keeps every character.
@@ -172,9 +177,11 @@ def train_tokenizer(
     )
 
 
-def _check_sizes(algorithm: str, vocab_size: int, min_frequency: int, max_length: int | None) -> None:
+def _check_sizes(
+    algorithm: str, vocab_size: int, reserved: int, min_frequency: int, max_length: int | None
+) -> None:
     # Byte-level BPE has a token for each of the 256 bytes; the others need at least one token of their own.
-    least_vocab_size = len(SPECIAL_TOKENS) + (256 if algorithm == "bpe" else 1)
+    least_vocab_size = len(SPECIAL_TOKENS) + reserved + (256 if algorithm == "bpe" else 1)
     if vocab_size < least_vocab_size:
         raise ValueError(f"`vocab_size` is {vocab_size}; it must be at least {least_vocab_size} for {algorithm}")
     check_range(POSITIVE, min_frequency=min_frequency)

@@ -11,7 +11,8 @@ import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ..data.arguments import refuse_empty_strings
+from ..data.arguments import NONE, refuse_empty_strings
+from ..data.augmentation import parse_shares
 from ..errors import did_you_mean, short_errors
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..options import check_ranges
@@ -28,6 +29,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "label_smoothing_factor": get_preset("base").label_smoothing,
     "max_tokens": 8192,
     "muon": False,
+    "augment": NONE,
     "num_train_epochs": 20.0,
 }
 
@@ -168,8 +170,9 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
         if fp16 and self.use_cpu:
             raise ValueError("`fp16` needs a GPU: a CPU would compute in float32 all the same; use `bf16`")
-        if self.bpe_dropout and not self.max_tokens:
-            raise ValueError("`bpe_dropout` needs batches by tokens; set `max_tokens`, or leave it out")
+        for name, is_on in {"bpe_dropout": self.bpe_dropout, "augment": parse_shares(self.augment)}.items():
+            if is_on and not self.max_tokens:
+                raise ValueError(f"`{name}` needs batches by tokens; set `max_tokens`, or leave it out")
         if self.rdrop_alpha and self.packing:
             raise ValueError("`rdrop_alpha` needs padded batches; leave it or `packing` out")
 

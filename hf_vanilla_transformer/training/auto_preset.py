@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
+from ..data.augmentation import DEFAULT
 from ..presets import AUTO_PRESET, preset_config
 from .arguments import (
     PRESET_DEFAULTS,
@@ -64,7 +65,9 @@ TOKENS_PER_WORD = 1.4
 # A corpus that is read more often is learned by heart; one that is read less often is not learned.
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
-_SMALL_CORPUS = {
+_AS_TYPED = {"augment": DEFAULT}
+
+_SMALL_CORPUS = _AS_TYPED | {
     "guided_alignment": AUTO,
     "muon": True,
     "learning_rate": 0.003,
@@ -77,8 +80,8 @@ _SMALL_CORPUS = {
 PLANS = (
     Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
     Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
-    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, {"warmup_steps": 4000}),
-    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, {"warmup_steps": 4000}),
+    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _AS_TYPED | {"warmup_steps": 4000}),
+    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _AS_TYPED | {"warmup_steps": 4000}),
 )
 
 # Why a setting differs from the paper.
@@ -92,6 +95,7 @@ REASONS = {
     "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
     "lr_scheduler_type": "a short run ends better at a rate of zero",
     "max_tokens": "small batches, for more steps",
+    "augment": "people type otherwise than corpora are written",
 }
 
 
@@ -120,8 +124,8 @@ def use_auto_preset(
     plan = next(plan for plan in PLANS if words <= plan.words)
     settings, overrides = plan.settings(words), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
-    if reason := _why_unguided(args, train):
-        stays.setdefault("guided_alignment", f"{NONE}: {reason}")
+    for name, reason in _obstacles(args, train).items():
+        stays.setdefault(name, f"{NONE}: {reason}")
     chosen = copy(model_args)
     chosen.preset = plan.preset
     if chosen.vocab_size is None:
@@ -163,14 +167,16 @@ def _sample(train: datasets.Dataset) -> datasets.Dataset:
     return train.select(range(0, len(train), -(-len(train) // SAMPLE)))
 
 
-def _why_unguided(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> str | None:
-    """Return why no attention head can learn which words translate each other; None if one can."""
-    if args.packing:
-        return "not with `packing`"
-    sample = _sample(train)
+def _obstacles(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> dict[str, str]:
+    """Return why no attention head can learn which words translate each other, and why there can be no noise."""
+    sample, reasons = _sample(train), {}
     if not all(_has_words(sample[side]) for side in ("source", "target")):
-        return "white space does not separate the words"
-    return None
+        reasons = dict.fromkeys(("guided_alignment", "augment"), "white space does not separate the words")
+    if args.packing:
+        reasons["guided_alignment"] = "not with `packing`"
+    if not args.max_tokens:
+        reasons["augment"] = "not without `max_tokens`"
+    return reasons
 
 
 def _has_words(sentences: Sequence[str]) -> bool:

@@ -39,7 +39,7 @@ LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
 # Extensions beyond the paper; off unless set.
-EXTRAS = ("muon", "bpe_dropout", "rdrop_alpha", "ema_decay")
+EXTRAS = ("muon", "bpe_dropout", "augment", "rdrop_alpha", "ema_decay")
 
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",

@@ -96,6 +96,13 @@ class TrainingOptions:
         "Leave out each merge of BPE with this probability while training, so that a pair is split into "
         "other tokens in each epoch (0.1 in Provilkov et al. 2020).",
     )
+    augment: str = option(
+        UNSET,
+        "Train on text as people type it: none (the default), default, or the shares of the pairs, in each epoch, with "
+        "inserted placeholders of what is not translated, lower-cased sources, typos and other final marks, as in "
+        "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which is what default stands for. With items, the "
+        "vocabulary has the placeholders.",
+    )
     rdrop_alpha: NotNegativeFloat = option(
         0.0,
         "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "

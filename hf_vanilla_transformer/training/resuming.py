@@ -10,9 +10,8 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from ..data.arguments import AUTO, DataArguments
-from ..data.encoding import ALIGNMENT_COLUMN
 from ..data.fingerprint import data_fingerprint
-from ..data.reading import PAIR_FEATURES
+from ..data.reading import ALIGNMENT_COLUMN, PAIR_FEATURES
 from ..inference.fingerprint import tokenizer_fingerprint
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
@@ -37,7 +36,7 @@ MEANT = frozenset(
     "label_smoothing_factor guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
     "average_tokens_across_devices "
     # Batches and their order
-    "max_tokens per_device_train_batch_size gradient_accumulation_steps seed data_seed bpe_dropout "
+    "max_tokens per_device_train_batch_size gradient_accumulation_steps seed data_seed bpe_dropout augment "
     "train_sampling_strategy length_column_name dataloader_drop_last streaming "
     # Pairs
     "validation_split_size test_split_size split_seed max_train_samples train_copies guided_alignment "

@@ -1,11 +1,13 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,9 +23,9 @@ from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
 from ..data.arguments import AUTO, SPLITS, DataArguments
+from ..data.augmentation import has_placeholders, parse_shares, protect_pairs
 from ..data.batching import check_token_ids, token_lengths
-from ..data.bpe_dropout import DroppingTokenizer
-from ..data.encoding import PairCounts, TokenizedStream, add_alignments, tokenize_pairs
+from ..data.encoding import LengthLimits, PairCounts, TokenizedStream, add_alignments, tokenize_pairs
 from ..data.splits import load_parallel_text
 from ..data.tokenizer_training import train_tokenizer
 from ..data.word_alignment import align_corpus
@@ -36,6 +38,8 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
+from ..text.protection import PLACEHOLDERS
+from ..text.sentences import split_sentences
 from .arguments import (
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -52,7 +56,7 @@ from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
 from .run_folder import save_tokenizer
 from .trainer import VanillaTransformerTrainer
-from .trainer_loss import AlignedPairsCollator, dropping_tokenizer
+from .trainer_loss import AlignedPairsCollator, is_resampled, resampling
 from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
 
 logger = logging.get_logger(__name__)
@@ -62,6 +66,12 @@ DEFAULT_MAX_LENGTH = 512
 
 # Pairs of a stream to train its tokenizer on; more would hardly change the vocabulary.
 STREAM_TOKENIZER_PAIRS = 1_000_000
+
+# Pairs of a stream whose longest source is that of all.
+STREAM_SAMPLE = 100_000
+
+# Pairs that say whether the training sources are paragraphs, and the share of them that must be.
+PARAGRAPH_SAMPLE, PARAGRAPH_SHARE = 2000, 0.2
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
@@ -155,9 +165,11 @@ def set_up(
                 trust_remote_code=model_args.trust_remote_code,
             )
             dropout = asked_dropout(model_args)
-        tokenizer = load_or_train_tokenizer(source, args, text.train, data_args.synthetic_tag or "")
+        tag = data_args.synthetic_tag or ""
+        tokenizer = load_or_train_tokenizer(source, args, text.train, tag)
         name_languages(tokenizer, data_args)
-        model = load_or_build_model(source, tokenizer, bool(source.extend_vocab or data_args.synthetic_tag), **dropout)
+        has_new_tokens = bool(source.extend_vocab or tag or "items" in parse_shares(args.augment))
+        model = load_or_build_model(source, tokenizer, has_new_tokens, **dropout)
         set_learning_rate(args, model)
         record = experiment_record(model_args, data_args, text, checkpoint)
         if checkpoint:
@@ -166,7 +178,8 @@ def set_up(
         text = align_text(text, data_args, args)
         if data_args.links:
             guide_alignments(model, tokenizer, args)
-        ids = tokenize_splits(text, tokenizer, model.config, data_args, dropping_tokenizer(tokenizer, args))
+        ids = tokenize_splits(text, tokenizer, model.config, data_args, args)
+        set_training_facts(model, text, ids, data_args.source_lang)
     trainer = make_trainer(model, tokenizer, text, ids, args)
     trainer.experiment = record
     return Experiment(text, ids, tokenizer, trainer, plan, bleu_fault)
@@ -314,13 +327,14 @@ def load_or_train_tokenizer(
 
     Args:
         model_args: What to load, extend or train.
-        args: Folder and processes of the run.
+        args: Folder, processes and augmentation of the run: with inserted items, the tokenizer has placeholders.
         train: Training pairs.
         tag: Token before the sources of some pairs; it is added to the tokenizer, which learns nothing of it.
 
     Raises:
         ValueError: It cannot be loaded, extended or trained.
     """
+    placeholders = PLACEHOLDERS if "items" in parse_shares(args.augment) else ()
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
         tokenizer = load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
         if model_args.extend_vocab:
@@ -328,12 +342,11 @@ def load_or_train_tokenizer(
     elif args.process_index > 0:
         tokenizer = load_tokenizer(args.output_dir)
     else:
-        tokenizer = _train_tokenizer(model_args, partial(_texts, train, tag))
+        tokenizer = _train_tokenizer(model_args, partial(_texts, train, tag), len(placeholders))
         # The other processes must have the very same.
         save_tokenizer(tokenizer, args.output_dir)
-    if tag:
-        # As it is written, whatever else the tokenizer makes of a text.
-        tokenizer.add_tokens([AddedToken(tag, normalized=False)])
+    # As they are written, whatever else the tokenizer makes of a text.
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in (*filter(None, [tag]), *placeholders)])
     return tokenizer
 
 
@@ -349,7 +362,8 @@ def name_languages(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments)
     tokenizer.init_kwargs |= {name: value for name in names if (value := getattr(data_args, name))}
 
 
-def _train_tokenizer(model_args: ModelArguments, texts: Texts) -> PreTrainedTokenizerBase:
+def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
+    """Train a tokenizer whose vocabulary has room for so many tokens more."""
     algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
     if min_frequency is None:
         # The unigram model prunes by likelihood, not by counts.
@@ -360,6 +374,7 @@ def _train_tokenizer(model_args: ModelArguments, texts: Texts) -> PreTrainedToke
             texts(*sides),
             algorithm=algorithm,
             vocab_size=model_args.vocab_size,
+            reserved=reserved,
             min_frequency=min_frequency,
             lowercase=model_args.lowercase,
             normalization=model_args.normalization,
@@ -445,33 +460,63 @@ def tokenize_splits(
     tokenizer: PreTrainedTokenizerBase,
     config: Any,
     data_args: DataArguments,
-    dropping: DroppingTokenizer | None = None,
+    args: VanillaTransformerTrainingArguments,
 ) -> TokenizedSplits:
     """Tokenize every split; evaluation pairs are truncated, never dropped, for their length.
 
-    With a `dropping` tokenizer, training pairs keep their texts, of which each batch is tokenized anew; a stream is
-    tokenized by it.
+    Training pairs that each epoch tokenizes anew keep their texts.
 
     Raises:
         DataError: No pair is left, or an id has no embedding.
+        ValueError: BPE-dropout is wanted, but the tokenizer is none of BPE.
     """
     ids, counts = {}, {}
     limit = position_limit(config)
+    limits = LengthLimits(
+        tightest_limit(data_args.max_source_length, limit),
+        tightest_limit(data_args.max_target_length, limit),
+        data_args.max_length_ratio,
+    )
+    resample = resampling(tokenizer, args, limits) if is_resampled(args) else None
     for split, pairs in text.present().items():
         ids[split], counts[split] = tokenize_pairs(
             pairs,
-            tokenizer if dropping is None or isinstance(pairs, datasets.Dataset) else cast(Any, dropping),
-            max_source_length=tightest_limit(data_args.max_source_length, limit),
-            max_target_length=tightest_limit(data_args.max_target_length, limit),
+            tokenizer,
+            max_source_length=limits.source,
+            max_target_length=limits.target,
             on_long=data_args.on_long,
-            max_length_ratio=data_args.max_length_ratio,
+            max_length_ratio=limits.ratio,
             evaluation=split != "train",
             num_proc=data_args.preprocessing_num_workers,
-            keep_text=split == "train" and dropping is not None,
+            keep_text=split == "train" and resample is not None,
+            resample=resample,
         )
         if isinstance(ids[split], datasets.Dataset):
             check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
+
+
+def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedSplits, language: str | None) -> None:
+    """Save with the model, in its generation settings, what translation has to know of the training sources.
+
+    `training_source_length` is the longest in tokens, end token included, and `training_paragraphs` says whether many
+    hold several sentences. A stream is judged by its first pairs.
+    """
+    settings: Any = model.generation_config
+    if isinstance(ids.train, datasets.Dataset):
+        length, size = int(token_lengths(ids.train)[0].max()), len(text.train)
+        sample: Any = text.train.select(range(0, size, -(-size // PARAGRAPH_SAMPLE)))
+    else:
+        # Counts are those of the training.
+        stream = copy(ids.train)
+        stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
+        length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
+        sample = text.train.take(PARAGRAPH_SAMPLE)
+    counts = [len(split_sentences(row["source"], language).sentences) > 1 for row in sample]
+    settings.training_source_length = length
+    settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(counts)
+    # Settings that come from the configuration lose names that transformers does not know.
+    settings._from_model_config = False
 
 
 def make_trainer(
@@ -493,7 +538,8 @@ def make_trainer(
         order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
         validation = ids.validation.select(order)
         if args.predict_with_generate:
-            references = text.validation.select(order)["target"][:]
+            pairs = text.validation.select(order)[:]
+            references = (protect_pairs(pairs) if has_placeholders(tokenizer) else pairs)["target"]
             scorer = corpus_scorer(tokenizer, references, args.bleu_tokenize)
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))

@@ -29,8 +29,12 @@ from ..data.batching import (
     dense_alignments,
     token_lengths,
 )
-from ..data.bpe_dropout import BpeDropout, DroppingTokenizer
-from ..data.encoding import ALIGNMENT_COLUMN
+from ..data.arguments import NONE
+from ..data.augmentation import Noise, parse_shares
+from ..data.bpe_dropout import DroppingTokenizer
+from ..data.encoding import LengthLimits
+from ..data.reading import ALIGNMENT_COLUMN
+from ..data.resampling import Resampling
 from ..errors import DataError
 from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
 from ..inference.teacher_forcing import position_limit
@@ -267,7 +271,7 @@ class LossTrainer(Seq2SeqTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
-        if isinstance(dataset, datasets.Dataset) and getattr(self.args, "bpe_dropout", False):
+        if isinstance(dataset, datasets.Dataset) and is_resampled(self.args):
             options["collate_fn"] = self._resampling(dataset)
         elif isinstance(dataset, datasets.Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -277,18 +281,19 @@ class LossTrainer(Seq2SeqTrainer):
             return self._stream_loader(dataset, options)
         return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
 
-    def _resampling(self, dataset: datasets.Dataset) -> BpeDropout:
-        """Return a collator that tokenizes with BPE-dropout; batches stay those of the plain lengths."""
+    def _resampling(self, dataset: datasets.Dataset) -> Resampling:
+        """Return a collator that tokenizes anew in each epoch; batches stay those of the plain lengths."""
         columns = {*dataset.column_names}
         needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
         if missing := needed - columns:
+            option = "bpe_dropout" if self.args.bpe_dropout else "augment"
             raise ValueError(
-                f"`bpe_dropout`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
+                f"`{option}`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
                 "`tokenize_pairs(..., keep_text=True)`"
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
-        tokenizer = cast(DroppingTokenizer, dropping_tokenizer(cast(Any, self.processing_class), self.args))
-        return BpeDropout(self.data_collator, tokenizer, limit)
+        tokenizer: Any = self.processing_class
+        return resampling(tokenizer, self.args, LengthLimits(limit, limit), self.data_collator)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(
@@ -402,19 +407,29 @@ class LossTrainer(Seq2SeqTrainer):
 
 
 def data_seed(args: TrainingArguments) -> int:
-    """Seed of the batches and of BPE-dropout."""
+    """Seed of the batches, of BPE-dropout and of noise."""
     return args.seed if args.data_seed is None else args.data_seed
 
 
-def dropping_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
-) -> DroppingTokenizer | None:
-    """Return the tokenizer with BPE-dropout, if that is wanted.
+def is_resampled(args: Any) -> bool:
+    """Whether each epoch tokenizes the training pairs anew."""
+    return bool(getattr(args, "bpe_dropout", 0) or parse_shares(getattr(args, "augment", NONE)))
+
+
+def resampling(
+    tokenizer: PreTrainedTokenizerBase,
+    args: VanillaTransformerTrainingArguments,
+    limits: LengthLimits,
+    collate: Callable[[list[Any]], Any] = list,
+) -> Resampling:
+    """Return what tokenizes training pairs anew in each epoch.
 
     Raises:
-        ValueError: The tokenizer is none of BPE.
+        ValueError: BPE-dropout is wanted, but the tokenizer is none of BPE.
     """
-    return DroppingTokenizer(tokenizer, args.bpe_dropout, data_seed(args)) if args.bpe_dropout else None
+    seed, shares = data_seed(args), parse_shares(args.augment)
+    dropping = DroppingTokenizer(tokenizer, args.bpe_dropout, seed) if args.bpe_dropout else tokenizer
+    return Resampling(dropping, Noise(shares, seed, tokenizer) if shares else None, limits, collate)
 
 
 @contextmanager
@@ -428,4 +443,4 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "dropping_tokenizer"]
+__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "is_resampled", "resampling"]
