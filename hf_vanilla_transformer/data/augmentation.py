@@ -121,7 +121,9 @@ class Noise:
         """Return the columns of a batch as they are in an epoch."""
         names = [name for name in TEXT_COLUMNS if name in texts]
         pairs = [
-            self._changed(_Pair(source, target, *(tuple(zip(each[::2], each[1::2], strict=True)) for each in links)), epoch)
+            self._changed(
+                _Pair(source, target, *(tuple(zip(each[::2], each[1::2], strict=True)) for each in links)), epoch
+            )
             for source, target, *links in zip(*(texts[name] for name in names), strict=True)
         ]
         columns = {"source": [pair.source for pair in pairs], "target": [pair.target for pair in pairs]}
@@ -203,7 +205,7 @@ def _with_item(pair: _Pair, placeholder: str, draw: random.Random, fixed: re.Pat
     item = draw.choice(FORMS).format(placeholder)
     if draw.random() < END_SHARE:
         before_mark = draw.random() < 0.5
-        ends = [_at_end(text, item.rstrip(",:"), before_mark) for text in (pair.source, pair.target)]
+        ends = [_at_end(text, item, before_mark) for text in (pair.source, pair.target)]
     else:
         # A tag stays first.
         tagged = bool((first := fixed.match(pair.source)) and not PLACEHOLDER.match(first[0]))
@@ -234,7 +236,7 @@ def _before(place: int, text: str, item: str) -> tuple[str, int]:
 
 
 def _at_end(text: str, item: str, before_mark: bool) -> tuple[str, int]:
-    text = text.rstrip()
+    text, item = text.rstrip(), item.rstrip(",:")
     words = len(text.split())
     head, mark = _final_mark(text) if before_mark else (text, "")
     if mark and head[-1].isspace():

@@ -177,9 +177,7 @@ def train_tokenizer(
     )
 
 
-def _check_sizes(
-    algorithm: str, vocab_size: int, reserved: int, min_frequency: int, max_length: int | None
-) -> None:
+def _check_sizes(algorithm: str, vocab_size: int, reserved: int, min_frequency: int, max_length: int | None) -> None:
     # Byte-level BPE has a token for each of the 256 bytes; the others need at least one token of their own.
     least_vocab_size = len(SPECIAL_TOKENS) + reserved + (256 if algorithm == "bpe" else 1)
     if vocab_size < least_vocab_size:

@@ -8,7 +8,9 @@ from collections import Counter
 import pytest
 
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, DroppingTokenizer
+from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
+from hf_vanilla_transformer.data.encoding import LengthLimits
+from hf_vanilla_transformer.data.resampling import Resampling
 
 TEXTS = ["the children are playing in the garden", "the garden is playing the children"] * 4
 
@@ -28,7 +30,8 @@ def rows_of(tokenizer, number=20):
 
 
 def collator(tokenizer, probability, max_length=None, seed=0):
-    return BpeDropout(list, DroppingTokenizer(tokenizer, probability, seed), max_length)
+    limits = LengthLimits(max_length, max_length)
+    return Resampling(DroppingTokenizer(tokenizer, probability, seed), limits=limits)
 
 
 def test_every_epoch_has_another_split_of_the_same_text(tokenizer):

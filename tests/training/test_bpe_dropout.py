@@ -5,8 +5,9 @@ import torch
 from transformers import DataCollatorForSeq2Seq, TrainerState
 
 from experiments import train, write_splits
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, DroppingTokenizer
+from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
+from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
@@ -117,12 +118,12 @@ def test_truncated_pairs_keep_their_tokens():
     assert 0 < sum(cut) == counts.truncated < len(cut)
     assert [row["source"] is None and row["target"] is None for row in rows] == cut
     own = [{name: row[name] for name in ("input_ids", "labels")} for row in rows]
-    sampled = BpeDropout(list, DroppingTokenizer(tokenizer, 0.9))(list(rows))
+    sampled = Resampling(DroppingTokenizer(tokenizer, 0.9))(list(rows))
     changed = [pair != kept for pair, kept in zip(sampled, own, strict=True)]
     assert any(changed) and not any(is_changed and is_cut for is_changed, is_cut in zip(changed, cut, strict=True))
     # A batch without any text.
     only_cut = [row for row, is_cut in zip(rows, cut, strict=True) if is_cut]
-    assert BpeDropout(list, DroppingTokenizer(tokenizer, 0.9))(only_cut) == [
+    assert Resampling(DroppingTokenizer(tokenizer, 0.9))(only_cut) == [
         pair for pair, is_cut in zip(own, cut, strict=True) if is_cut
     ]
 

@@ -14,8 +14,9 @@ from experiments import arguments, train, write_splits
 from hf_vanilla_transformer.data.alignments import alignment_error_rate, parse_pharaoh
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.batching import dense_alignments
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, DroppingTokenizer
-from hf_vanilla_transformer.data.encoding import add_alignments, tokenize_pairs
+from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
+from hf_vanilla_transformer.data.encoding import LengthLimits, add_alignments, tokenize_pairs
+from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.errors import DataError
@@ -111,7 +112,7 @@ def test_links_of_words_hold_for_any_split_of_them():
     pairs, links = copies(40)
     tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
     rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    dropping, tokens = BpeDropout(list, DroppingTokenizer(tokenizer, 0.3)), []
+    dropping, tokens = Resampling(DroppingTokenizer(tokenizer, 0.3)), []
     for epoch in range(2):
         dropping.set_epoch(epoch)
         batch = dropping(list(rows))
@@ -140,7 +141,7 @@ def test_pairs_that_dropout_makes_too_long_keep_their_links():
     pairs, links = copies(40)
     tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
     rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    kept = BpeDropout(list, DroppingTokenizer(tokenizer, 0.9), max_length=2)(list(rows))
+    kept = Resampling(DroppingTokenizer(tokenizer, 0.9), limits=LengthLimits(2, 2))(list(rows))
     names = ("input_ids", "labels", "alignments")
     assert kept == [{name: row[name] for name in names} for row in rows]
 

@@ -1,0 +1,209 @@
+"""Noise in training text: other pairs in each epoch, which still translate each other."""
+
+import pickle
+import re
+from collections import Counter
+
+import datasets
+import pytest
+
+from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from hf_vanilla_transformer.data.augmentation import (
+    DEFAULT_SHARES,
+    KINDS,
+    Noise,
+    has_placeholders,
+    parse_shares,
+    protect_pairs,
+)
+from hf_vanilla_transformer.data.encoding import LengthLimits, tokenize_pairs
+from hf_vanilla_transformer.data.reading import ALIGNMENT_COLUMN
+from hf_vanilla_transformer.data.resampling import Resampling
+from hf_vanilla_transformer.text.protection import PLACEHOLDER, PLACEHOLDERS
+
+WORDS = "Ant Bee Cat Dog Eel Fox Gnu Hen".split()
+# The target has the words backwards.
+PAIRS = [(" ".join(WORDS[:n]) + ".", " ".join(WORDS[:n][::-1]) + ".") for n in range(2, 9)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizer = train_tokenizer([text for pair in PAIRS for text in pair] * 2, vocab_size=300)
+    tokenizer.add_tokens([*PLACEHOLDERS, "<BT>"])
+    return tokenizer
+
+
+def columns(pairs, links=None):
+    texts = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+    return texts if links is None else {**texts, ALIGNMENT_COLUMN: links}
+
+
+def epochs(tokenizer, kind, texts, number=30, share=1.0):
+    """Yield the pairs of many epochs with one kind of noise; pairs with their links, if they have any."""
+    noise = Noise({kind: share}, 0, tokenizer)
+    for epoch in range(number):
+        yield from zip(*noise(texts, epoch).values(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("none", {}),
+        ("default", DEFAULT_SHARES),
+        ("items=0.2, typos=1", {"items": 0.2, "typos": 1}),
+        ("lower=0", {"lower": 0}),
+    ],
+)
+def test_shares(text, shares):
+    assert parse_shares(text) == shares
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("item=0.2", "'item' is no kind of noise; did you mean items"),
+        ("", "'' is no kind of noise"),
+        ("defaults", "'defaults' is no kind of noise"),
+        ("items=1.5", "items=1.5 is no share; it must be a number from 0 to 1"),
+        ("items", "items= is no share"),
+        ("items=nan", "items=nan is no share"),
+        ("items=0.1,items=0.2", "sets items twice"),
+    ],
+)
+def test_shares_that_are_none(text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_shares(text)
+
+
+def test_noise_follows_from_seed_epoch_and_text(tokenizer):
+    """Whatever the batch, the batches before it, and the process."""
+    noise, texts = Noise(dict.fromkeys(KINDS, 0.5), 3, tokenizer), columns(PAIRS)
+    first, second = noise(texts, 0), noise(texts, 1)
+    assert first != second != texts
+    other = pickle.loads(pickle.dumps(noise))
+    alone = [other(columns([pair]), 0) for pair in reversed(PAIRS)][::-1]
+    assert [row["source"][0] for row in alone] == first["source"]
+    assert Noise(dict.fromkeys(KINDS, 0.5), 4, tokenizer)(texts, 0) != first
+    assert Noise({}, 3, tokenizer)(texts, 0) == texts
+
+
+def test_shares_are_those_of_the_pairs(tokenizer):
+    pair = ("The Quick Brown Fox.", "Der Schnelle Braune Fuchs.")
+    found = [source != pair[0] for source, _ in epochs(tokenizer, "lower", columns([pair]), 2000, 0.1)]
+    assert 140 < sum(found) < 260
+
+
+def test_items_stand_at_places_that_belong_together(tokenizer):
+    links = [[number for i in range(n) for number in (i, n - 1 - i)] for n in range(2, 9)]
+    forms = Counter()
+    for source, target, flat in epochs(tokenizer, "items", columns(PAIRS, links), 100):
+        found = PLACEHOLDER.findall(source)
+        assert found == [str(i + 1) for i in range(len(found))] and 1 <= len(found) <= 3
+        assert sorted(found) == sorted(PLACEHOLDER.findall(target))
+        assert re.findall(r"\w+", PLACEHOLDER.sub("", source)) == re.findall(r"\w+", PLACEHOLDER.sub("", target))[::-1]
+        words = source.split(), target.split()
+        for s, t in zip(flat[::2], flat[1::2], strict=True):
+            one, other = (re.sub(r"[^\w⟦⟧]", "", side[i]) for side, i in zip(words, (s, t), strict=True))
+            assert one == other
+        assert len(flat) == 2 * len(words[0])
+        forms.update(re.sub(r"\d", "", piece) for text in (source, target) for piece in re.findall(r"\S*⟧\S*", text))
+    assert forms.keys() == {"⟦⟧", "⟦⟧.", "(⟦⟧)", "(⟦⟧).", '"⟦⟧"', '"⟦⟧".', "⟦⟧,", "⟦⟧:"}
+
+
+def test_items_without_links_stand_in_proportion(tokenizer):
+    pair = (" ".join("abcdefghij"), " ".join("ABCDEFGHIJ"))
+    for source, target in epochs(tokenizer, "items", columns([pair]), 100):
+        assert source.upper() == target
+
+
+def test_items_that_are_there_are_numbered_with_the_new_ones(tokenizer):
+    pair = ("⟦1⟧ Ant ⟦2⟧ Bee.", "⟦2⟧ Bee ⟦1⟧ Ant.")
+    orders = set()
+    for source, target in epochs(tokenizer, "items", columns([pair]), 50):
+        numbers = PLACEHOLDER.findall(source)
+        assert numbers == [*map(str, range(1, len(numbers) + 1))] and sorted(PLACEHOLDER.findall(target)) == numbers
+        one, other = re.search(r"(\S+) Ant", source)[1], re.search(r"(\S+) Ant", target)[1]
+        orders.add(one == other)
+    assert True in orders
+    full = " ".join(PLACEHOLDERS)
+    assert {*epochs(tokenizer, "items", columns([(full, full)]))} == {(full, full)}
+
+
+def test_lower_and_typos_change_the_source_alone_and_no_token_that_stays_whole(tokenizer):
+    pair = ("<BT>The ⟦1⟧ Children Are Playing.", "Die ⟦1⟧ Kinder Spielen.")
+    assert {*epochs(tokenizer, "lower", columns([pair]))} == {("<BT>the ⟦1⟧ children are playing.", pair[1])}
+    edits = set()
+    for source, target in epochs(tokenizer, "typos", columns([pair]), 200):
+        assert target == pair[1] and source.startswith("<BT>") and len(source.split()) == 5 and " ⟦1⟧ " in source
+        edits.add(len(source) - len(pair[0]))
+    assert edits == {-2, -1, 0, 1, 2}
+
+
+def test_a_tag_stays_first(tokenizer):
+    for pair in (("<BT>Ant", "Ant"), ("<BT>Ant Bee", "Bee Ant")):
+        assert all(source.startswith("<BT>") for source, _ in epochs(tokenizer, "items", columns([pair]), 50))
+
+
+def test_punctuation_changes_alike(tokenizer):
+    found = {*epochs(tokenizer, "punctuation", columns([("Ant bee.", "Bee ant.")]))}
+    assert found == {(f"Ant bee{mark}", f"Bee ant{mark}") for mark in ("", "!", "?", "...", "!!!")}
+    wide = {target for _, target in epochs(tokenizer, "punctuation", columns([("Ant.", "蚁。")]))}
+    assert wide == {"蚁", "蚁！", "蚁？", "蚁………", "蚁！！！"}
+    for pair in (("Ant bee", "Bee ant."), ("Why?", "¿Por qué?"), ("...", "...")):
+        assert {*epochs(tokenizer, "punctuation", columns([pair]))} == {pair}
+    apart = columns([("ant .", "Ant .")], [[0, 0, 1, 1]])
+    assert ("ant", "Ant", (0, 0)) in {(s, t, tuple(links)) for s, t, links in epochs(tokenizer, "punctuation", apart)}
+
+
+def test_placeholders_of_a_tokenizer(tokenizer):
+    plain = train_tokenizer(["a b"], algorithm="word")
+    assert has_placeholders(tokenizer) and not has_placeholders(plain)
+    pair = VanillaTransformerTokenizer.from_pair(plain, plain)
+    pair.add_tokens([*PLACEHOLDERS])
+    assert has_placeholders(pair)
+    text = "(⟦1⟧) Ant ⟦2⟧."
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_items_of_both_sides_become_placeholders(tokenizer):
+    pairs = [("See www.a.de at 9:30.", "Um 9:30 siehe www.a.de."), ("Ant 5", "Bee 6")]
+    protected = protect_pairs(columns(pairs))
+    assert protected["source"] == ["See ⟦1⟧ at ⟦2⟧.", "Ant 5"] and protected["target"][0] == "Um ⟦2⟧ siehe ⟦1⟧."
+    data = datasets.Dataset.from_dict(columns(pairs))
+    for evaluation in (False, True):
+        rows, _ = tokenize_pairs(data, tokenizer, evaluation=evaluation, keep_text=True)
+        assert rows["source"][:] == protected["source"]
+        assert tokenizer.decode(rows["labels"][0], skip_special_tokens=True) == protected["target"][0]
+    plain, _ = tokenize_pairs(data, train_tokenizer([text for pair in pairs for text in pair]), keep_text=True)
+    assert plain["source"][:] == [source for source, _ in pairs]
+
+
+def rows_of(tokenizer, pairs):
+    return [
+        {"source": source, "target": target, **tokenizer(source, text_target=target, return_attention_mask=False)}
+        for source, target in pairs
+    ]
+
+
+def test_only_pairs_that_are_drawn_are_tokenized_anew(tokenizer):
+    rows = rows_of(tokenizer, PAIRS)
+    noise = Noise({"items": 0.5}, 0, tokenizer)
+    texts, resample = noise(columns(PAIRS), 4), Resampling(tokenizer, noise)
+    resample.set_epoch(4)
+    changed = 0
+    for row, own, source, target in zip(resample(rows), rows, texts["source"], texts["target"], strict=True):
+        assert row["input_ids"] == tokenizer(source)["input_ids"] and row["labels"] == tokenizer(target)["input_ids"]
+        assert (row["input_ids"] is own["input_ids"]) == (source == own["source"])
+        changed += source != own["source"]
+    assert 0 < changed < len(rows)
+
+
+def test_pairs_that_would_be_too_long_or_unknown_keep_their_tokens(tokenizer):
+    rows = rows_of(tokenizer, PAIRS)
+    longest = max(len(row["input_ids"]) for row in rows)
+    found = Resampling(tokenizer, Noise({"items": 1}, 0, tokenizer), LengthLimits(longest, longest))(rows)
+    kept = [row["input_ids"] == own["input_ids"] for row, own in zip(found, rows, strict=True)]
+    assert 0 < sum(kept) < len(kept) and max(len(row["input_ids"]) for row in found) <= longest
+    words = train_tokenizer([text for pair in PAIRS for text in pair], algorithm="whitespace")
+    found = Resampling(words, Noise({"punctuation": 1}, 0, words))(rows_of(words, PAIRS))
+    assert not any(words.unk_token_id in row["labels"] for row in found)
