@@ -22,6 +22,8 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
+from ..data.arguments import NONE
+from ..data.augmentation import Noise, parse_shares
 from ..data.batching import (
     TokenBudgetBatchSampler,
     TokenBudgetStream,
@@ -29,8 +31,6 @@ from ..data.batching import (
     dense_alignments,
     token_lengths,
 )
-from ..data.arguments import NONE
-from ..data.augmentation import Noise, parse_shares
 from ..data.bpe_dropout import DroppingTokenizer
 from ..data.encoding import LengthLimits
 from ..data.reading import ALIGNMENT_COLUMN
