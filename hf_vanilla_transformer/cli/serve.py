@@ -55,6 +55,11 @@ def add_arguments(parser: OneLineParser) -> None:
         default="",
         help=parser.advanced('Text to put before every sentence, such as "translate English to German: " for T5.'),
     )
+    models.add_argument(
+        "--protect",
+        metavar="FILE",
+        help="What is kept as it is besides links, emoji and the like: a regular expression on each line.",
+    )
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="Address; 0.0.0.0: all (default: 127.0.0.1, this machine)."
@@ -92,6 +97,7 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
 
         from ..serving.application import create_application
         from ..serving.models import Loading, load_engine
+        from ..text.protection import read_patterns
     if arguments.page:
         with importing("demo"):
             from ..serving.page import mount_page
@@ -106,7 +112,8 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
     )
     with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
         settings = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
-        engine = load_engine(arguments.model, loading, **settings)
+        protect = read_patterns(arguments.protect) if arguments.protect else []
+        engine = load_engine(arguments.model, loading, protect=protect, **settings)
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})
     key = arguments.api_key or os.environ.get(KEY_VARIABLE) or None
     application = create_application(engine, limits=limits, api_key=key, cors_origins=arguments.cors_origin)

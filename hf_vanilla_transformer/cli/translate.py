@@ -1,18 +1,24 @@
-"""Translate text, one sentence a line, in the order of the input.
+"""Translate text, line by line, in the order of the input.
 
-Input is UTF-8, plain or .gz; each line of it gives one line of output. For example:
+Input is UTF-8, plain or .gz; each line of it gives one line of output, whatever number of sentences it holds. For
+example:
 
     vanilla-transformer translate --model my-model --input test.en --output test.hyp
     echo "A dog runs ." | vanilla-transformer translate --model my-model
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
     vanilla-transformer translate --model my-model --input test.en --glossary terms.tsv
+    vanilla-transformer translate --model my-model --input test.en --protect names.txt
     vanilla-transformer translate --model seed-1 seed-2 seed-3 --input test.en
     vanilla-transformer translate --model my-model --input test.en --num_beams 10 --rerank_model my-reverse-model
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
 With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
-is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty.
+is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty,
+and of several sentences the mean. "remarks" has "cut" where a sentence was longer than any in training and was
+translated in pieces, and "short" where a translation is suspiciously short.
+Links, addresses, {placeholders}, code, emoji and, by models trained for it, numbers are kept as they are; each line of
+a --protect file is a regular expression of what else is. Capitals are translated as such.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
 each sentence with the term. Several models that share a vocabulary translate as an ensemble. --rerank_model, trained
 for the reverse direction, chooses among the translations that the beams find, by how probable they make the source; a
@@ -40,7 +46,15 @@ from .options import SWITCH, Number, OneLineParser, add_options, importing, out_
 from .prompt import answer_lines
 
 # Passed on where they are given.
-SEARCH_OPTIONS = ("num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size")
+SEARCH_OPTIONS = (
+    "num_hypotheses",
+    "num_beams",
+    "length_penalty",
+    "max_source_length",
+    "chunk_size",
+    "split_sentences",
+    "raw",
+)
 
 # What a resumed run must share with the interrupted one, besides the model and the input. The batch size, which may
 # have been too large for the memory, and the device change no translation.
@@ -82,6 +96,20 @@ def add_arguments(parser: OneLineParser) -> None:
         help="Fixed translations: a term, a tab and its translation on each line.",
     )
     search.add_argument(
+        "--protect",
+        metavar="FILE",
+        help="What is kept as it is besides links, emoji and the like: a regular expression on each line.",
+    )
+    search.add_argument(
+        "--split_sentences",
+        choices=("auto", "never", "always"),
+        default="auto",
+        help="Whether to cut lines into sentences; auto (default): unless the model was trained on paragraphs.",
+    )
+    search.add_argument(
+        "--raw", **SWITCH, help="Give lines to the model as they are: protect nothing, keep the case, do not split."
+    )
+    search.add_argument(
         "--rerank_model",
         metavar="MODEL",
         help="Model of the reverse direction that chooses among the beams' translations, and prefers longer ones.",
@@ -110,13 +138,14 @@ def run(arguments: Namespace) -> None:
     prompts = _prompts(arguments)
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    others = filter(None, (arguments.rerank_model, arguments.glossary))
+    others = filter(None, (arguments.rerank_model, arguments.glossary, arguments.protect))
     check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary
         from ..inference.line_output import Share, line_output
         from ..inference.translation import CHUNK_SIZE, translate_lines
+        from ..text.protection import read_patterns
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
     to_a_file = replaceable(arguments.output)
     _check_files(arguments, share.size, to_a_file)
@@ -124,11 +153,13 @@ def run(arguments: Namespace) -> None:
     if arguments.device or arguments.backend == "transformers":
         arguments.device = share.device(arguments.device)
     glossary = read_glossary(arguments.glossary) if arguments.glossary else None
+    protect = read_patterns(arguments.protect) if arguments.protect else []
     model, tokenizer = _load(arguments)
     reranker = _load_reranker(arguments, tokenizer)
     lines = (line for path in arguments.input for line in read_lines(path))
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     settings["glossary"] = glossary and glossary.fingerprint()
+    settings["protect"] = [pattern.pattern for pattern in protect]
     if to_a_file:
         settings["model"] = model_fingerprint(model, tokenizer)
         settings["rerank_model"] = reranker and model_fingerprint(reranker.model, reranker.tokenizer)
@@ -144,6 +175,7 @@ def run(arguments: Namespace) -> None:
         with_alignments=arguments.alignments,
         glossary=glossary,
         reranker=reranker,
+        protect=protect,
         **chosen,
     )
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):

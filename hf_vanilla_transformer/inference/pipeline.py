@@ -114,7 +114,8 @@ class TranslationPipeline(Base):
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}
         self._prefix = tasks.get(self.task, {}).get("prefix", "")
-        self._preparation = lru_cache(maxsize=8)(partial(Preparation, self.model, self.tokenizer))
+        prepare = partial(Preparation, self.model, self.tokenizer, source_prefix=self._prefix)
+        self._preparation = lru_cache(maxsize=8)(prepare)
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, str):
@@ -203,17 +204,17 @@ class TranslationPipeline(Base):
         preparation = self._preparation(protect=protect, raw=raw)
         layout = preparation.layout(input_, split_sentences)
         sentences = [preparation.sentence(each) for each in layout.sentences] or [Sentence("")]
-        rows, truncated = encode(self.tokenizer, [self._prefix + each.text for each in sentences], limit)
+        rows, truncated = encode(self.tokenizer, [preparation.given(each) for each in sentences], limit)
         if truncated and not truncation:
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
-        for i, (sentence, row) in enumerate(zip(sentences, rows, strict=True), start=1):
-            ids = row if sentence.text else []
+        for i, (sentence, ids) in enumerate(zip(sentences, rows, strict=True), start=1):
             yield {
                 "input_ids": torch.tensor([ids or [self.tokenizer.pad_token_id or 0]]),
                 "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
                 **{name: torch.tensor([value]) for name, value in languages.items()},
                 "sentence": sentence,
                 "layout": layout,
+                "preparation": preparation,
                 "is_last": i == len(sentences),
             }
 
@@ -253,7 +254,7 @@ class TranslationPipeline(Base):
             outputs[not_blank] = sequences
             if return_scores:
                 scores[not_blank] = torch.tensor(sequence_scores, device="cpu").view(len(not_blank), -1)
-        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
+        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "preparation", "is_last")}
         return {"output_ids": outputs, **({"scores": scores} if return_scores else {}), **passed_on}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -283,7 +284,9 @@ class TranslationPipeline(Base):
                 clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             )
             rows.append([Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)])
-        rows = finished(self.model, self.tokenizer, [each["sentence"] for each in model_outputs], rows)
+        rows = finished(
+            self.model, model_outputs[0]["preparation"], [each["sentence"] for each in model_outputs], rows
+        )
         hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
             logger.warning(f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")

@@ -7,7 +7,7 @@ out. A sentence without letters is no text, and is its own translation.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from re import Pattern
 from typing import Any, Literal
 from unicodedata import name
@@ -26,6 +26,7 @@ from ..text.protection import (
     moved,
 )
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
+from .decoding import encode
 from .languages import only_pair
 from .teacher_forcing import position_limit, tightest_limit
 
@@ -106,6 +107,7 @@ class Preparation:
         tokenizer: Its tokenizer.
         protect: Regular expressions of what else is not translated.
         raw: Whether to leave sentences as they are.
+        source_prefix: What stands before every sentence that the model is given.
 
     Raises:
         ValueError: An expression is none, or matches an empty text.
@@ -117,8 +119,9 @@ class Preparation:
         tokenizer: PreTrainedTokenizerBase,
         protect: Iterable[str | Pattern[str]] = (),
         raw: bool = False,
+        source_prefix: str = "",
     ):
-        self.tokenizer, self.raw = tokenizer, raw
+        self.tokenizer, self.raw, self.source_prefix = tokenizer, raw, source_prefix
         self.placeholders = placeholders_of(tokenizer)
         settings: Any = model.generation_config
         trained = getattr(settings, "training_source_length", None)
@@ -133,21 +136,34 @@ class Preparation:
 
     def layout(self, text: str, split: SplitSentences = "auto") -> Layout:
         """Cut a text into sentences, if it is to be split, and long sentences into pieces."""
+        layout = self.split(text, split)
+        return self.fit(layout) if self.may_be_long(layout) else layout
+
+    def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
+        """Cut a text into sentences of its language, by default that of the tokenizer."""
         if self.raw:
             return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
-        splits = split == "always" or (split == "auto" and not self._has_paragraphs)
-        return self.fit(split_sentences(text, only_pair(self.tokenizer)[0]) if splits else whole(text))
+        if split == "never" or (split == "auto" and self._has_paragraphs):
+            return whole(text)
+        return split_sentences(text, language or only_pair(self.tokenizer)[0])
+
+    def may_be_long(self, layout: Layout) -> bool:
+        """Whether sentences may be longer than those in training, told without the tokenizer."""
+        # Tokens have a byte or more, but for special ones and letters that are spelt out.
+        return not self.raw and 2 * max((len(each.encode()) for each in layout.sentences), default=0) > self.max_length
 
     def fit(self, layout: Layout) -> Layout:
         """Cut sentences into pieces that are no longer than those in training, at clauses or else at white space."""
-        # Tokens have a byte or more, but for special ones and letters that are spelt out: most need not be measured.
-        if 2 * max((len(sentence.encode()) for sentence in layout.sentences), default=0) <= self.max_length:
-            return layout
-        return layout.cut(lambda sentence: cut_long_sentence(sentence, self.max_length, self.num_tokens))
+        return layout.cut(partial(cut_long_sentence, limit=self.max_length, measure=self.num_tokens))
 
     def num_tokens(self, sentence: str) -> int:
-        """Return the number of tokens of a sentence, end token included."""
-        return len(self.tokenizer(self.sentence(sentence).text, verbose=False)["input_ids"])
+        """Return the number of tokens that the model is given for a sentence, end token included; 0 if none."""
+        ((ids,), _) = encode(self.tokenizer, [self.given(self.sentence(sentence))])
+        return len(ids)
+
+    def given(self, sentence: Sentence) -> str:
+        """Return what the model is given for a sentence."""
+        return self.source_prefix + sentence.text if sentence.text else ""
 
     def sentence(self, source: str, terms: Iterable[str] = ()) -> Sentence:
         """Prepare a sentence.

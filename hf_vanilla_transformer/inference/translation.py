@@ -106,6 +106,7 @@ def translate_lines(
     split_sentences: SplitSentences = "auto",
     protect: Iterable[str | Pattern[str]] = (),
     raw: bool = False,
+    source_prefix: str = "",
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of lines of any length, chunk by chunk, in order.
@@ -136,6 +137,7 @@ def translate_lines(
             several sentences.
         protect: Regular expressions of what else is put into the translation as it is: names, for example.
         raw: Whether to give the lines to the model as they are, which also truncates them to the model's positions.
+        source_prefix: Put before every sentence, such as "translate English to German: " for T5.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
             positions.
@@ -161,7 +163,7 @@ def translate_lines(
     check_range(POSITIVE, chunk_size=chunk_size)
     check_range(Range(ge=2), max_source_length=max_source_length)
     check_choice(SplitSentences, split_sentences=split_sentences)
-    preparation = Preparation(model, tokenizer, protect, raw)
+    preparation = Preparation(model, tokenizer, protect, raw, source_prefix)
     terms = preparation.terms_like_items(term for term, _ in glossary.entries) if glossary else []
     limit = tightest_limit(max_source_length, position_limit(model.config))
     blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
@@ -174,13 +176,13 @@ def translate_lines(
                 sentences = [preparation.sentence(each, terms) for layout in layouts for each in layout.sentences]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(chunk)
-                texts = [sentence.text for sentence in sentences]
+                texts = [preparation.given(sentence) for sentence in sentences]
                 ids, truncated = encode(tokenizer, texts, limit)
                 placeholders = [sentence.placeholders for sentence in sentences]
                 results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
                 if reranker is not None:
                     results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
-                rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
+                rows = iter(finished(model, preparation, sentences, results, with_alignments, max_tokens, limit))
                 counts.update(lines=len(chunk), sentences=len(sentences), truncated=truncated)
                 for layout in layouts:
                     hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
@@ -192,7 +194,7 @@ def translate_lines(
 
 def finished(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    preparation: Preparation,
     sentences: Sequence[Sentence],
     hypotheses: Sequence[Sequence[Hypothesis]],
     with_alignments: bool = False,
@@ -203,22 +205,26 @@ def finished(
 
     Args:
         model: As for `translate_lines`.
-        tokenizer: Its tokenizer.
+        preparation: What prepared the sentences.
         sentences: The sentences.
         hypotheses: Translations of the text of each.
         with_alignments: Whether to align words; otherwise only those are aligned that tell where an item goes.
         max_tokens: As for `word_alignments`.
         max_source_length: Likewise.
     """
+    tokenizer = preparation.tokenizer
     pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
     chosen = [
         i
         for i, (sentence, each) in enumerate(pairs)
         if with_alignments or (tokenizer.is_fast and sentence.needs_links(each.text))
     ]
-    sources, targets = ([pairs[i][0].text for i in chosen], [pairs[i][1].text for i in chosen])
+    sources = [preparation.given(pairs[i][0]) for i in chosen]
+    targets = [pairs[i][1].text for i in chosen]
     options: dict[str, Any] = {"max_tokens": max_tokens, "max_source_length": max_source_length}
-    links = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
+    found = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
+    prefix = len(preparation.source_prefix.split())
+    links = {i: [(source - prefix, target) for source, target in row if source >= prefix] for i, row in found.items()}
     texts = [sentence.finished(each.text, links.get(i, ())) for i, (sentence, each) in enumerate(pairs)]
     results = (
         replace(

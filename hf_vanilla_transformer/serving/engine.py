@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from re import Pattern
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -12,9 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from ..data.alignments import check_fast
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
-from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
+from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
+from ..inference.preparation import Preparation
 from ..inference.translation import translate
 from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
@@ -29,9 +31,6 @@ Pair = tuple[str, str]
 
 # Language pairs that a message lists.
 MAX_LISTED = 50
-
-# Source tokens of models that compute positions for any length, where nothing else says how many they have seen.
-DEFAULT_LIMIT = 512
 
 
 class UnknownModel(ValueError):
@@ -91,6 +90,7 @@ class ServedModel:
         max_queue: Sentences that may wait.
         patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
         source_prefix: Put before every sentence, such as "translate English to German: " for T5.
+        protect: Regular expressions of what is not translated, besides links, emoji and the like.
     """
 
     def __init__(
@@ -104,11 +104,14 @@ class ServedModel:
         max_queue: int = ModelLimits.max_queue,
         patience: float = 0.02,
         source_prefix: str = "",
+        protect: Iterable[str | Pattern[str]] = (),
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
         # In order, and fast to look up.
         self.pairs = dict.fromkeys(pairs).keys()
-        self.max_tokens, self.source_prefix = max_tokens, source_prefix
+        self.max_tokens = max_tokens
+        self._preparing: dict[str, Any] = {"protect": list(protect), "source_prefix": source_prefix}
+        self.preparation = Preparation(model, tokenizer, **self._preparing)
         self._is_multilingual = is_multilingual(tokenizer)
         self._translator = lru_cache(maxsize=64)(self._make_translator)
         # Called after each batch with the numbers of its sentences and of their tokens.
@@ -130,19 +133,6 @@ class ServedModel:
     def num_beams(self) -> int:
         """The model's own number of beams."""
         return self._translator(TranslationOptions()).num_beams
-
-    @property
-    def max_source_length(self) -> int:
-        """Most tokens of a sentence, end token included."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        # A tokenizer without a limit has a huge number.
-        limits = (positions, self.tokenizer.model_max_length, None if positions else DEFAULT_LIMIT)
-        return min(limit for limit in limits if limit is not None)
-
-    def num_tokens(self, sentence: str) -> int:
-        """Return the number of tokens of a sentence, end token included; only for the model's thread."""
-        ((ids,), _) = encode(self.tokenizer, [self.source_prefix + sentence])
-        return len(ids)
 
     @property
     def is_idle(self) -> bool:
@@ -182,10 +172,7 @@ class ServedModel:
         key = _Key(options or TranslationOptions(), *languages)
         # Only the model's thread may tokenize, as a glossary's translations are.
         self._translator(replace(key.options, glossary=None))
-        prefixed = [self.source_prefix + sentence if sentence.strip() else sentence for sentence in sentences]
-        results = await asyncio.wrap_future(self._batcher.submit(prefixed, key))
-        num_words = len(self.source_prefix.split())
-        return [[_without_first(each, num_words) for each in row] for row in results] if num_words else results
+        return await asyncio.wrap_future(self._batcher.submit(sentences, key))
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the model's thread, before its next batch, and return the result.
@@ -211,8 +198,7 @@ class ServedModel:
         """
         self._set_languages(key)
         self._translator(key.options)
-        ids, _ = encode(self.tokenizer, sentences)
-        return [len(row) for row in ids]
+        return [self.preparation.num_tokens(sentence) for sentence in sentences]
 
     def batch_size(self, longest: int, key: _Key) -> int:
         """Return how many sentences of at most `longest` tokens to decode at a time."""
@@ -239,6 +225,8 @@ class ServedModel:
                 with_scores=options.with_scores,
                 with_alignments=options.with_alignments,
                 glossary=options.glossary,
+                split_sentences="never",
+                **self._preparing,
                 **self._set_languages(key),
                 **options.generation_options(),
             )
@@ -343,13 +331,6 @@ class Engine:
             model.close(wait=False)
         for model in self.models.values():
             model.close(wait)
-
-
-def _without_first(hypothesis: Hypothesis, count: int) -> Hypothesis:
-    """Return a hypothesis whose alignment does not count the first words of the source."""
-    if hypothesis.alignment is None:
-        return hypothesis
-    return replace(hypothesis, alignment=[(i - count, k) for i, k in hypothesis.alignment if i >= count])
 
 
 def _listed(models: Iterable[ServedModel]) -> str:

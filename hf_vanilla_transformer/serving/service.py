@@ -4,7 +4,6 @@ import asyncio
 import hmac
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any
 
@@ -14,7 +13,8 @@ from starlette.requests import Request
 
 from ..errors import lone_surrogate
 from ..inference.decoding import Hypothesis
-from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
+from ..inference.translation import joined
+from ..text.sentences import Layout
 from .batching import InvalidRequest
 from .engine import Choice, Engine, ServedModel, TranslationOptions
 from .limits import Limits
@@ -44,9 +44,15 @@ class TranslatedText:
     layout: Layout
     hypotheses: list[list[Hypothesis]]
 
+    def joined(self, rank: int = 0) -> Hypothesis:
+        """Return the hypotheses of a rank as one, the best being 0."""
+        if not self.hypotheses:
+            return Hypothesis(self.layout.fill([]), alignment=[])
+        return joined(self.layout, self.hypotheses)[rank]
+
     def text(self, rank: int = 0) -> str:
-        """Return the text of the hypotheses of a rank, the best being 0."""
-        return self.layout.fill([row[rank].text for row in self.hypotheses])
+        """Return the text of the hypotheses of a rank."""
+        return self.joined(rank).text
 
 
 @dataclass
@@ -132,20 +138,14 @@ async def _translate(
     texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool
 ) -> list[TranslatedText]:
     model, source, target = choice
-    layouts = [split_sentences(text, source) if split else whole(text) for text in texts]
-    # Tokens have a byte or more, but for special ones and letters that are spelt out: most texts need not be measured.
-    longest = max((len(sentence.encode()) for layout in layouts for sentence in layout.sentences), default=0)
-    if 2 * longest > model.max_source_length:
-        layouts = await model.run(_fit, layouts, model)
+    preparation = model.preparation
+    layouts = [preparation.split(text, "auto" if split else "never", source) for text in texts]
+    if any(map(preparation.may_be_long, layouts)):
+        # Only the model's thread may tokenize.
+        layouts = await model.run(lambda: list(map(preparation.fit, layouts)))
     sentences = [sentence for layout in layouts for sentence in layout.sentences]
     hypotheses = iter(await model.translate(sentences, options, source, target))
     return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
-
-
-def _fit(layouts: list[Layout], model: ServedModel) -> list[Layout]:
-    """Cut sentences that are too long for the model; called in its thread."""
-    cut = partial(cut_long_sentence, limit=model.max_source_length, measure=model.num_tokens)
-    return [layout.cut(cut) for layout in layouts]
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

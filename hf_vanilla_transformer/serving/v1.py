@@ -73,6 +73,11 @@ class SentenceResponse(BaseModel):
 class TextResponse(BaseModel):
     text: str = Field(description="The best translation, with the spaces and line ends of the text.")
     sentences: list[SentenceResponse] = Field(description="The sentences of the text.")
+    remarks: list[str] | None = Field(
+        None,
+        description="cut: a sentence was longer than any in training, and was translated in pieces; short: a "
+        "translation is suspiciously short.",
+    )
 
 
 class TranslationResponse(BaseModel):
@@ -101,6 +106,7 @@ def _text_response(translated: TranslatedText) -> TextResponse:
     rows = zip(translated.layout.sentences, translated.hypotheses, strict=True)
     return TextResponse(
         text=translated.text(),
+        remarks=translated.joined().remarks,
         sentences=[
             SentenceResponse(source=source, hypotheses=[HypothesisResponse(**vars(each)) for each in hypotheses])
             for source, hypotheses in rows

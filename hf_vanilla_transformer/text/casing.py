@@ -7,7 +7,7 @@ from enum import Enum
 # Fewest words of a title: shorter ones are names, or German nouns.
 MIN_TITLE_WORDS = 3
 
-# Words with their apostrophes. Digits belong to them, since no letter after a digit begins a word.
+# Words with their apostrophes and digits.
 WORDS = re.compile(r"\w+(?:['’]\w+)*")
 
 
@@ -22,7 +22,7 @@ def case_of(text: str) -> Case:
     letters = [letter for letter in text if letter.isupper() or letter.islower()]
     if len(letters) > 1 and all(letter.isupper() for letter in letters):
         return Case.UPPER
-    words = [word for word in WORDS.findall(text) if word.upper() != word.lower()]
+    words = [word for word in WORDS.findall(text) if word[0].isupper() or word[0].islower()]
     is_title = all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
     return Case.TITLE if is_title and len(words) >= MIN_TITLE_WORDS else Case.SENTENCE
 

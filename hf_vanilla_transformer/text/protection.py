@@ -30,13 +30,12 @@ ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
     | (?<!`)`++[^`\n]++`++                                                # code
-    | \b(?:https?|ftp)://[^\s<>"]*[^\s<>".,;:!?)\]}}'’”»…]                 # links
-    | \bwww\.[^\s<>"]*[^\s<>".,;:!?)\]}}'’”»…]
+    | \b(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![.,;:!?\]}}'’”»…])   # links
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
     | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
     | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
-    | </?[A-Za-z](?:[^<>"']|"[^"<>]*"|'[^'<>]*')*+> | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);    # markup
+    | </?[A-Za-z](?:[^<>"']|"[^"<]*+"|'[^'<]*+')*+> | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);    # markup
     | (?<![\w@\#])[@\#][^\W\d]\w*+                                         # mentions and tags
     | (?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\)      # identifiers
     | (?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++
@@ -57,7 +56,7 @@ NUMBERS = re.compile(
 LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
 
 # What no blank stands before.
-CLOSING = (" ", *".,;:!?)]}’”»…%")
+CLOSING = (" ", *".,;:!?)]}’”»…")
 
 # Scripts, by the first words of their characters' names, that put no blanks between words.
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
@@ -122,7 +121,8 @@ class ProtectedText:
         waiting = {item.placeholder: item.text for item in self.items}
         edits = [(*match.span(), waiting.pop(match[0], "")) for match in PLACEHOLDER.finditer(translation)]
         if missing := self.missing(translation):
-            ends = [match.end() for match in re.finditer(r"\S+", translation)]
+            # Before the punctuation that closes a word.
+            ends = [match.end() for match in re.finditer(r"\S*\w|\S+", translation)]
             targets: dict[int, int] = {}
             for source, target in links:
                 targets[source] = max(target, targets.get(source, -1))
@@ -207,7 +207,7 @@ class Protector:
         for start, stop in self.spans(text):
             placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
             whole = piece = text[end:start]
-            if not placeholder and not text[stop : stop + 1].strip():
+            if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
                 piece = piece.rstrip()
             pieces += [piece, placeholder]
             items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))

@@ -91,7 +91,7 @@ def test_a_prefix_is_put_before_every_sentence():
     translations = asyncio.run(served.translate(["a cat", " "], options))
     expected = translate(served.model, served.tokenizer, ["no a cat", " "], num_beams=1, max_new_tokens=5)
     assert translations == expected
-    assert served.num_tokens("a cat") == 4
+    assert served.preparation.num_tokens("a cat") == 4
     served.close()
 
 
@@ -154,5 +154,5 @@ def test_models_of_other_families(translator):
     options = TranslationOptions(num_beams=2, max_new_tokens=5)
     expected = translate(served.model, served.tokenizer, ENGLISH, num_beams=2, max_new_tokens=5)
     assert asyncio.run(served.translate(ENGLISH, options)) == expected
-    assert served.max_source_length >= 64
+    assert served.preparation.max_length >= 64
     served.close()

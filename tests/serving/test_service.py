@@ -96,6 +96,6 @@ def test_a_sentence_longer_than_the_model_is_cut():
         (translated,) = client.post("/v1/translations", json=body).json()["translations"]
     sources = [sentence["source"] for sentence in translated["sentences"]]
     assert " ".join(sources) == text
-    assert all(served.num_tokens(source) <= 16 for source in sources) and 5 < len(sources) < 20
+    assert all(served.preparation.num_tokens(source) <= 16 for source in sources) and 5 < len(sources) < 20
     expected = translate(model, tokenizer, sources, max_new_tokens=4)
     assert [each["hypotheses"][0]["text"] for each in translated["sentences"]] == [row[0].text for row in expected]

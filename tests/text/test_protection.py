@@ -1,0 +1,159 @@
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzzing import texts
+from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.text.protection import (
+    PLACEHOLDERS,
+    Protector,
+    edited,
+    moved,
+    protect_pair,
+    read_patterns,
+)
+
+ITEMS = [
+    "https://example.org/a?b=c&d=(e)",
+    "www.example.org",
+    "ann.lee+x@mail.example.co.uk",
+    "{name}",
+    "{{ user.name }}",
+    "${x}",
+    "%1$s",
+    "%(count)d",
+    "%.2f",
+    "<b>",
+    '<a href="x > y">',
+    "&nbsp;",
+    "`ls -l`",
+    "foo_bar",
+    "os.getcwd()",
+    "@ann",
+    "#Dogs",
+    "12345",
+    "-3.5",
+    "1,000.50",
+    "12/05/2020",
+    "2020-05-12T10:00:00Z",
+    "10:30",
+    "5%",
+    "🙂",
+    "👨‍👩‍👧",
+    "❤️",
+    "🇩🇪",
+    "1️⃣",
+    "⟦1⟧",
+]
+LONG = 20_000
+
+
+def found(text, **options):
+    return [text[start:end] for start, end in Protector(**options).spans(text)]
+
+
+@pytest.mark.parametrize("item", ITEMS)
+@pytest.mark.parametrize("text", ["A dog {} runs.", "{} a dog", "A dog {}.", "See ({}), dogs", "“{}”!"])
+def test_items_wherever_they_stand(item, text):
+    assert found(text.format(item)) == [item]
+
+
+@pytest.mark.parametrize(
+    "text", ["A 2nd dog's A4 page, AT&T and R&D: 50 cents'", "5 < 6 > 4", "he/she, and/or", "a %"]
+)
+def test_words_are_no_items(text):
+    assert all(re.fullmatch(r"\d+", each) for each in found(text))
+
+
+def test_numbers_patterns_and_what_a_vocabulary_lacks():
+    assert found("12 dogs see x@y.de", with_numbers=False) == ["x@y.de"]
+    assert found("Ann Lee has 2 dogs", patterns=[re.compile("Ann Lee"), re.compile("Lee has")]) == ["Ann Lee", "2"]
+    assert found("Zoë and Иван, 犬が走る ☭", is_known=lambda c: c in "が走る") == ["Zoë", "Иван", "犬", "☭"]
+
+
+@pytest.mark.parametrize("placeholders", [PLACEHOLDERS, PLACEHOLDERS[:1], ()])
+def test_what_is_put_back(placeholders):
+    protector = Protector()
+    for text in [*ITEMS, " ".join(ITEMS), "A dog 🙂 runs (https://x.org), see 🙂🙂."]:
+        protected = protector.protect(text, placeholders)
+        assert edited(protected.text, protected.source_edits()) == text
+        assert not protector.protect(protected.text, placeholders).text.strip() or placeholders or protected.text
+        translation = edited(protected.text, protected.edits(protected.text))
+        assert all(translation.count(item.text) >= 1 for item in protected.items)
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(ITEMS), texts()), max_size=6), st.integers(0, 9), texts())
+def test_every_item_is_kept_once_whatever_the_translation(parts, count, translation):
+    text = " ".join(parts)
+    protected = Protector().protect(text, PLACEHOLDERS[:count])
+    assert edited(protected.text, protected.source_edits()) == text
+    edits = protected.edits(translation)
+    assert all(before[1] <= after[0] for before, after in zip(edits, edits[1:], strict=False))
+    result = edited(translation, edits)
+    assert all(item.text in result for item in protected.items)
+    assert len(moved(translation, edits)) == len(re.findall(r"\S+", translation))
+
+
+def test_places_without_a_placeholder():
+    protected = Protector().protect("A dog https://x.org sleeps, 🙂.", ())
+    assert protected.text == "A dog sleeps,."
+    links = [(0, 0), (1, 2), (2, 1)]
+    assert edited("Ein schläft Hund.", protected.edits("Ein schläft Hund.", links)) == (
+        "Ein schläft Hund https://x.org 🙂."
+    )
+    again = Protector().protect("A dog 🙂 sleeps", PLACEHOLDERS)
+    assert edited("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", again.edits("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x")) == "Hund 🙂   x"
+    assert moved("Hund ⟦1⟧ x", [(5, 8, "a b c")]) == [0, 1, 4]
+
+
+def test_pairs_have_placeholders_for_what_both_have():
+    protector = Protector()
+    source, target = protect_pair("In 1999, 7 dogs at https://x.org", "7 Hunde 1999 in https://x.org", protector)
+    assert (source, target) == ("In ⟦1⟧, ⟦2⟧ dogs at ⟦3⟧", "⟦2⟧ Hunde ⟦1⟧ in ⟦3⟧")
+    assert protect_pair("5 dogs `a b`", "fünf Hunde `a b`", protector) == ("5 dogs `a b`", "fünf Hunde `a b`")
+    many = " ".join(str(number) for number in range(20, 40))
+    assert protect_pair(many, many, protector)[0].count("⟦") == len(PLACEHOLDERS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(character * LONG for character in "`a{$%@❤<-"),
+        "a." * LONG,
+        "a_" * LONG,
+        "1," * LONG,
+        "https://" * LONG,
+        "<a " + "'" * LONG,
+        "a@" + "b." * LONG,
+        "x." * LONG + "(",
+        "%(" * LONG,
+        "❤\u200d" * LONG,
+        "https://x" + "." * LONG,
+    ],
+    ids=lambda text: text[:6],
+)
+def test_time_is_linear(text):
+    protector = Protector()
+    seconds = []
+    for part in (text[: len(text) // 4], text):
+        start = time.perf_counter()
+        protector.spans(part)
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 10 * seconds[0] + 0.05, "four times the text would take sixteen times as long"
+
+
+def test_files_of_patterns(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("Ann( Lee)?\n\n[A-Z]{3}-\\d+\n", encoding="utf-8")
+    assert [pattern.pattern for pattern in read_patterns(path)] == ["Ann( Lee)?", "[A-Z]{3}-\\d+"]
+    for wrong, message in [
+        ("a(", "line 2: 'a\\(' is no regular expression"),
+        ("x*", "line 2: 'x\\*' matches an empty"),
+    ]:
+        path.write_text(f"Ann\n{wrong}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=message):
+            read_patterns(path)
