@@ -122,7 +122,7 @@ class ProtectedText:
         edits = [(*match.span(), waiting.pop(match[0], "")) for match in PLACEHOLDER.finditer(translation)]
         if missing := self.missing(translation):
             # Before the punctuation that closes a word.
-            ends = [match.end() for match in re.finditer(r"\S*\w|\S+", translation)]
+            ends = [match.end(1) for match in re.finditer(r"(\S*\w|\S+)\S*", translation)]
             targets: dict[int, int] = {}
             for source, target in links:
                 targets[source] = max(target, targets.get(source, -1))

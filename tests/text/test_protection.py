@@ -105,6 +105,10 @@ def test_places_without_a_placeholder():
     assert edited("Ein schläft Hund.", protected.edits("Ein schläft Hund.", links)) == (
         "Ein schläft Hund https://x.org 🙂."
     )
+    middle = Protector().protect("Dogs, a cat, 🙂 sleep", ())
+    assert edited("Hunde, Katze schlafen", middle.edits("Hunde, Katze schlafen", [(0, 0), (2, 1), (3, 2)])) == (
+        "Hunde, Katze 🙂 schlafen"
+    )
     again = Protector().protect("A dog 🙂 sleeps", PLACEHOLDERS)
     assert edited("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", again.edits("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x")) == "Hund 🙂   x"
     assert moved("Hund ⟦1⟧ x", [(5, 8, "a b c")]) == [0, 1, 4]
