@@ -9,8 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
+from ..documents import Document, Segment, open_document
+from ..documents.template import Template
 from .engine import Engine, TranslationOptions
-from .html_text import Html, Plain
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
 AUTO = "auto"
@@ -24,7 +25,7 @@ class TranslateRequest(BaseModel):
     source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
     target: Text = Field(description="Target language.")
     format: Literal["text", "html"] = Field(
-        "text", description="html: markup stays as it is, and what stands between two tags is translated by itself."
+        "text", description="html: markup stays as it is, and inline tags go with their words."
     )
     alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
@@ -104,10 +105,12 @@ def routes(service: Service) -> APIRouter:
         options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
-        documents = [Html.parse(text) if body.format == "html" else Plain((text,)) for text in texts]
-        parts = [part for document in documents for part in document.texts]
+        documents = [open_document(text, "html") if body.format == "html" else _whole(text) for text in texts]
+        parts = [segment.text for document in documents for segment in document.segments]
         translated = iter(await service.translate(request, parts, choice, options))
-        ranked = [_by_rank(document, list(islice(translated, len(document.texts))), count) for document in documents]
+        ranked = [
+            _by_rank(document, list(islice(translated, len(document.segments))), count) for document in documents
+        ]
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:
             answer["alternatives"] = [others for _, *others in ranked]
@@ -129,9 +132,17 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _by_rank(document: Html | Plain, parts: list[TranslatedText], count: int) -> list[str]:
+def _whole(text: str) -> Document:
+    """Return a text as a document."""
+    template = Template()
+    template.literal(template.slot(Segment(text)))
+    return template.document()
+
+
+def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> list[str]:
     """Return the document with the hypotheses of each rank, the best first."""
-    return [document.fill([part.text(rank) for part in parts]) for rank in range(count)]
+    pairs = list(zip(document.segments, parts, strict=True))
+    return [str(document.render(segment.fill(part.text(rank)) for segment, part in pairs)) for rank in range(count)]
 
 
 def _languages(engine: Engine) -> list[Language]:

@@ -2,8 +2,8 @@ import pytest
 from fastapi.testclient import TestClient
 from libretranslatepy import LibreTranslateAPI
 
+from hf_vanilla_transformer.serving import libretranslate
 from hf_vanilla_transformer.serving.application import create_application
-from hf_vanilla_transformer.serving.html_text import Html
 from hf_vanilla_transformer.serving.limits import Limits
 
 PAIR = {"source": "en", "target": "es"}
@@ -75,7 +75,7 @@ def test_languages_are_not_detected(client):
 
 
 def test_html_that_is_too_long_is_not_parsed(engine, monkeypatch):
-    monkeypatch.delattr(Html, "parse")
+    monkeypatch.delattr(libretranslate, "open_document")
     client = TestClient(create_application(engine, limits=Limits(max_text_length=10)))
     answer = client.post("/translate", json={"q": "<pre>" * 3, **PAIR, "format": "html"})
     assert (answer.status_code, answer.json()["error"][:26]) == (413, "the text has 15 characters")

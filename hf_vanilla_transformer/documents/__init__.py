@@ -1,0 +1,7 @@
+"""Documents as texts to translate, and back with their structure."""
+
+from .formats import KINDS, kind_of, open_document
+from .segments import Segment, Tag
+from .template import Document
+
+__all__ = ["KINDS", "Document", "Segment", "Tag", "kind_of", "open_document"]

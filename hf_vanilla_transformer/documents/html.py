@@ -1,0 +1,244 @@
+"""HTML: elements of a paragraph are tags, all others separate segments."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from html import escape, unescape
+from typing import NamedTuple
+
+from .segments import Piece
+from .slots import protect, unprotect
+from .template import Document, Source, Template
+
+# Every alternative ends somewhere, so that each character is looked at once: what is never closed goes on to the end,
+# as in a browser. Quotes have a meaning only after an equals sign.
+_MARKUP = re.compile(
+    r"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+(?:>|\Z)"""
+    r"""|<(?P<slash>/?)(?P<name>[a-z][^\s/>]*+)"""
+    r"""(?P<attributes>(?:[^>=]++|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?+)*+)(?:>|\Z)""",
+    re.DOTALL | re.IGNORECASE | re.ASCII,
+)
+_ATTRIBUTE = re.compile(r"""([^\s/>=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>][^\s>]*+))?+""", re.ASCII)
+
+VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+# Elements of which the content is characters.
+RAW = frozenset("iframe noembed noframes script style textarea title xmp".split())
+FOREIGN = frozenset(("math", "svg"))
+CODE = frozenset("code kbd pre samp tt var".split())
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label link mark math meta nobr "
+    "output q rb rp rt rtc ruby s samp script small span strike strong style sub sup svg time tt u var wbr".split()
+)
+# Elements that may stay open, each with those that close it.
+_CELLS, _ITEMS = frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("dt", "dd"))
+CLOSED_BY = {
+    "p": frozenset(
+        "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
+        "hr main menu nav ol p pre section table ul li dt dd td th tr".split()
+    ),
+    "li": frozenset(("li",)),
+    "dt": _ITEMS,
+    "dd": _ITEMS,
+    "option": frozenset(("option", "optgroup")),
+    "td": _CELLS,
+    "th": _CELLS,
+    "tr": _CELLS - {"td", "th"},
+}
+# "The translatable attributes" of the HTML standard that hold prose.
+ATTRIBUTES = frozenset(("alt", "aria-description", "aria-label", "label", "placeholder", "title"))
+DESCRIPTIONS = frozenset(
+    ("description", "og:description", "og:title", "twitter:description", "twitter:title"),
+)
+BUTTONS = frozenset(("button", "reset", "submit"))
+
+_escape = partial(escape, quote=False)
+
+
+class _Token(NamedTuple):
+    """Text, a tag or other markup; a tag has a name, in lower case."""
+
+    markup: str
+    is_text: bool = False
+    name: str = ""
+    closes: bool = False
+    attributes: str = ""
+
+
+def _tokens(document: str) -> Iterator[_Token]:
+    end = 0
+    while match := _MARKUP.search(document, end):
+        if match.start() > end:
+            yield _Token(document[end : match.start()], is_text=True)
+        end = match.end()
+        name = (match["name"] or "").lower()
+        yield _Token(match[0], False, name, bool(match["slash"]), match["attributes"] or "")
+        if name in RAW and not match["slash"]:
+            close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
+            start, end = end, close.start() if close else len(document)
+            if start < end:
+                yield _Token(document[start:end], is_text=True)
+    if end < len(document):
+        yield _Token(document[end:], is_text=True)
+
+
+def text_of(markup: str) -> str:
+    """Return a text with characters in place of references."""
+    try:
+        return unprotect(unescape(markup))
+    # Python reads no number of more than 4,300 digits.
+    except ValueError:
+        return unprotect(markup)
+
+
+class _Element(NamedTuple):
+    """An open element: whether its content is translated, and whether it is of another language than HTML."""
+
+    name: str
+    translated: bool
+    foreign: bool
+
+
+class _Reader:
+    """Reads a document from its tokens.
+
+    A paragraph is collected until an element that does not belong to it begins or ends. An inline element that is not
+    translated is collected too, as an empty tag.
+    """
+
+    def __init__(self) -> None:
+        self._template = Template()
+        self._open = [_Element("", True, False)]
+        self._names: Counter[str] = Counter()
+        self._paragraph: list[Piece] = []
+        # The markup of an inline element that is not translated, and how many elements are open around it.
+        self._untranslated: list[str] = []
+        self._depth = 0
+
+    def read(self, content: str) -> Document:
+        for token in _tokens(content):
+            if token.is_text:
+                self._add(Piece(token.markup, text_of(token.markup)))
+            elif not token.name:
+                self._add(Piece(token.markup))
+            elif token.closes:
+                self._close(token)
+            else:
+                self._start(token)
+        self._end_paragraph()
+        return self._template.document()
+
+    def _add(self, piece: Piece) -> None:
+        """Add to the paragraph, or to what is not translated."""
+        if self._untranslated:
+            self._untranslated.append(piece.markup)
+        elif self._open[-1].translated:
+            self._paragraph.append(piece)
+        else:
+            self._separate(piece.markup)
+
+    def _separate(self, markup: str) -> None:
+        """Add markup between two paragraphs."""
+        self._end_paragraph()
+        self._template.literal(markup)
+
+    def _end_paragraph(self) -> None:
+        if self._paragraph:
+            self._template.paragraph(self._paragraph, _escape)
+        self._template.literal("".join(self._untranslated))
+        self._paragraph, self._untranslated = [], []
+
+    def _start(self, token: _Token) -> None:
+        while token.name in CLOSED_BY.get(self._open[-1].name, ()):
+            self._pop()
+        attributes = {
+            name.lower(): text_of(value.strip("\"'")) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
+        }
+        parent = self._open[-1]
+        element = _Element(
+            token.name, _is_translated(token.name, attributes, parent), parent.foreign or token.name in FOREIGN
+        )
+        is_open = token.name not in VOID and not (parent.foreign and token.attributes.endswith("/"))
+        markup = self._with_slots(token, attributes) if element.translated else token.markup
+        if self._untranslated and not element.translated:
+            self._untranslated.append(markup)
+        elif not (_is_inline(token.name) and parent.translated):
+            self._separate(markup)
+        elif element.translated:
+            self._paragraph.append(Piece(markup, opens=token.name if is_open else None))
+        elif is_open:
+            self._untranslated, self._depth = [markup], len(self._open)
+        else:
+            self._paragraph.append(Piece(markup))
+        if is_open:
+            self._open.append(element)
+            self._names[token.name] += 1
+
+    def _close(self, token: _Token) -> None:
+        name, closed = token.name, self._open[-1]
+        if self._names[name]:
+            while (closed := self._pop()).name != name:
+                pass
+        if self._untranslated:
+            self._untranslated.append(token.markup)
+            if len(self._open) <= self._depth:
+                self._paragraph.append(Piece("".join(self._untranslated)))
+                self._untranslated = []
+        elif _is_inline(name) and self._open[-1].translated and closed.translated:
+            self._paragraph.append(Piece(token.markup, closes=name))
+        else:
+            self._separate(token.markup)
+
+    def _pop(self) -> _Element:
+        element = self._open.pop()
+        self._names[element.name] -= 1
+        if self._untranslated and len(self._open) < self._depth:
+            self._end_paragraph()
+        return element
+
+    def _with_slots(self, token: _Token, attributes: dict[str, str]) -> str:
+        """Return a tag with places for the texts in its attributes."""
+
+        def place(match: re.Match[str]) -> str:
+            name, value = match[1].lower(), match[2]
+            if not value or not _is_prose(token.name, name, attributes):
+                return match[0]
+            text = self._template.text(text_of(value.strip("\"'")), escape)
+            quote = value[0] if value[0] in "\"'" else '"'
+            return f"{match[0][: -len(value)]}{quote}{text}{quote}"
+
+        if not any(_is_prose(token.name, name, attributes) for name in attributes):
+            return token.markup
+        head, tail = token.markup[: 1 + len(token.name)], token.markup[1 + len(token.name) + len(token.attributes) :]
+        return head + _ATTRIBUTE.sub(place, token.attributes) + tail
+
+
+def _is_inline(name: str) -> bool:
+    """Whether an element may be a part of a paragraph; those with a hyphen are the page's own."""
+    return name in INLINE or "-" in name
+
+
+def _is_translated(name: str, attributes: dict[str, str], parent: _Element) -> bool:
+    chosen = attributes.get("translate", "-").lower()
+    if parent.foreign or name in FOREIGN or name in RAW - {"title"} or chosen == "no":
+        return False
+    if chosen in ("", "yes"):
+        return True
+    return parent.translated and name not in CODE and "notranslate" not in attributes.get("class", "").split()
+
+
+def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
+    """Whether an attribute of an element holds a text to translate."""
+    if attribute == "content" and element == "meta":
+        return (attributes.get("name") or attributes.get("property", "")).lower() in DESCRIPTIONS
+    if attribute == "value" and element == "input":
+        return attributes.get("type", "").lower() in BUTTONS
+    return attribute in ATTRIBUTES
+
+
+def read_html(source: Source) -> Document:
+    """Take HTML, a page or a fragment, apart."""
+    return _Reader().read(protect(source.content))
+
+
+__all__ = ["read_html"]

@@ -1,0 +1,123 @@
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzzing import texts
+from hf_vanilla_transformer.documents import open_document
+
+PIECES = st.sampled_from(
+    ["<p class='a'>", "</p>", "<br/>", '<a title="x > y">', "</a>", "<!-- a <b> -->", "<code>a b</code>", "<", "&amp;",
+     "a b", "<b>", "</b>", "<i translate=no>", "</i>", "<p translate=yes>", "<script>", "</script>", "<svg>", "</svg>",
+     "<title>", "<li>", "<img alt='a dog'>", "\r\n", "<a x='"]
+)  # fmt: skip  # one a line would fill the screen
+
+
+def found(html):
+    return [segment.text for segment in open_document(html, "html").segments]
+
+
+def itself(segment):
+    return segment.fill(segment.text, [(i, i) for i in range(len(segment.text.split()))])
+
+
+def same(html):
+    document = open_document(html, "html")
+    return document.render(map(itself, document.segments))
+
+
+@pytest.mark.parametrize(
+    "html, expected",
+    [
+        ("<p>A man in a red shirt\n  rides a bicycle.</p>", ["A man in a red shirt rides a bicycle."]),
+        ("<p>A dog.</p>\n <p>Two &lt; 3</p>", ["A dog.", "Two < 3"]),
+        ('<a title="1 > 0 x" href=x>A</a> B', ["1 > 0 x", "A B"]),
+        ("<script>if (a < b) {}</script><style>p {}</style>A<!-- no <b> -->", ["A"]),
+        ("a < b and c > d", ["a < b and c > d"]),
+        ("A <code>dog.run()</code> runs<br/>so", ["A runs", "so"]),
+        ("<!DOCTYPE html><HTML><title>A &amp; B</title>A</HTML>", ["A & B", "A"]),
+        ("&nbsp;", []),
+        ("12 <b>-</b> 7", []),
+        ("A <!-- B", ["A"]),
+        ("A <pre>B <b>C", ["A"]),
+        (" \n", []),
+        ("<p>a <b>b</b></p>c", ["a b", "c"]),
+        # translate, as the HTML standard says.
+        ("<div translate=no>a <p>b</p> <b translate=yes>c</b></div>d", ["c", "d"]),
+        ("<p>Buy <span translate=no>Big <b>X</b></span> now</p>", ["Buy now"]),
+        ("<p>Buy <span class='x notranslate'>X</span> now</p>", ["Buy now"]),
+        ("<pre translate=yes>a</pre><code translate=''>b</code>", ["a", "b"]),
+        ("<p translate=no>a<p>b", ["b"]),
+        ("<ul><li translate=no>a<li>b</ul>", ["b"]),
+        ("<img alt='no' translate=no><div translate=no><img alt=no></div>", []),
+        ("<textarea placeholder='Your name'>a <b>b</textarea>", []),
+        ("<svg><text>a</text><path/></svg> b <math><mi>x</mi></math>", ["b"]),
+        ("<kbd>a</kbd><samp>b</samp><var>c</var>", []),
+        # Attributes.
+        ('<img alt="A dog"><input placeholder=Name aria-label="Your name" value=x>', ["A dog", "Name", "Your name"]),
+        ("<input type=submit value=Send>", ["Send"]),
+        ('<meta name=description content="A page"><meta name=author content="A man">', ["A page"]),
+        ("&#" + "9" * 5000 + "; x", ["&#" + "9" * 5000 + "; x"]),
+    ],
+)
+def test_texts(html, expected):
+    assert found(html) == expected
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<!DOCTYPE html>\r\n<html lang=en>\r\n<head><title>A &amp; B</title></head>\r\n<body><P CLASS=x>A <B>dog</B>."
+        "</p>\r\n\r\n<ul><li> one <li>two</ul></body></html>\r\n",
+        "<p>\n  <b>\n Hello\n</b>\n</p>",
+        "<p>Use <code>x</code> now, and <code>y</code> <code>z</code>, then.</p>",
+        'A <a href="u" title=\'T "x"\'>B</a> <img src=x alt="c &lt; d"> e',
+        "<b>x <i>y</b> z</i>",
+        "<table><tr><td>a<td>b <!-- c --> d</table>",
+        "<a>text<p>para</p></a>",
+        "a\0001\0b\0 <i title='q\0'>x</i>",
+        "</b> x <p",
+    ],
+)
+def test_the_same_texts_give_the_same_document(html):
+    assert same(html) == html.replace('"x"', "&quot;x&quot;")
+
+
+def test_texts_in_attributes_are_escaped():
+    document = open_document("see <img alt=dog> here", "html")
+    assert document.render(["\"a\" & 'b'", itself(document.segments[1])]) == 'see <img alt=""a" & \'b\'"> here'
+    assert document.segments[0].fill("\"a\" & 'b'") == "&quot;a&quot; &amp; &#x27;b&#x27;"
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(st.lists(st.one_of(texts(), PIECES), max_size=12).map("".join), st.data())
+def test_translations_change_no_structure(html, data):
+    document = open_document(html, "html")
+    translations = [f"x {data.draw(st.one_of(texts(), PIECES))}".strip() for _ in document.segments]
+    filled = [segment.fill(text) for segment, text in zip(document.segments, translations, strict=True)]
+    again = open_document(document.render(filled), "html")
+    assert len(again.segments) == len(document.segments)
+    words = [" ".join(text.split()) for text in translations]
+    assert [" ".join(segment.text.split()) for segment in again.segments if not segment.tags] == [
+        text for text, segment in zip(words, again.segments, strict=True) if not segment.tags
+    ]
+
+
+@pytest.mark.parametrize(
+    "start, repeated, end",
+    [
+        ("", "<b>a ", ""), ("", "<b>a", "</b>"), ("", "</i>", ""), ("<b>", "<a x='", ""), ("", "<!--", ""),
+        ("", "<title>", ""), ("", "<code>", ""), ("", "<p translate=no><b translate=yes>", ""), ("a", ".<wbr>", ""),
+        ("", "a <img> .", ""), ("", "<a alt='x' ", ">"), ("", "<", ""), ("", "&", ""), ("", "a<b>a</b>", ""),
+    ],
+)  # fmt: skip  # one a line would fill the screen
+def test_hostile_input_takes_linear_time(start, repeated, end):
+    def seconds(count):
+        begin = time.process_time()
+        same(start + repeated * count + end * count)
+        return time.process_time() - begin
+
+    seconds(10)
+    # Eight times as much: quadratic time would be 64-fold.
+    assert seconds(8000) < 24 * max(min(seconds(1000), seconds(1000)), 0.004)

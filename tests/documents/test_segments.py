@@ -1,0 +1,92 @@
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_vanilla_transformer.documents import Segment, Tag, open_document
+
+TAG = re.compile(r"<(/?)(\w+)>")
+WORDS = st.lists(st.sampled_from(["a", "red", "house,", "the", "“big”", "H2O", "...", "dog."]), max_size=6).map(
+    " ".join
+)
+INLINE = st.recursive(
+    st.one_of(WORDS, st.sampled_from([" ", "<img>", "<wbr>", "x", ".", " <img> "])),
+    lambda inner: st.tuples(st.sampled_from(["b", "i", "a"]), st.lists(inner, max_size=4).map("".join)).map(
+        lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0]}>"
+    ),
+    max_leaves=12,
+)
+NUMBERS = st.integers(-1, 9)
+
+
+def only_segment(html):
+    (segment,) = open_document(html, "html").segments
+    return segment
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(st.lists(INLINE, max_size=5).map("".join), WORDS, st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
+def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
+    segments = open_document(html, "html").segments
+    for segment in segments:
+        filled = segment.fill(translation, links)
+        assert TAG.sub("", filled).split() == translation.split() or len(TAG.sub("", filled).split()) >= len(
+            translation.split()
+        )
+        assert "".join(TAG.sub("", filled).split()) == "".join(translation.split())
+        tags = [markup.strip() for tag in segment.tags for markup in (tag.opening, tag.closing) if markup]
+        assert Counter(match[0] for match in TAG.finditer(filled)) == Counter(tags)
+        opened = []
+        for match in TAG.finditer(filled):
+            if match[2] in ("img", "wbr"):
+                continue
+            if match[1]:
+                assert opened.pop() == match[2]
+            else:
+                opened.append(match[2])
+        assert not opened
+
+
+@pytest.mark.parametrize(
+    "html, translation, links, expected",
+    [
+        ("the <b>red</b> house", "la casa roja", [(0, 0), (1, 2), (2, 1)], "la casa <b>roja</b>"),
+        # Crossing, with the pair around both.
+        (
+            "<u>the <b>red</b> <i>house</i></u>",
+            "la casa roja",
+            [(0, 0), (1, 2), (2, 1)],
+            "la <i>casa</i> <b>roja</b>",
+        ),
+        ("x <u>a <b>b</b></u>", "B A X", [(0, 2), (1, 1), (2, 0)], "<u><b>B</b> A</u> X"),
+        # One sibling between the words of the other.
+        ("<b>hebe auf</b> <i>es</i>", "lift it up", [(0, 0), (1, 2), (2, 1)], "<b>lift</b> <i>it</i> up"),
+        # Without links, the same part.
+        ("one <b>two</b> three", "eins zwei drei", None, "eins <b>zwei</b> drei"),
+        ("one <b>two</b> three", "eins zwei drei", [(0, 0)], "eins <b>zwei</b> drei"),
+        # Punctuation, and parts of words.
+        ("so <b>good</b>, yes", "so gut, ja", [(0, 0), (1, 1), (2, 2)], "so <b>gut</b>, ja"),
+        ("drink H<sub>2</sub>O", "trink H2O", [(0, 0), (1, 1)], "trink H<sub>2</sub>O"),
+        # Empty tags.
+        ("a <img> dog", "ein Hund", [(0, 0), (1, 1)], "ein <img> Hund"),
+        ("see the <img>dog run", "Hund laufen sehen", [(2, 0), (3, 1), (0, 2)], "<img>Hund laufen sehen"),
+        ("Run <code>x</code>, then go.", "Los, dann los.", [(0, 0), (1, 1)], "Los <code>x</code>, dann los."),
+        ("Please run <code>x</code>.", "Bitte laufen.", None, "Bitte laufen <code>x</code>."),
+        # Nothing to hold on to.
+        ("a <b>b</b> <img> c", "", None, "<b></b><img>"),
+        ("a & <b>b</b>", "< & >", [(0, 0)], "&lt; &amp; <b>&gt;</b>"),
+    ],
+)
+def test_tags_follow_the_words(html, translation, links, expected):
+    assert only_segment(html).fill(translation, links) == expected
+
+
+def test_a_pair_around_everything_stays_around_everything():
+    segment = Segment("a b", (Tag(0, 3, "<b>", "</b>"),))
+    assert segment.fill("x y z", [(0, 1), (1, 1)]) == "<b>x y z</b>"
+
+
+def test_links_beyond_the_words_are_ignored():
+    assert only_segment("a <b>b</b>").fill("x y", [(7, 0), (1, 9), (-1, 0), (1, 1)]) == "x <b>y</b>"
