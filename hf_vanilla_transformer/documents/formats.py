@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 from ..errors import DataError
 from ..files import StrPath
+from .gettext import read_po
 from .html import read_html
 from .plain import read_text
+from .subtitles import read_srt, read_vtt
 from .template import Document, Source
+from .xliff import read_xliff
 
 
 class _Format(NamedTuple):
@@ -20,6 +23,10 @@ class _Format(NamedTuple):
 _FORMATS = {
     "text": _Format(read_text, (".txt",)),
     "html": _Format(read_html, (".html", ".htm", ".xhtml")),
+    "srt": _Format(read_srt, (".srt",)),
+    "vtt": _Format(read_vtt, (".vtt",)),
+    "po": _Format(read_po, (".po", ".pot")),
+    "xliff": _Format(read_xliff, (".xlf", ".xliff")),
 }
 KINDS = tuple(_FORMATS)
 

@@ -34,8 +34,8 @@ INLINE = frozenset(
 _CELLS, _ITEMS = frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("dt", "dd"))
 CLOSED_BY = {
     "p": frozenset(
-        "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
-        "hr main menu nav ol p pre section table ul li dt dd td th tr".split()
+        "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
+        "header hr main menu nav ol p pre section table ul li dt dd td th tr".split()
     ),
     "li": frozenset(("li",)),
     "dt": _ITEMS,
@@ -152,7 +152,7 @@ class _Reader:
         while token.name in CLOSED_BY.get(self._open[-1].name, ()):
             self._pop()
         attributes = {
-            name.lower(): text_of(value.strip("\"'")) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
+            name.lower(): text_of(_unquoted(value)) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
         }
         parent = self._open[-1]
         element = _Element(
@@ -203,7 +203,7 @@ class _Reader:
             name, value = match[1].lower(), match[2]
             if not value or not _is_prose(token.name, name, attributes):
                 return match[0]
-            text = self._template.text(text_of(value.strip("\"'")), escape)
+            text = self._template.text(text_of(_unquoted(value)), escape)
             quote = value[0] if value[0] in "\"'" else '"'
             return f"{match[0][: -len(value)]}{quote}{text}{quote}"
 
@@ -211,6 +211,10 @@ class _Reader:
             return token.markup
         head, tail = token.markup[: 1 + len(token.name)], token.markup[1 + len(token.name) + len(token.attributes) :]
         return head + _ATTRIBUTE.sub(place, token.attributes) + tail
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if value[:1] in ("'", '"') else value
 
 
 def _is_inline(name: str) -> bool:

@@ -178,12 +178,12 @@ class _Placement:
         following, count, total = self.source.ended[offset], len(self.source.spans), len(self.target.spans)
         if not total:
             return len(self.translation)
+        start, end = self.source.spans[self.source.ended[offset - 1]]
+        if start < offset and not self._has_letters(offset, end):
+            # At the end of a word, or between it and its comma.
+            return self._pair(Tag(start, offset, ""))[1]
         if self.last.of(following, following + 1) >= 0:
             return self.target.spans[self.first.of(following, following + 1)][0]
-        start, end = self.source.spans[following]
-        if start < offset and not self._has_letters(offset, end):
-            # Between a word and its comma.
-            return self._pair(Tag(start, offset, ""))[1]
         place = round(following * total / count)
         if following and (before := self.last.of(following - 1, following)) >= 0:
             place = before + 1

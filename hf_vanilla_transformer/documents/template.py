@@ -64,7 +64,7 @@ class Template:
         return slot(len(self.segments) - 1)
 
     def text(self, text: str, escape: Callable[[str], str] = str) -> str:
-        """Return the place of a text without markup, between the white space around it; a text without letters stays."""
+        """Return the place of a text, between the white space around it; one without letters stays as it is."""
         core = text.strip()
         if not any(map(str.isalpha, core)):
             return protect(escape(text))
@@ -76,10 +76,14 @@ class Template:
         before, segment, after = read_segment(pieces, escape)
         self._parts += [before, self.slot(segment) if segment else "", after]
 
-    def document(self, finish: Callable[[str], str] = str) -> Document:
-        """Return the document; `finish` completes what is written."""
+    def document(self, tidy: Callable[[str], str] = str, finish: Callable[[str], str] = str) -> Document:
+        """Return the document; `tidy` corrects what fills a segment, and `finish` the whole."""
         template = "".join(self._parts)
-        return Document(tuple(self.segments), lambda filled: finish(resolve(template, lambda number: filled[number])))
+
+        def write(filled: Sequence[str]) -> str:
+            return finish(resolve(template, lambda number: tidy(filled[number])))
+
+        return Document(tuple(self.segments), write)
 
 
 def lines(text: str) -> list[str]:

@@ -1,0 +1,79 @@
+"""PO: messages without a translation get one, as `msgmerge` and `msgattrib --untranslated` choose them."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import DataError, one_line
+from .slots import resolve
+from .template import Document, Source, Template, lines
+
+if TYPE_CHECKING:
+    pass
+
+
+def read_po(source: Source) -> Document:
+    """Take a PO file apart; obsolete and fuzzy messages, and those with a translation, stay.
+
+    Raises:
+        DataError: The file is not PO.
+    """
+    import polib
+
+    for number, line in enumerate(lines(source.content), start=1):
+        if not _LINE.fullmatch(line.strip()):
+            raise _fault(source, number, "a keyword and a text in quotes are expected")
+    try:
+        # A text is no path if it begins with a line end.
+        file = polib.pofile("\n" + source.content.replace("\r\n", "\n"))
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        line = re.search(r"line (\d+)", str(error))
+        raise _fault(source, int(line[1]) - 1 if line else 1, one_line(error).split(" in po file")[0]) from None
+    if source.target_lang is not None:
+        file.metadata["Language"] = source.target_lang
+    declared = re.match(r"\s*nplurals\s*=\s*([1-9])\s*;", file.metadata.get("Plural-Forms", ""))
+    template = Template()
+    # How each message is written: entry, plural form, text with places.
+    texts: list[tuple[polib.POEntry, int | None, str]] = []
+    for entry in file:
+        if entry.obsolete or entry.fuzzy or entry.translated() or not entry.msgid:
+            continue
+        if not entry.msgid_plural:
+            texts.append((entry, None, _message(template, entry.msgid)))
+            continue
+        forms = int(declared[1]) if declared else len(entry.msgstr_plural) or 2
+        singular, plural = _message(template, entry.msgid), _message(template, entry.msgid_plural)
+        # An only form is that of every number.
+        texts += [
+            (entry, form, plural if form or forms == 1 else singular)
+            for form in range(forms)
+            if not entry.msgstr_plural.get(form)
+        ]
+
+    def write(filled: Sequence[str]) -> str:
+        for entry, form, text in texts:
+            message = resolve(text, filled.__getitem__)
+            if form is None:
+                entry.msgstr = message
+            else:
+                entry.msgstr_plural[form] = message
+        rendered = f"{str(file).rstrip()}\n"
+        return rendered.replace("\n", "\r\n") if "\r\n" in source.content else rendered
+
+    return Document(tuple(template.segments), write)
+
+
+# A comment, or a keyword and a quoted text.
+_LINE = re.compile(r'(#.*|((msgctxt|msgid|msgid_plural|msgstr(\[\d+\])?)\s*)?"([^"\\]|\\.)*+")?')
+
+
+def _fault(source: Source, line: int, reason: str) -> DataError:
+    return DataError(f"{source.name}, line {line}: not PO ({reason}); correct it, as `msgfmt --check` says")
+
+
+def _message(template: Template, text: str) -> str:
+    """Return a message with a place for the text of each line."""
+    return "".join(map(template.text, lines(text)))
+
+
+__all__ = ["read_po"]

@@ -1,0 +1,241 @@
+"""XLIFF 1.2 and 2: translations go into `<target>`, beside `<source>`; all else stays to the letter."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape, unescape
+from typing import NamedTuple
+
+from ..errors import DataError, one_line
+from .segments import Piece
+from .slots import protect, unprotect
+from .template import Document, Source, Template
+
+_MARKUP = re.compile(
+    r"""<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>"""
+    r"""|<(?P<slash>/?)(?P<name>[^\s/>!?]++)(?P<attributes>(?:"[^"]*+"|'[^']*+'|[^'">])*+)>""",
+    re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*("[^"]*"|'[^']*')""")
+# Not allowed in XML.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+UNITS = ("trans-unit", "segment")
+# Inline elements around code, which is not translated.
+CODE = frozenset(("bpt", "ept", "it", "ph"))
+# Empty elements and elements around code that make pairs, with the attribute that both have in common.
+OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
+CLOSING = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
+# States of a target whose text is to be replaced.
+UNTRANSLATED = frozenset(("initial", "needs-translation", "new"))
+
+
+class _Token(NamedTuple):
+    """Text, if it has no name, or a tag, of which the name has no prefix."""
+
+    markup: str
+    text: str | None = None
+    name: str = ""
+    opens: bool = False
+    closes: bool = False
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        return {name: unescape(value[1:-1]) for name, value in _ATTRIBUTE.findall(self.markup)}
+
+    def having(self, **values: str) -> str:
+        """Return the tag with other attributes."""
+        markup = self.markup
+        for name, value in values.items():
+            written = f'{name.replace("_", "-")}="{escape(value)}"'
+            pattern = re.compile(rf"""(?<=\s){re.escape(name.replace("_", "-"))}\s*=\s*("[^"]*"|'[^']*')""")
+            if pattern.search(markup):
+                markup = pattern.sub(lambda _, written=written: written, markup)
+            else:
+                markup = re.sub(r"\s*/?>\Z", lambda end, written=written: f" {written}{end[0].strip()}", markup)
+        return markup
+
+
+def _tokens(content: str) -> Iterator[_Token]:
+    end = 0
+    for match in _MARKUP.finditer(content):
+        if match.start() > end:
+            text = content[end : match.start()]
+            yield _Token(text, unprotect(unescape(text)))
+        end = match.end()
+        if match["name"]:
+            closes = bool(match["slash"]) or match["attributes"].endswith("/")
+            yield _Token(match[0], None, match["name"].split(":")[-1], not match["slash"], closes)
+        else:
+            yield _Token(match[0], match["data"])
+    if end < len(content):
+        yield _Token(content[end:], unprotect(content[end:]))
+
+
+@dataclass
+class _Element:
+    """An open element.
+
+    Attributes:
+        start: Index of its tag.
+        translated: Whether its content is translated.
+        children: The first and last token of its children by name, the first of each.
+    """
+
+    name: str
+    start: int
+    translated: bool
+    children: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def read_xliff(source: Source) -> Document:
+    """Take XLIFF apart; targets with a text stay, unless their state says that it is no translation.
+
+    Raises:
+        DataError: The file is no XLIFF, or declares entities.
+    """
+    _check(source)
+    template = Template()
+    tokens = list(_tokens(protect(source.content)))
+    written = 0
+    opened = [_Element("", 0, True)]
+    for index, token in enumerate(tokens):
+        if token.opens:
+            attributes = token.attributes
+            chosen = attributes.get("translate", "yes" if opened[-1].translated else "no")
+            opened.append(_Element(token.name, index, chosen == "yes"))
+        if token.closes:
+            element = opened.pop()
+            opened[-1].children.setdefault(element.name, (element.start, index))
+            if element.name in UNITS and element.translated and "source" in element.children:
+                if not _is_translated(tokens, element):
+                    template.literal(_with_language(tokens[written : element.start], source.target_lang))
+                    _add_unit(template, tokens, element, index)
+                    written = index + 1
+    template.literal(_with_language(tokens[written:], source.target_lang))
+    return template.document()
+
+
+def _check(source: Source) -> None:
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import ParseError, fromstring
+
+    try:
+        root = fromstring(source.content, forbid_dtd=True)
+    except ParseError as error:
+        raise DataError(
+            f"{source.name}, line {error.position[0]}: not XML ({one_line(error)}); correct or export it again"
+        ) from None
+    except (DefusedXmlException, ValueError) as error:
+        raise DataError(
+            f"{source.name}: refused, since it declares a document type or entities ({type(error).__name__}); remove "
+            "the declaration"
+        ) from None
+    if root.tag.rpartition("}")[2] != "xliff":
+        raise DataError(f"{source.name}: its first element is {root.tag[:80]!r}, not xliff; check the file")
+
+
+def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
+    """Whether the target of a unit stays."""
+    attributes = tokens[unit.start].attributes
+    if attributes.get("approved") == "yes" or attributes.get("state") == "final":
+        return True
+    if "target" not in unit.children:
+        return False
+    start, end = unit.children["target"]
+    state = tokens[start].attributes.get("state") or attributes.get("state")
+    has_content = any(token.name or (token.text or "").strip() for token in tokens[start + 1 : end])
+    return state == "final" or (has_content and state not in UNTRANSLATED)
+
+
+def _with_language(tokens: Sequence[_Token], language: str | None) -> str:
+    """Return markup with the language of the translation where it is named."""
+    return "".join(
+        token.markup
+        if language is None or not token.opens or token.name not in ("file", "xliff")
+        else token.having(target_language=language)
+        if token.name == "file" and "source-language" in token.attributes
+        else token.having(trgLang=language)
+        if token.name == "xliff" and "srcLang" in token.attributes
+        else token.markup
+        for token in tokens
+    )
+
+
+def _add_unit(template: Template, tokens: Sequence[_Token], unit: _Element, end: int) -> None:
+    """Add a unit with a translated target."""
+    is_version_2 = unit.name == "segment"
+    first, last = unit.children["source"]
+    source = tokens[first]
+    target = tokens[unit.children["target"][0]] if "target" in unit.children else None
+    # A target follows the source or, in 1.2, its segments.
+    after = max(unit.children[name][1] for name in ("source", "seg-source") if name in unit.children)
+    skipped = unit.children.get("target", (end, end - 1))
+    opening = tokens[unit.start]
+    template.literal(opening.having(state="translated") if is_version_2 else opening.markup)
+    template.literal("".join(token.markup for token in tokens[unit.start + 1 : after + 1]))
+    prefix = source.markup[1:].partition("source")[0]
+    if target is None:
+        # On a line of its own where the source is.
+        before = tokens[first - 1]
+        template.literal(before.markup if before.text is not None and not before.text.strip() else "")
+        target = _Token(f"<{prefix}target>")
+    else:
+        template.literal("".join(token.markup for token in tokens[after + 1 : skipped[0]]))
+    tag = _Token(re.sub(r"\s*/>\Z", ">", target.markup))
+    if is_version_2:
+        template.literal(tag.markup)
+    else:
+        template.literal(tag.having(state="needs-review-translation", state_qualifier="mt-suggestion"))
+    template.paragraph(_pieces(tokens[first + 1 : last]), _escape)
+    template.literal(f"</{prefix}target>")
+    rest = skipped[1] + 1 if "target" in unit.children else after + 1
+    template.literal("".join(token.markup for token in tokens[rest : end + 1]))
+
+
+def _escape(text: str) -> str:
+    return escape(_CONTROLS.sub("", text), quote=False)
+
+
+def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
+    """Return the content of a source; code, and what is marked as not to be translated, is kept in empty tags."""
+    pieces: list[Piece] = []
+    kept: list[str] = []
+    depth = 0
+    for token in tokens:
+        if not kept and not token.name:
+            pieces.append(Piece(token.markup, token.text))
+            continue
+        if not kept:
+            attributes = token.attributes
+            is_code = (
+                token.name in CODE or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+            )
+            if not (is_code and token.opens):
+                pieces.append(_tag(token.markup, token))
+                continue
+            first = token
+        kept.append(token.markup)
+        depth += token.opens - token.closes
+        if depth == 0:
+            pieces.append(_tag("".join(kept), first))
+            kept = []
+    return pieces
+
+
+def _tag(markup: str, token: _Token) -> Piece:
+    """Return an inline element, or one of the tags around its content, which may belong to one elsewhere."""
+
+    def key(name: str, attributes: Sequence[str]) -> str:
+        return f"{name} {next((token.attributes[each] for each in attributes if each in token.attributes), '')}"
+
+    if token.name in OPENING:
+        return Piece(markup, opens=key(token.name, OPENING[token.name]))
+    if token.name in CLOSING:
+        return Piece(markup, closes=key(*CLOSING[token.name]))
+    if token.name in CODE or token.opens == token.closes:
+        return Piece(markup)
+    return Piece(markup, None, token.name if token.opens else None, token.name if token.closes else None)
+
+
+__all__ = ["read_xliff"]

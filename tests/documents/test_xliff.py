@@ -1,0 +1,94 @@
+from xml.etree import ElementTree
+
+import pytest
+
+from hf_vanilla_transformer.documents import open_document
+from hf_vanilla_transformer.errors import DataError
+
+XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+ <!-- <source>no</source> -->
+ <file original="a" source-language="en" target-language="fr" datatype="html">
+  <body>
+   <trans-unit id="1">
+    <source>A <g id="1">red</g> dog &amp; <x id="2"/>a <bpt id="3">&lt;b></bpt>cat<ept id="3">&lt;/b></ept>.</source>
+    <alt-trans><source>No</source><target>Nein</target></alt-trans>
+   </trans-unit>
+   <trans-unit id="2"><source>Done</source><target state="translated">Fertig</target></trans-unit>
+   <trans-unit id="3"><source>New</source>
+    <target xml:lang="de" state="new">New</target></trans-unit>
+   <trans-unit id="4" translate="no"><source>No</source></trans-unit>
+   <trans-unit id="5" approved="yes"><source>Yes</source></trans-unit>
+   <trans-unit id="6"><source>Empty</source><target/></trans-unit>
+   <trans-unit id="7"><source>12</source></trans-unit>
+   <trans-unit id="8"><source><![CDATA[a < b]]> <mrk mtype="protected">X</mrk></source></trans-unit>
+  </body>
+ </file>
+</xliff>
+"""
+XLIFF_2 = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="fr">
+ <file id="f"><unit id="u">
+  <segment state="initial">
+   <source>A <pc id="1">red</pc> dog<ph id="2"/> <sc id="3"/>runs<ec startRef="3"/></source>
+  </segment>
+  <ignorable><source> x </source></ignorable>
+  <segment state="final"><source>Done</source><target>Fertig</target></segment>
+ </unit><unit id="v" translate="no"><segment><source>No</source></segment></unit></file>
+</xliff>
+"""
+
+
+def filled(content, links=(), **options):
+    document = open_document(content, "xliff", **options)
+    return document.render([segment.fill(segment.text.upper(), links) for segment in document.segments])
+
+
+def test_version_1_2():
+    document = open_document(XLIFF_1, "xliff")
+    assert [segment.text for segment in document.segments] == ["A red dog & a cat.", "New", "Empty", "a < b"]
+    rendered = filled(XLIFF_1.encode(), [(i, i) for i in range(6)], target_lang="de").decode()
+    state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
+    for expected in (
+        f'<target {state}>A <g id="1">RED</g> DOG &amp; <x id="2"/>A '
+        '<bpt id="3">&lt;b></bpt>CAT<ept id="3">&lt;/b></ept>.</target>\n    <alt-trans>',
+        f'<target xml:lang="de" {state}>NEW</target>',
+        f"<source>Empty</source><target {state}>EMPTY</target>",
+        f"<source>12</source><target {state}>12</target>",
+        f'<target {state}>A &lt; B <mrk mtype="protected">X</mrk></target>',
+        'target-language="de"',
+    ):
+        assert expected in rendered
+    assert rendered.count("<target") == 7
+    ElementTree.fromstring(rendered)
+
+
+def test_version_2():
+    rendered = filled(XLIFF_2, [(i, i) for i in range(6)], target_lang="de")
+    target = 'A <pc id="1">RED</pc> DOG<ph id="2"/> <sc id="3"/>RUNS<ec startRef="3"/>'
+    expected = XLIFF_2.replace('"initial"', '"translated"').replace('trgLang="fr"', 'trgLang="de"')
+    expected = expected.replace("\n  </segment>\n  <i", f"\n   <target>{target}</target>\n  </segment>\n  <i")
+    assert rendered == expected
+    ElementTree.fromstring(rendered)
+
+
+def test_control_characters_are_left_out():
+    document = open_document(XLIFF_2, "xliff")
+    ElementTree.fromstring(document.render([segment.fill("\0a\x1b <&>") for segment in document.segments]))
+
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><xliff>&b;</xliff>'
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("<xliff>\n<a></xliff>", "x.xlf, line 2: not XML (mismatched tag"),
+        ("", "x.xlf, line 1: not XML"),
+        (BOMB, "x.xlf: refused, since it declares a document type"),
+        ("<html/>", "x.xlf: its first element is 'html', not xliff"),
+    ],
+)
+def test_faults_are_named(content, message):
+    with pytest.raises(DataError) as error:
+        open_document(content, "xliff", name="x.xlf")
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
