@@ -15,7 +15,7 @@ SPLITS = ("train", "validation", "test")
 # Files of pairs that are added to the training pairs.
 SYNTHETIC = "synthetic"
 
-EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
+EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".tmx", ".parquet")
 
 # Marks sources that were translated from text of the target side (Caswell et al. 2019).
 BACK_TRANSLATED = "<BT>"
@@ -41,7 +41,8 @@ class DataArguments:
     Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or from one file with both
     sides (`train_file`); or all splits come from `dataset_name`, in which validation and test files replace splits.
     Synthetic pairs, from files likewise, are added to the training pairs once validation and test pairs are held out.
-    The first of these rules that applies finds the pair in a row:
+    A TMX file has the pairs in `source_lang` and `target_lang`, where en is also en-US. In a row of other files the
+    first of these rules that applies finds the pair:
 
     1. the columns `source_column` and `target_column`; in a TSV or CSV file integers mean positions, and the file
        then has no header;
@@ -100,7 +101,7 @@ class DataArguments:
         None, "Source column: a name, or a position (0, 1, ...) in a file without a header."
     )
     target_column: str | None = option(None, "Target column, likewise.")
-    source_lang: str | None = option(None, "Source language: a key in the column 'translation', or a column.")
+    source_lang: str | None = option(None, "Source language: of TMX, a key in the column 'translation', or a column.")
     target_lang: str | None = option(None, "Target language, likewise.")
     dataset_name: str | None = option(None, "Dataset on the Hub, or a local folder that datasets.load_dataset reads.")
     toy_corpus: bool = option(False, "Use the built-in English-Spanish corpus.")

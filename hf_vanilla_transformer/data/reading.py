@@ -25,6 +25,7 @@ from ..errors import DataError, lone_surrogate, one_line
 from ..files import open_input, read_json_records, read_lines
 from .arguments import EXTENSIONS, SPLITS, DataArguments
 from .fingerprint import CODE_FINGERPRINT
+from .tmx import read_tmx
 
 PAIR_FEATURES = datasets.Features({"source": datasets.Value("string"), "target": datasets.Value("string")})
 
@@ -223,6 +224,9 @@ def _rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, Any]]:
         return _delimited_rows(path, suffix, arguments)
     if suffix in (".json", ".jsonl"):
         return read_json_records(path, arguments.streaming)
+    if suffix == ".tmx":
+        units = read_tmx(path, arguments.source_lang, arguments.target_lang)
+        return ((f"{path}, line {number}", pair) for number, pair in units)
     return _parquet_rows(path, arguments)
 
 
