@@ -9,6 +9,7 @@ from ..errors import DataError
 from ..files import StrPath
 from .gettext import read_po
 from .html import read_html
+from .markdown import read_markdown
 from .plain import read_text
 from .subtitles import read_srt, read_vtt
 from .template import Document, Source
@@ -23,6 +24,7 @@ class _Format(NamedTuple):
 _FORMATS = {
     "text": _Format(read_text, (".txt",)),
     "html": _Format(read_html, (".html", ".htm", ".xhtml")),
+    "markdown": _Format(read_markdown, (".md", ".markdown")),
     "srt": _Format(read_srt, (".srt",)),
     "vtt": _Format(read_vtt, (".vtt",)),
     "po": _Format(read_po, (".po", ".pot")),

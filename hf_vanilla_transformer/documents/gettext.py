@@ -27,8 +27,8 @@ def read_po(source: Source) -> Document:
         # A text is no path if it begins with a line end.
         file = polib.pofile("\n" + source.content.replace("\r\n", "\n"))
     except (OSError, ValueError, IndexError, AttributeError) as error:
-        line = re.search(r"line (\d+)", str(error))
-        raise _fault(source, int(line[1]) - 1 if line else 1, one_line(error).split(" in po file")[0]) from None
+        at = re.search(r"line (\d+)", str(error))
+        raise _fault(source, int(at[1]) - 1 if at else 1, one_line(error).split(" in po file")[0]) from None
     if source.target_lang is not None:
         file.metadata["Language"] = source.target_lang
     declared = re.match(r"\s*nplurals\s*=\s*([1-9])\s*;", file.metadata.get("Plural-Forms", ""))

@@ -47,12 +47,12 @@ class _Token(NamedTuple):
         """Return the tag with other attributes."""
         markup = self.markup
         for name, value in values.items():
-            written = f'{name.replace("_", "-")}="{escape(value)}"'
-            pattern = re.compile(rf"""(?<=\s){re.escape(name.replace("_", "-"))}\s*=\s*("[^"]*"|'[^']*')""")
-            if pattern.search(markup):
-                markup = pattern.sub(lambda _, written=written: written, markup)
-            else:
-                markup = re.sub(r"\s*/?>\Z", lambda end, written=written: f" {written}{end[0].strip()}", markup)
+            name = name.replace("_", "-")
+            written = f'{name}="{escape(value)}"'
+            present = re.search(rf"""(?<=\s){re.escape(name)}\s*=\s*("[^"]*"|'[^']*')""", markup)
+            start = present.start() if present else len(markup) - len("/>" if markup.endswith("/>") else ">")
+            head = markup[:start] if present else f"{markup[:start].rstrip()} "
+            markup = head + written + markup[present.end() if present else start :]
         return markup
 
 

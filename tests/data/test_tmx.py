@@ -41,7 +41,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aa">\n<!ENTITY b "&a;&a;">]>\n<tmx><tu>&b;</tu>
     "content, languages, message",
     [
         (TMX.replace("</hi>", ""), {}, "x.tmx, line 5: not XML (mismatched tag"),
-        (TMX[:-20], {}, "x.tmx, line 8: not XML ("),
+        (TMX[:-20], {}, "x.tmx, line 7: not XML ("),
         (BOMB, {}, "x.tmx, line 1: refused, since it declares entities"),
         (TMX, {"source_lang": "en", "target_lang": "it"}, "x.tmx: no unit in en and it, but in de, de-de, en, "),
         (

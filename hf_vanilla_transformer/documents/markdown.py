@@ -1,0 +1,215 @@
+"""Markdown, CommonMark with GitHub's tables: paragraphs, headings and cells are texts; emphasis and links are tags."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from .segments import Piece
+from .slots import protect
+from .template import Document, Source, Template
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_CHECKBOX = re.compile(r"\[[ xX]\]\s+")
+_TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
+_SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+# What begins a block, as a list, at the start of a line.
+_BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
+
+
+def read_markdown(source: Source) -> Document:
+    """Take Markdown apart; code, HTML blocks, front matter and the targets of links stay."""
+    front = _FRONT_MATTER.match(source.content)
+    start = front.end() if front else 0
+    reader = _Reader(source.content[start:])
+    reader.template.literal(protect(source.content[:start]))
+    return reader.read()
+
+
+class _Reader:
+    """Reads Markdown from the tokens of its parser, which tell the lines of a text, and from those lines."""
+
+    def __init__(self, content: str):
+        self.template = Template()
+        self._content = content
+        self._lines = list(re.finditer(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)", content))
+        self._parser, self._state = _parser()
+        self._environment: dict[str, Any] = {}
+        # Up to where the document is written.
+        self._written = 0
+
+    def read(self) -> Document:
+        in_table = False
+        for token in self._parser.parse(self._content, self._environment):
+            if token.type in ("table_open", "table_close"):
+                in_table = token.type == "table_open"
+            elif token.type == "inline" and token.content and token.map:
+                raw, places = self._find(token.content, token.map[0], in_table)
+                if raw:
+                    self._add(raw, places, partial(_escape, in_table=in_table))
+        self._literal(len(self._content))
+        return self.template.document()
+
+    def _literal(self, end: int) -> None:
+        self.template.literal(protect(self._content[self._written : end]))
+        self._written = end
+
+    def _find(self, content: str, first: int, in_table: bool) -> tuple[str, list[int]]:
+        """Return a text as it is in the document, the offset of each character there, and of its end."""
+        found: list[str] = []
+        places: list[int] = []
+        for number, part in enumerate(content.split("\n"), start=first):
+            line, part = self._lines[number], part.lstrip()
+            begin = max(line.start(), self._written)
+            text = self._content[begin : line.end(1)].replace("\0", "\ufffd")
+            if in_table:
+                # In a cell the bars of the text are escaped.
+                match = re.search(re.escape(part).replace("\\|", "\\\\?\\|"), text)
+                start, end = match.span() if match else (-1, -1)
+            else:
+                start = text.rfind(part)
+                end = start + len(part)
+            if start < 0:
+                return "", []
+            if places:
+                # The line end, with the indentation of the next line.
+                places.append(self._lines[number - 1].end(1))
+            places += range(begin + start, begin + end)
+            found.append(self._content[begin + start : begin + end])
+        return "\n".join(found), [*places, begin + end]
+
+    def _add(self, raw: str, places: list[int], escape: Callable[[str], str]) -> None:
+        """Add a text of the document."""
+        if box := _CHECKBOX.match(raw):
+            places, raw = places[box.end() :], raw[box.end() :]
+        self._literal(places[0])
+
+        def markup(start: int, end: int) -> str:
+            return protect(self._content[places[start] : places[end]])
+
+        pieces: list[Piece] = []
+        done = 0
+        for token in self._inline(raw):
+            start, end = token.meta["span"]
+            # The parts of a link without brackets have the same place.
+            if start < done:
+                continue
+            if start > done:
+                pieces.append(Piece(markup(done, start), raw[done:start]))
+            done = end
+            if token.type == "hardbreak" or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end])):
+                self.template.paragraph(pieces, escape)
+                self.template.literal(markup(start, end))
+                pieces = []
+            elif token.type == "image":
+                pieces.append(Piece(self._image(token, raw[start:end], markup(start, end), escape)))
+            else:
+                pieces.append(_piece(token, markup(start, end), raw))
+        pieces.append(Piece(markup(done, len(raw)), raw[done:]))
+        self.template.paragraph(pieces, escape)
+        self._written = places[-1]
+
+    def _inline(self, raw: str) -> list["Token"]:
+        """Return the tokens of a text that are no plain text, with their span in it."""
+        state = self._state(raw, self._parser, self._environment, [])
+        self._parser.inline.tokenize(state)
+        for rule in self._parser.inline.ruler2.getRules(""):
+            rule(state)
+        tokens = [token for token in state.tokens if "span" in token.meta]
+        # Of two asterisks one is the token, the other an empty text.
+        for one, other in pairwise(tokens):
+            if other.type == "strong_open" and not one.content and one.type == "text":
+                other.meta["span"] = one.meta["span"][0], other.meta["span"][1]
+            elif one.type == "strong_close" and not other.content and other.type == "text":
+                one.meta["span"] = one.meta["span"][0], other.meta["span"][1]
+        return [token for token in tokens if token.type != "text" or token.content]
+
+    def _image(self, token: "Token", raw: str, markup: str, escape: Callable[[str], str]) -> str:
+        """Return an image with a place for its text, which may be its reference too."""
+        text, target = token.content, raw[2 + len(token.content) :]
+        if not markup.startswith(f"![{text}{target}") or re.search(r"[\\\[\]`*_<&\n\0]", text):
+            return markup
+        return f"![{self.template.text(text, escape)}{_with_label(target, text)}"
+
+
+def _with_label(target: str, label: str) -> str:
+    """Return what follows the text of a link, with the label that its text was."""
+    return f"][{label}]" if target in ("]", "][]") else target
+
+
+def _piece(token: "Token", markup: str, raw: str) -> Piece:
+    if token.type == "text_special":
+        return Piece(markup, token.content)
+    if token.type in ("text", "softbreak"):
+        return Piece(markup, " " if token.type == "softbreak" else token.content)
+    if token.type == "html_inline" and (tag := _TAG.match(token.content)):
+        name = f"<{tag[2].lower()}"
+        return Piece(markup, None, None if tag[1] else name, name if tag[1] else None)
+    if token.type == "link_close":
+        label = token.meta.get("label")
+        return Piece(markup if label is None else _with_label(markup, label), closes="link")
+    name = token.type.removesuffix("_open").removesuffix("_close")
+    return Piece(
+        markup,
+        None,
+        name if token.type.endswith("_open") and token.info != "auto" else None,
+        name if token.type.endswith("_close") else None,
+    )
+
+
+def _escape(text: str, in_table: bool = False) -> str:
+    escaped = _SPECIAL.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+    if begin := _BLOCK.match(escaped):
+        escaped = f"{begin[1]}\\{escaped[len(begin[1]) :]}"
+    return escaped.replace("|", "\\|") if in_table else escaped
+
+
+def _parser() -> "tuple[MarkdownIt, type[StateInline]]":
+    """Return a parser whose inline tokens know their span in the text, if its inline state is this one."""
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
+
+    class State(StateInline):
+        def push(self, ttype: str, tag: str, nesting: Any) -> Token:
+            token = super().push(ttype, tag, nesting)
+            token.meta["span"] = (self.pos, self.pos)
+            return token
+
+    def recorded(name: str, rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
+        def run(state: StateInline, silent: bool) -> bool:
+            start, count = state.pos, len(state.tokens)
+            if not rule(state, silent):
+                return False
+            pushed = [token for token in state.tokens[count:] if "span" in token.meta]
+            if silent or not pushed:
+                return True
+            if name == "link":
+                begin, end = pushed[0].meta["span"][0], pushed[-1].meta["span"][0]
+                pushed[0].meta["span"], pushed[-1].meta["span"] = (start, begin), (end, state.pos)
+                pushed[-1].meta["label"] = state.src[begin:end]
+                return True
+            for token in pushed:
+                # Each of several asterisks is a token.
+                end = start + len(token.content) if name in ("emphasis", "strikethrough") else state.pos
+                token.meta["span"] = (start, end)
+                start = end if name in ("emphasis", "strikethrough") else start
+            return True
+
+        return run
+
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.disable("fragments_join")
+    rules = zip(parser.get_active_rules()["inline"], parser.inline.ruler.getRules(""), strict=True)
+    for name, rule in list(rules):
+        parser.inline.ruler.at(name, recorded(name, rule))
+    return parser, State
+
+
+__all__ = ["read_markdown"]
