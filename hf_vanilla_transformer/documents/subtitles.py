@@ -13,8 +13,8 @@ from .template import Document, Source, Template, lines
 _SRT_TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?\s*")
 _VTT_TIMES = re.compile(r"\s*(\d+:)?\d\d:\d\d\.\d{3}\s*-->\s*(\d+:)?\d\d:\d\d\.\d{3}(\s.*)?\s*")
 # Tags, commands of Advanced SubStation Alpha, line breaks.
-_SRT_PARTS = re.compile(r"(</?[a-z][^<>\n]*>|\{\\[^{}\n]*\}|\s*\n\s*)", re.IGNORECASE)
-_VTT_PARTS = re.compile(r"(<[^<>]*>|\s*\n\s*)")
+_SRT_PARTS = re.compile(r"(</?[a-z][^<>\n]*>|\{\\[^{}\n]*\}|\n\s*)", re.IGNORECASE)
+_VTT_PARTS = re.compile(r"(<[^<>]*>|\n\s*)")
 _TAG = re.compile(r"<(/?)([a-z]+)", re.IGNORECASE)
 # Speakers, each after a dash, have texts of their own.
 _NEW_SPEAKER = re.compile(r"(?<=\n)(?=[-\u2013\u2014]\s?\S)")
@@ -111,7 +111,7 @@ def _add_cue(
 
 def _without_blank_lines(filled: str) -> str:
     """Return the text of a cue without blank lines, which would end it."""
-    return re.sub(r"\s*\n\s*", "\n", filled.strip())
+    return "\n".join(filter(None, map(str.strip, filled.split("\n"))))
 
 
 def _with_line_ends(content: str, rendered: str) -> str:
