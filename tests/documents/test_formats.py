@@ -1,5 +1,8 @@
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fuzzing import one_line, texts
 from hf_vanilla_transformer.documents import KINDS, kind_of, open_document
 from hf_vanilla_transformer.errors import DataError
 
@@ -29,3 +32,44 @@ def test_mistakes_are_named():
         open_document("a", "pdf")
     with pytest.raises(ValueError, match="0 texts for 1 segments"):
         open_document("a", "text").render([])
+
+
+PARTS = {
+    "text": ["a b", "\n"],
+    "html": ["<p>", "a b", "<b>"],
+    "markdown": ["# ", "a *b* ", "\n", "> ", "- ", "|", "|-|-|", "[a](b)", "![a]", "`", "**", "[r]: x", "---\n", "<b>",
+                 "  \n"],
+    "srt": ["1\n", "00:00:01,000 --> 00:00:02,000\n", "a b", "<i>", "</i>", "\n", "- a", "{\\an8}"],
+    "vtt": ["WEBVTT\n\n", "00:01.000 --> 00:02.000\n", "a b", "<v A>", "</v>", "\n", "&amp;", "NOTE", "- "],
+    "po": ['msgid "a b"\n', 'msgstr ""\n', 'msgid_plural "c"\n', 'msgstr[0] ""\n', '"a\\n"\n', "#, fuzzy\n",
+           "#~ ", "\n"],
+    "xliff": ["<xliff>", "</xliff>", "<trans-unit>", "</trans-unit>", "<source>", "</source>", "<target/>", "<g>",
+              "</g>", "<x/>", "a b", "&amp;", "<segment>", "</segment>", "<target>", "</target>"],
+}  # fmt: skip  # one a line would fill the screen
+STARTS = {"vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\n", "srt": "1\n00:00:01,000 --> 00:00:02,000\n"}
+XLIFF_UNIT = "<xliff><trans-unit><source>{}</source></trans-unit></xliff>"
+
+
+def test_every_kind_is_tried():
+    assert set(PARTS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, derandomize=True, database=None, deadline=None)
+@given(data=st.data())
+def test_any_document_is_read_or_refused(kind, data):
+    parts = st.one_of(st.sampled_from(PARTS[kind]), st.sampled_from(PARTS[kind]), texts())
+    content = STARTS.get(kind, "") + "".join(data.draw(st.lists(parts, max_size=12)))
+    if kind == "xliff" and data.draw(st.booleans()):
+        content = XLIFF_UNIT.format(content)
+    try:
+        document = open_document(content.encode(), kind, name="x")
+    except DataError as error:
+        assert one_line(error).startswith("x")
+        return
+    links = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6)
+    filled = [segment.fill(f"x {data.draw(texts())}".strip(), data.draw(links)) for segment in document.segments]
+    rendered = document.render(filled)
+    assert isinstance(rendered, bytes)
+    open_document(rendered, kind)
+    assert document.render(filled) == rendered

@@ -26,15 +26,12 @@ def only_segment(html):
     return segment
 
 
-@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@settings(max_examples=150, derandomize=True, database=None, deadline=None)
 @given(st.lists(INLINE, max_size=5).map("".join), WORDS, st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
 def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
     segments = open_document(html, "html").segments
     for segment in segments:
         filled = segment.fill(translation, links)
-        assert TAG.sub("", filled).split() == translation.split() or len(TAG.sub("", filled).split()) >= len(
-            translation.split()
-        )
         assert "".join(TAG.sub("", filled).split()) == "".join(translation.split())
         tags = [markup.strip() for tag in segment.tags for markup in (tag.opening, tag.closing) if markup]
         assert Counter(match[0] for match in TAG.finditer(filled)) == Counter(tags)
