@@ -8,6 +8,7 @@ example:
     vanilla-transformer translate --model my-model --input test.en --num_beams 5 --num_hypotheses 5 --format json
     vanilla-transformer translate --model my-model --input test.en --glossary terms.tsv
     vanilla-transformer translate --model my-model --input test.en --protect names.txt
+    vanilla-transformer translate --model my-model --input page.html --output page.de.html
     vanilla-transformer translate --model seed-1 seed-2 seed-3 --input test.en
     vanilla-transformer translate --model my-model --input test.en --num_beams 10 --rerank_model my-reverse-model
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
@@ -17,6 +18,7 @@ With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score
 is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty,
 and of several sentences the mean. "remarks" has "cut" where a sentence was longer than any in training and was
 translated in pieces, and "short" where a translation is suspiciously short.
+A file that ends in .html, .md, .srt, .vtt, .po or .xliff is translated as such a document, with its markup kept.
 Links, addresses, {placeholders}, code, emoji and, by models trained for it, numbers are kept as they are; each line of
 a --protect file is a regular expression of what else is. Capitals are translated as such.
 Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
@@ -36,10 +38,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import tee
-from typing import Any
+from typing import Any, cast
 
 from ..data.alignments import format_pharaoh
-from ..files import LINE_ENDS_TO_SPACES, check_output_file, read_lines, replaceable
+from ..documents import kind_of, open_document
+from ..files import (
+    LINE_ENDS_TO_SPACES,
+    atomic_write,
+    check_output_file,
+    disk_errors,
+    open_input,
+    read_lines,
+    replaceable,
+)
 from ..options import BatchOptions, Range, SearchOptions
 from .model_options import add_model_options, load_by_name, load_model_and_tokenizer
 from .options import SWITCH, Number, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
@@ -143,9 +154,11 @@ def run(arguments: Namespace) -> None:
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary
+        from ..inference.languages import only_pair
         from ..inference.line_output import Share, line_output
         from ..inference.translation import CHUNK_SIZE, translate_lines
         from ..text.protection import read_patterns
+    kind = _document_kind(arguments)
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
     to_a_file = replaceable(arguments.output)
     _check_files(arguments, share.size, to_a_file)
@@ -172,23 +185,55 @@ def run(arguments: Namespace) -> None:
         tokenizer,
         max_tokens=arguments.max_tokens,
         with_scores=as_json or arguments.num_hypotheses > 1,
-        with_alignments=arguments.alignments,
         glossary=glossary,
         reranker=reranker,
         protect=protect,
         **chosen,
     )
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
+        if kind:
+            _translate_document(arguments, kind, only_pair(tokenizer)[1], translate)
+            return
         if prompts:
             # What the first sentence would otherwise wait for.
+            translate = partial(translate, with_alignments=arguments.alignments)
             list(translate(["a"]))
             answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
             return
         with line_output(arguments.output, lines, settings, share, arguments.resume) as output:
             sources, pending = tee(output.sources)
-            translations = translate(sources, show_progress=sys.stderr.isatty() and share.rank == 0)
+            show_progress = sys.stderr.isatty() and share.rank == 0
+            translations = translate(sources, with_alignments=arguments.alignments, show_progress=show_progress)
             for hypotheses, source in zip(translations, pending, strict=True):
                 output.write(_json_line(source, hypotheses) if as_json else _text_line(hypotheses[0]))
+
+
+def _document_kind(arguments: Namespace) -> str | None:
+    """Return the kind of document that the input is, or None for lines of text."""
+    kinds = {kind for path in arguments.input if (kind := kind_of(path)) not in (None, "text")}
+    if not kinds:
+        return None
+    if len(arguments.input) > 1:
+        raise ValueError("--input names a document and other files; translate each document by itself")
+    for name, is_given in (
+        ("--resume", arguments.resume),
+        ("--alignments", arguments.alignments),
+        ("--format json", arguments.format == "json"),
+    ):
+        if is_given:
+            raise ValueError(f"{name} is for lines of text, but {arguments.input[0]} is a document; leave it out")
+    return kinds.pop()
+
+
+def _translate_document(arguments: Namespace, kind: str, target_lang: str | None, translate: Any) -> None:
+    from ..inference.documents import translate_document
+
+    (path,) = arguments.input
+    with open_input(path) as file:
+        document = open_document(file.read(), kind, name=path, target_lang=target_lang)
+    content = translate_document(translate, document, show_progress=sys.stderr.isatty())
+    with disk_errors(arguments.output, "make room"), atomic_write(arguments.output) as output:
+        output.write(cast(bytes, content))
 
 
 def _prompts(arguments: Namespace) -> bool:

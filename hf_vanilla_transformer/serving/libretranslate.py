@@ -1,20 +1,31 @@
 """The routes of LibreTranslate, so that its clients work unchanged."""
 
 import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
+from pathlib import PurePath
+from secrets import token_urlsafe
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema, field_validator
+from starlette.datastructures import UploadFile
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-from ..documents import Document, Segment, open_document
+from ..documents import KINDS, Document, Segment, kind_of, open_document
 from ..documents.template import Template
-from .engine import Engine, TranslationOptions
+from ..errors import DataError, one_line
+from .engine import Choice, Engine, TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
 AUTO = "auto"
+# Translated documents that are kept until they are fetched.
+MAX_FILES = 32
+FILE_TYPE = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -29,6 +40,28 @@ class TranslateRequest(BaseModel):
     )
     alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
+
+
+class TranslateFileRequest(BaseModel):
+    """A document and its languages."""
+
+    file: Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})] = Field(
+        description=f"The document: {', '.join(KINDS)}, by the ending of its name."
+    )
+    source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
+    target: Text = Field(description="Target language.")
+    api_key: Text | None = Field(None, description="The server's key, if it has one.")
+
+    @field_validator("file")
+    @classmethod
+    def _is_file(cls, value: Any) -> UploadFile:
+        if not isinstance(value, UploadFile):
+            raise ValueError("send a file")
+        return value
+
+
+class TranslateFileResponse(BaseModel):
+    translatedFileUrl: str = Field(description="Where the translation is.")  # noqa: N815 - LibreTranslate's
 
 
 class DetectRequest(BaseModel):
@@ -57,19 +90,20 @@ class Language(BaseModel):
     targets: list[str] = Field(description="Languages that it is translated to.")
 
 
-def _body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the documentation of a body that is JSON or a form."""
+def _body_of(kind: type[BaseModel], types: Sequence[str] = ("application/json", *FORMS)) -> dict[str, Any]:
+    """Return the documentation of a body, by default JSON or a form."""
     schema = kind.model_json_schema()
-    content = {each: {"schema": schema} for each in ("application/json", *FORMS)}
+    content = {each: {"schema": schema} for each in types}
     return {"requestBody": {"required": True, "content": content}}
 
 
 async def _read(request: Request, kind: type[BaseModel]) -> Any:
     """Return the body of a request, JSON or a form."""
     if request.headers.get("content-type", "").startswith(FORMS):
-        async with request.form() as form:
-            # A text may occur several times.
-            given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
+        # Closed at the end of the request: files are read later.
+        form = await request.form()
+        # A text may occur several times.
+        given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
     else:
         given = _parse(await request.body())
     try:
@@ -88,6 +122,7 @@ def _parse(content: bytes) -> Any:
 def routes(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
+    files: OrderedDict[str, str | bytes] = OrderedDict()
 
     @router.post(
         "/translate",
@@ -106,17 +141,47 @@ def routes(service: Service) -> APIRouter:
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
         documents = [open_document(text, "html") if body.format == "html" else _whole(text) for text in texts]
-        parts = [segment.text for document in documents for segment in document.segments]
-        translated = iter(await service.translate(request, parts, choice, options))
-        ranked = [
-            _by_rank(document, list(islice(translated, len(document.segments))), count) for document in documents
-        ]
+        ranked = await _translate(service, request, documents, choice, options)
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:
             answer["alternatives"] = [others for _, *others in ranked]
         if body.source == AUTO and choice.source:
             answer["detectedLanguage"] = [DetectedLanguage(language=choice.source)] * len(texts)
         return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
+
+    @router.post(
+        "/translate_file",
+        response_model=TranslateFileResponse,
+        openapi_extra=_body_of(TranslateFileRequest, FORMS[1:]),
+    )
+    async def translate_file(request: Request) -> Any:
+        """Translate a document, whose kind its name tells; the answer says where the translation is."""
+        body = await _read(request, TranslateFileRequest)
+        service.check_key(request, body.api_key)
+        choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
+        name = PurePath(body.file.filename or "").name
+        if (kind := kind_of(name)) is None:
+            raise FieldError("file", f"the name {name!r} has the ending of no document; there are {', '.join(KINDS)}")
+        try:
+            document = open_document(await body.file.read(), kind, name=name, target_lang=body.target)
+        except DataError as error:
+            raise FieldError("file", one_line(error)) from error
+        service.check_length([segment.text for segment in document.segments], "document")
+        ((translation,),) = await _translate(service, request, [document], choice, TranslationOptions())
+        # Names cannot be guessed, so that only who asked finds it.
+        path = f"{token_urlsafe(16)}.{name}"
+        files[path] = translation
+        while len(files) > MAX_FILES:
+            files.popitem(last=False)
+        return {"translatedFileUrl": str(request.url_for("download_file", name=path))}
+
+    @router.get("/download_file/{name}")
+    async def download_file(name: str) -> Response:
+        """Return a translated document."""
+        if name not in files:
+            raise HTTPException(404, "there is no such file; the last ones only are kept")
+        disposition = f"attachment; filename*=UTF-8''{quote(name.partition('.')[2])}"
+        return Response(files[name], media_type=FILE_TYPE, headers={"Content-Disposition": disposition})
 
     @router.post("/detect", openapi_extra=_body_of(DetectRequest))
     async def detect(request: Request) -> list[DetectedLanguage]:
@@ -139,10 +204,28 @@ def _whole(text: str) -> Document:
     return template.document()
 
 
-def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> list[str]:
-    """Return the document with the hypotheses of each rank, the best first."""
-    pairs = list(zip(document.segments, parts, strict=True))
-    return [str(document.render(segment.fill(part.text(rank)) for segment, part in pairs)) for rank in range(count)]
+async def _translate(
+    service: Service, request: Request, documents: Sequence[Document], choice: Choice, options: TranslationOptions
+) -> list[list[str | bytes]]:
+    """Return each document with the hypotheses of each rank, the best first; inline tags go with their words."""
+    segments = [segment for document in documents for segment in document.segments]
+    with_tags = any(segment.tags for segment in segments) and choice.model.tokenizer.is_fast
+    options = replace(options, with_alignments=with_tags)
+    translated = iter(await service.translate(request, [segment.text for segment in segments], choice, options))
+    return [
+        _by_rank(document, list(islice(translated, len(document.segments))), options.num_hypotheses)
+        for document in documents
+    ]
+
+
+def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> list[str | bytes]:
+    ranked = [[part.joined(rank) for part in parts] for rank in range(count)]
+    return [
+        document.render(
+            segment.fill(each.text, each.alignment) for segment, each in zip(document.segments, row, strict=True)
+        )
+        for row in ranked
+    ]
 
 
 def _languages(engine: Engine) -> list[Language]:
