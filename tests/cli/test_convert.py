@@ -106,7 +106,7 @@ def test_help_shows_an_example_of_each_layout(capsys):
 
 @pytest.mark.parametrize("option", ["--patched", "--repaired"])
 def test_patched_has_its_old_spelling_too(tmp_path, capsys, option):
-    torch.save(source_models.Phrases().state_dict(), tmp_path / "phrases.pt")
+    torch.save(source_models.phrases().state_dict(), tmp_path / "phrases.pt")
     arguments = ["--source", str(tmp_path / "phrases.pt"), "--dry_run"]
     main([*arguments, option])
     assert "linear_layer.weight" in capsys.readouterr().out

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
-import shared_heads_models
 import source_models
 from conversions import HEADS, convert, refused
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
@@ -18,12 +17,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def state():
-    return source_models.Annotated().state_dict()
+    return source_models.annotated().state_dict()
 
 
 def test_tied_weights_stay_tied(tmp_path):
-    model = source_models.Annotated(source_vocabulary=17)
-    model.src_embed[0].lut.weight = model.tgt_embed[0].lut.weight = model.generator.proj.weight
+    model = source_models.annotated(source_vocabulary=17, shared=True, tied=True)
     convert_checkpoint(model.state_dict(), tmp_path / "tied", **HEADS)
     tied = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tied")
     assert tied.lm_head.weight is tied.model.encoder.embed_tokens.weight
@@ -48,17 +46,14 @@ def test_in_memory_as_from_a_folder(state, tmp_path):
 
 
 def test_an_encoder_alone(tmp_path):
-    model = source_models.Annotated().eval()
+    model = source_models.annotated().eval()
     conversion = convert_checkpoint(model.state_dict(), tmp_path / "encoder", encoder_only=True, **HEADS)
     assert isinstance(conversion.model(), VanillaTransformerEncoderModel)
     encoder = AutoModelForTextEncoding.from_pretrained(tmp_path / "encoder")
     source = torch.randint(0, 13, (2, 6))
     with torch.no_grad():
-        expected = model.src_embed(source)
-        for layer in model.encoder.layers:
-            expected = layer(expected, None)
-        found = encoder(input_ids=source).last_hidden_state
-    torch.testing.assert_close(found, model.encoder.norm(expected), atol=1e-5, rtol=0)
+        found, expected = encoder(input_ids=source).last_hidden_state, model.encode(source)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -71,16 +66,16 @@ def test_an_encoder_that_is_stored_alone():
 
 
 def test_the_description_shows_what_is_filled_in():
-    lines = convert(source_models.StatQuest().state_dict()).describe().splitlines()
+    lines = convert(source_models.statquest().state_dict()).describe().splitlines()
     assert "nothing -> model.encoder.layers.0.self_attn.out_proj.weight 4x4, identity" in lines
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (source_models.Phrases, "its residual around self-attention skips.*pass `patched=True`$"),
+        (source_models.phrases, "its residual around self-attention skips.*pass `patched=True`$"),
         (
-            shared_heads_models.SharedHeads,
+            source_models.shared_heads,
             "its masked self-attention reads.*; its softmax runs.*converts with `encoder_only=True`$",
         ),
     ],
@@ -91,9 +86,9 @@ def test_known_defects_are_refused(make, message):
 
 
 def test_an_encoder_without_defects_converts():
-    conversion = convert(shared_heads_models.SharedHeads().state_dict(), encoder_only=True)
+    conversion = convert(source_models.shared_heads().state_dict(), encoder_only=True)
     assert isinstance(conversion.model(), VanillaTransformerEncoderModel)
-    refused("residual around self-attention", source_models.Phrases().state_dict(), encoder_only=True)
+    refused("residual around self-attention", source_models.phrases().state_dict(), encoder_only=True)
 
 
 class TestFolder:

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import learned_positions_models
-import shared_heads_models
 import source_models
-import tutorial_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits, refused
+from source_models import Norm
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -34,12 +32,12 @@ pytestmark = [
     ],
 )
 def test_impossible_fields(fields, message):
-    refused(message, source_models.Annotated().state_dict(), **fields)
+    refused(message, source_models.annotated().state_dict(), **fields)
 
 
 @pytest.mark.parametrize("settings", [None, {"lr": 1}], ids=["weights", "unrelated settings"])
 def test_heads_that_shapes_determine(settings):
-    state = shared_heads_models.SharedHeads().state_dict()
+    state = source_models.shared_heads().state_dict()
     source = state if settings is None else {"state_dict": state, "config": settings}
     refused("encoder_attention_heads=4`, but the weights say 2", source, patched=True, encoder_attention_heads=4)
 
@@ -49,7 +47,7 @@ class TestEmbeddings:
 
     @pytest.fixture
     def state(self):
-        return source_models.Annotated().state_dict()
+        return source_models.annotated().state_dict()
 
     def test_of_integers(self, state):
         refused(
@@ -127,7 +125,7 @@ class TestRenamed:
     @pytest.fixture
     def scalar(self):
         """A tutorial of scalar norms, before every sub-layer, under other names than the layout's."""
-        model = source_models.ScalarNorms(pre=True).eval()
+        model = source_models.scalar_norms(pre=True).eval()
         state = {key.replace(".linear", ".linear_"): tensor for key, tensor in model.state_dict().items()}
         return model, state, rename_pairs(state, [(r"linear_(\d)", r"linear\1")])
 
@@ -151,16 +149,9 @@ class TestRenamed:
             assert_same_logits(model, convert(state, **stated).model())
 
     @pytest.mark.parametrize("unbiased", [True, False])
-    def test_norms_by_either_standard_deviation(self, unbiased, monkeypatch):
+    def test_norms_by_either_standard_deviation(self, unbiased):
         """A copy of the Annotated Transformer may differ in one name, and divide otherwise."""
-
-        def forward(self, x):
-            weight, bias = (getattr(self, name) for name in self.names)
-            variance = x.var(-1, keepdim=True, unbiased=unbiased)
-            return weight * (x - x.mean(-1, keepdim=True)) / (variance + self.eps).sqrt() + bias
-
-        monkeypatch.setattr(source_models.DeviationNorm, "forward", forward)
-        model = source_models.Annotated().eval()
+        model = source_models.annotated(norm=partial(Norm, weight="a_2", bias="b_2", eps=1e-6, unbiased=unbiased))
         state = {key.replace("generator.", "head."): tensor for key, tensor in model.state_dict().items()}
         stated = {**STATED, **HEADS, "norm_position": "pre", "layer_norm_eps": 1e-6, "rename": ["head.=generator."]}
         assert_same_logits(model, convert(state, **{**stated, "unbiased_norms": unbiased}).model())
@@ -171,15 +162,15 @@ class TestRenamed:
     @pytest.mark.parametrize(
         ("make", "options"),
         [
-            (source_models.Annotated, {}),
+            (source_models.annotated, {}),
             (source_models.TorchNN, {}),
-            (source_models.ScalarNorms, {}),
-            (source_models.Residuals, {}),
-            (partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), {}),
-            (source_models.StatQuest, {}),
-            (source_models.Phrases, {"patched": True}),
-            (shared_heads_models.SharedHeads, {"patched": True}),
-            (partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")), {}),
+            (source_models.scalar_norms, {}),
+            (source_models.hkproj, {}),
+            (source_models.samlynnevans, {}),
+            (source_models.statquest, {}),
+            (source_models.phrases, {"patched": True}),
+            (source_models.shared_heads, {"patched": True}),
+            (source_models.gamma_beta, {}),
         ],
         ids=["annotated", "torch", "scalar", "hkproj", "samlynnevans", "statquest", "phrases", "shared", "gamma-beta"],
     )
@@ -194,7 +185,7 @@ class TestRenamed:
         required = refused("values of the original code: `", renamed, **options).partition("code: ")[2]
         pairs = dict(text.strip("`").split("=") for text in required.split())
         stated = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
-        assert ("norm_position" in stated) == (make is not source_models.StatQuest)
+        assert ("norm_position" in stated) == (make is not source_models.statquest)
         assert ("first_position" in stated) == stored == ("sinusoidal_layout" not in stated)
         heads = {name: 1 for name in stated if name.endswith("heads")}
         convert(renamed, **options, **{**stated, **heads})
@@ -210,7 +201,7 @@ def json_or_text(value):
 class TestRenamedLearnedPositions:
     @pytest.fixture
     def model(self):
-        return learned_positions_models.LearnedPositions().eval()
+        return source_models.bentrevett().eval()
 
     @pytest.fixture
     def stated(self, model):
@@ -255,13 +246,13 @@ class TestRenamedLearnedPositions:
 @pytest.mark.parametrize("number", [9, 9999, 999_999])
 def test_most_layers_are_missing(number):
     """As many layers as the highest number says could fill all memory."""
-    state = source_models.Annotated().state_dict()
+    state = source_models.annotated().state_dict()
     state = {key.replace("decoder.layers.1.", f"decoder.layers.{number}."): state[key] for key in state}
     refused(f"state dict holds layer {number} of the decoder, but nothing of layer 1;", state, **HEADS)
 
 
 def test_a_layer_whose_number_is_none():
-    state = source_models.Annotated().state_dict()
+    state = source_models.annotated().state_dict()
     for number in ("9" * 5000, "\u0663"):
         damaged = {key.replace("decoder.layers.1.", f"decoder.layers.{number}."): state[key] for key in state}
         assert len(refused(f"unexpected: decoder.layers.{number[:5]}", damaged, **HEADS)) < 1100

@@ -13,13 +13,13 @@ KEYS = ("src_embed.1.pe", "tgt_embed.1.pe")
 
 @pytest.fixture
 def state():
-    return source_models.Annotated(length=500).state_dict()
+    return source_models.annotated(length=500).state_dict()
 
 
 @pytest.mark.parametrize("length", [500, 5000])
 def test_sinusoids_are_computed_to_any_length(length):
     """Rounding errors grow with the position."""
-    conversion = convert(source_models.Annotated(length=length).state_dict(), **HEADS)
+    conversion = convert(source_models.annotated(length=length).state_dict(), **HEADS)
     assert conversion.config.position_embedding_type == "sinusoidal"
     assert not any("embed_positions" in name for name in conversion.weights)
 
@@ -68,7 +68,7 @@ class TestTwoLengths:
         """Tables of 12 and 15 rows become one of 15, where tokenizer and search end."""
         words = [["u", "<pad>", "<s>", "</s>", *map(str, range(count))] for count in (9, 13)]
         vocabularies = dict(zip(("source_vocabulary", "target_vocabulary"), words, strict=True))
-        conversion = convert(source_models.ScalarNorms().state_dict(), **vocabularies, **HEADS)
+        conversion = convert(source_models.scalar_norms().state_dict(), **vocabularies, **HEADS)
         assert conversion.config.max_position_embeddings == conversion.tokenizer.model_max_length == 15
         generated = conversion.model().generate(torch.tensor([[2, 5, 3]]), eos_token_id=None)
         assert generated.shape[1] == 15, "no error there"
@@ -84,7 +84,7 @@ def test_no_position_table(state, shape):
 
 
 def test_an_odd_width_has_no_sinusoids():
-    state = source_models.StatQuest().state_dict()
+    state = source_models.statquest().state_dict()
     narrow = {key: tensor[..., :3] for key, tensor in state.items() if tensor.dim() > 1}
     narrow = {key: tensor[:3] if ".W_" in key else tensor for key, tensor in narrow.items()}
     config = convert({**narrow, "decoder.fc_layer.bias": state["decoder.fc_layer.bias"]}).config

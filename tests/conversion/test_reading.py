@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def state():
-    return source_models.Annotated(layers=1).state_dict()
+    return source_models.annotated(layers=1).state_dict()
 
 
 def save_shards(folder, parts, suffix="bin"):

@@ -32,7 +32,7 @@ OTHERS = {
 
 @pytest.fixture
 def state():
-    return source_models.Annotated().state_dict()
+    return source_models.annotated().state_dict()
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def state():
     [
         (nn.Linear(2, 2), None, "no known layout: its keys are weight, bias.*shapes are of another"),
         (nn.ParameterList([torch.zeros(2)]), None, "no known layout: its keys are 0.*shapes are of another"),
-        (source_models.Annotated(), "statquests", "`layout` statquests is not one of .*did you mean statquest"),
-        (source_models.Annotated(), "statquest", "does not have the layout statquest.*there is no encoder.we.weight"),
+        (source_models.annotated(), "statquests", "`layout` statquests is not one of .*did you mean statquest"),
+        (source_models.annotated(), "statquest", "does not have the layout statquest.*there is no encoder.we.weight"),
     ],
 )
 def test_weights_of_something_else(model, layout, message):
@@ -87,7 +87,7 @@ def test_a_layout_that_only_its_config_shows(tmp_path, monkeypatch):
     monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {"special": special, **LAYOUTS})
     folder = tmp_path / "folder"
     folder.mkdir()
-    save_file(source_models.Annotated().state_dict(), folder / "model.safetensors")
+    save_file(source_models.annotated().state_dict(), folder / "model.safetensors")
     assert convert(folder, **HEADS).layout.name == "annotated-transformer"
     (folder / "config.json").write_text(json.dumps({"model_type": "special"}))
     conversion = convert(folder, **HEADS)
@@ -182,7 +182,7 @@ class TestHint:
         return state
 
     def test_one_key_is_missing_and_another_unexpected(self):
-        state = source_models.ScalarNorms().state_dict()
+        state = source_models.scalar_norms().state_dict()
         state = {key.replace("layers.0.feed_forward_block.linear1.b", "x."): value for key, value in state.items()}
         refused("2 missing: .*2 unexpected: .*; if only names differ, pass `rename`", state, **HEADS)
 

@@ -18,7 +18,7 @@ WORDS = ("a", "cat", "dog", "sleeps", "runs", "the", "small", "big", "and")
 
 @pytest.fixture
 def annotated():
-    return source_models.Annotated().eval()
+    return source_models.annotated().eval()
 
 
 SOURCE = ["<s>", "</s>", "<blank>", "<unk>", *WORDS]
@@ -52,7 +52,7 @@ def test_a_text_is_translated_as_by_the_original(annotated, tmp_path):
 def test_special_tokens_at_other_ids_of_the_source():
     """The source's ids are renumbered, and its embeddings with them: texts are encoded to the same states."""
     torch.manual_seed(3)
-    model = source_models.Phrases().eval()
+    model = source_models.phrases().eval()
     source = ["<SOS>", "i", "love", "you", "me", "see", "like", "pizza", "cake", "eat", "<EOS>", "<PAD>"]
     target = ["<SOS>", *(f"t{i}" for i in range(1, 14)), "<EOS>", "<PAD>"]
     conversion = convert(model.state_dict(), source_vocabulary=source, target_vocabulary=target, patched=True)
@@ -71,7 +71,7 @@ def test_special_tokens_at_other_ids_of_the_source():
 
 def test_a_source_without_some_special_tokens():
     """StatQuest's source has no end: the token is added, and never read."""
-    model = source_models.StatQuest().eval()
+    model = source_models.statquest().eval()
     vocabularies = (["<SOS>", "lets", "to", "go"], {"<SOS>": 0, "ir": 1, "vamos": 2, "y": 3, "<EOS>": 4})
     conversion = convert_checkpoint(model.state_dict(), None, None, *vocabularies, dry_run=True)
     assert conversion.tokenizer("lets go")["input_ids"] == [0, 1, 3]
@@ -80,13 +80,13 @@ def test_a_source_without_some_special_tokens():
 
 
 def test_one_vocabulary_for_both_sides():
-    model = source_models.Annotated(source_vocabulary=17)
+    model = source_models.annotated(source_vocabulary=17)
     shared = convert(model.state_dict(), source_vocabulary=TARGET, **HEADS).tokenizer
     assert shared("CAT")["input_ids"] == [0, 5, 1] and shared(text_target="CAT")["input_ids"] == [5, 1]
 
 
 def test_a_file_of_the_tokenizers_library(tmp_path):
-    model = source_models.ScalarNorms()
+    model = source_models.scalar_norms()
     paths = []
     for side, count in (("en", 9), ("es", 13)):
         words = ["[UNK]", "[PAD]", "[SOS]", "[EOS]", *(f"{side}{i}" for i in range(count))]
@@ -152,7 +152,7 @@ def test_a_setting_without_a_name_is_no_vocabulary(annotated):
 def test_sequences_without_an_end(tmp_path):
     file = tmp_path / "words.txt"
     file.write_text("".join(f"{token}\n" for token in ["<pad>", "<s>", *map(str, range(11))]) + "\n")
-    model = source_models.Annotated(13, 13, embedding="embedding", norm_names=("gamma", "beta"))
+    model = source_models.gamma_beta(13, 13)
     conversion = convert(model.state_dict(), source_vocabulary=file, **HEADS)
     assert conversion.config.eos_token_id is None and conversion.tokenizer.eos_token is None
     assert conversion.tokenizer("3 4")["input_ids"] == [1, 5, 6]
@@ -160,7 +160,7 @@ def test_sequences_without_an_end(tmp_path):
 
 def test_rows_for_special_tokens_of_the_target_alone():
     """Without vocabularies too, both sides need the same ids."""
-    state = source_models.Annotated(source_vocabulary=5).state_dict()
+    state = source_models.annotated(source_vocabulary=5).state_dict()
     conversion = convert(state, eos_token_id=6, **HEADS)
     assert conversion.config.vocab_size == 7
     assert any("2 rows of zeros were added to the source embeddings" in note for note in conversion.notes)

@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture
 def state():
-    return source_models.Annotated().state_dict()
+    return source_models.annotated().state_dict()
 
 
 @pytest.fixture

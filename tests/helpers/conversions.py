@@ -7,90 +7,66 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import learned_positions_models
-import shared_heads_models
-import source_models
-import toolkit_models
-import tutorial_models
+import source_models as models
 from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
 
 TOLERANCE = 1e-5
 HEADS = {"encoder_attention_heads": 2}
-SCALED = {"scale_embedding": True}
 ENDS = {"decoder_start_token_id": 1, "eos_token_id": 2}
 
+RELU, GELU = {"activation_function": "relu"}, {"activation_function": "gelu"}
 # By case: the layout, a function that creates the original, and the arguments of its conversion.
 CASES = {
-    "annotated": ("annotated-transformer", source_models.Annotated, HEADS),
-    "gamma-beta": (
-        "simple-transformers",
-        partial(source_models.Annotated, embedding="embedding", norm_names=("gamma", "beta")),
-        HEADS,
-    ),
-    "torch-post": ("torch-nn-transformer", source_models.TorchNN, HEADS),
+    "annotated": ("annotated-transformer", models.annotated, HEADS),
+    "gamma-beta": ("simple-transformers", models.gamma_beta, HEADS),
+    "torch-post": ("torch-nn-transformer", models.TorchNN, HEADS),
     "torch-pre-batch-first": (
         "torch-nn-transformer",
-        partial(source_models.TorchNN, norm_first=True, batch_first=True),
+        partial(models.TorchNN, norm_first=True, batch_first=True),
         {**HEADS, "norm_position": "pre"},
     ),
     "torch-gelu-no-bias": (
         "torch-nn-transformer",
-        partial(source_models.TorchNN, bias=False, activation="gelu", batch_first=True, layer_norm_eps=1e-3),
-        {**HEADS, "activation_function": "gelu", "layer_norm_eps": 1e-3},
+        partial(models.TorchNN, bias=False, activation="gelu", batch_first=True, layer_norm_eps=1e-3),
+        {**HEADS, **GELU, "layer_norm_eps": 1e-3},
     ),
-    "scalar-norm": ("scalar-norm", source_models.ScalarNorms, HEADS),
-    "torch-words": ("aladdinpersson", source_models.TorchNNWords, HEADS),
-    "hkproj": ("hkproj", source_models.Residuals, HEADS),
-    "hkproj-scalar": ("hkproj", partial(source_models.Residuals, norm_size=1), HEADS),
-    "hkproj-scalar-biased": ("hkproj", partial(source_models.BiasedResiduals, norm_size=1), HEADS),
-    "hyunwoongko": (
-        "hyunwoongko",
-        partial(tutorial_models.Tutorial, tutorial_models.HYUNWOONGKO),
-        {**HEADS, "patched": True},
-    ),
-    "bentrevett": ("bentrevett", learned_positions_models.LearnedPositions, HEADS),
-    "bentrevett-shared-norms": (
-        "bentrevett",
-        partial(learned_positions_models.LearnedPositions, shared_norms=True),
-        HEADS,
-    ),
-    "samlynnevans": ("samlynnevans", partial(tutorial_models.Tutorial, tutorial_models.SAMLYNNEVANS), HEADS),
-    "gordicaleksa": ("gordicaleksa", partial(tutorial_models.Tutorial, tutorial_models.GORDICALEKSA), HEADS),
-    "statquest": ("statquest", source_models.StatQuest, {}),
-    "phrases": ("lightning-phrases", source_models.Phrases, {"patched": True}),
+    "scalar-norm": ("scalar-norm", models.scalar_norms, HEADS),
+    "torch-words": ("aladdinpersson", models.TorchNNWords, HEADS),
+    "hkproj": ("hkproj", models.hkproj, HEADS),
+    "hkproj-scalar": ("hkproj", models.hkproj_scalar, HEADS),
+    "hkproj-scalar-biased": ("hkproj", partial(models.hkproj_scalar, attention_bias=True), HEADS),
+    "hyunwoongko": ("hyunwoongko", models.hyunwoongko, {**HEADS, "patched": True}),
+    "bentrevett": ("bentrevett", models.bentrevett, HEADS),
+    "bentrevett-shared-norms": ("bentrevett", models.bentrevett_shared_norms, HEADS),
+    "samlynnevans": ("samlynnevans", models.samlynnevans, HEADS),
+    "gordicaleksa": ("gordicaleksa", models.gordicaleksa, HEADS),
+    "statquest": ("statquest", models.statquest, {}),
+    "phrases": ("lightning-phrases", models.phrases, {"patched": True}),
     "embedding-norms": (
         "attention-is-all-you-need-pytorch",
-        source_models.NormedEmbeddings,
+        models.normed_embeddings,
         {**HEADS, "norm_position": "post", "first_position": 0},
     ),
-    "shared-heads": ("shared-heads", shared_heads_models.SharedHeads, {"patched": True}),
-    "from-scratch": ("aladdinpersson-from-scratch", shared_heads_models.SharedHeadsLearned, {}),
-    "opennmt-2": ("opennmt-py", toolkit_models.OpenNMT, {**HEADS, "activation_function": "relu"}),
+    "shared-heads": ("shared-heads", models.shared_heads, {"patched": True}),
+    "from-scratch": ("aladdinpersson-from-scratch", models.from_scratch, {}),
+    "opennmt-2": ("opennmt-py", models.opennmt, {**HEADS, **RELU}),
     "opennmt-3": (
         "opennmt-py",
-        partial(toolkit_models.OpenNMT, attention_bias=False, activation=torch.nn.functional.gelu),
-        {**HEADS, "activation_function": "gelu"},
+        partial(models.opennmt, attention_bias=False, activation=torch.nn.functional.gelu),
+        {**HEADS, **GELU},
     ),
-    "eole": (
-        "eole",
-        partial(toolkit_models.Eole, attention_bias=False, ff_bias=False),
-        {**HEADS, "activation_function": "relu"},
-    ),
-    "eole-learned": (
-        "eole",
-        partial(toolkit_models.Eole, scale=False),
-        {**HEADS, "activation_function": "relu"},
-    ),
-    "joeynmt-pre": ("joeynmt", toolkit_models.JoeyNMT, {**HEADS, "activation_function": "relu", **SCALED}),
+    "eole": ("eole", partial(models.eole, attention_bias=False, ff_bias=False), {**HEADS, **RELU}),
+    "eole-learned": ("eole", models.eole_learned, {**HEADS, **RELU}),
+    "joeynmt-pre": ("joeynmt", models.joeynmt, {**HEADS, **RELU, "scale_embedding": True}),
     "joeynmt-post": (
         "joeynmt",
-        partial(toolkit_models.JoeyNMT, pre=False),
-        {**HEADS, "activation_function": "relu", "norm_position": "post", **SCALED},
+        partial(models.joeynmt, pre=False),
+        {**HEADS, **RELU, "norm_position": "post", "scale_embedding": True},
     ),
-    "x-transformers": ("x-transformers", toolkit_models.XTransformer, {**HEADS, **ENDS}),
+    "x-transformers": ("x-transformers", models.x_transformer, {**HEADS, **ENDS}),
     "x-transformers-post-1.27": (
         "x-transformers",
-        partial(toolkit_models.XTransformer, pre=False, offset=False, beta=True, head_width=6),
+        partial(models.x_transformer, pre=False, offset=False, beta="beta", widths=(6, 6)),
         {**HEADS, **ENDS},
     ),
 }

@@ -5,53 +5,66 @@ target_mask=None)`: ids (B, S) and (B, T), masks that are true at tokens, logits
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+STACKS = ("encoder", "decoder")
+Paths = tuple[tuple[str, ...], tuple[str, ...]]
 
-def wave_table(length: int, width: int) -> Tensor:
+
+def waves(length: int, width: int) -> Tensor:
     """Interleaved sinusoids in float32 throughout, as the tutorials compute them."""
     rates = torch.exp(torch.arange(0, width, 2).float() * (-math.log(10000.0) / width))
     angles = torch.arange(length).float()[:, None] * rates
-    table = torch.zeros(length, width)
-    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()
-    return table
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
-class Positions(nn.Module):
-    """Adds a stored table whose name and shape the caller chooses."""
+def sines(length: int, width: int) -> Tensor:
+    """Sines in both halves."""
+    return waves(length, width)[:, 0::2].repeat_interleave(2, 1)
 
-    def __init__(self, table: Tensor, name: str = "pe"):
+
+def concatenated(length: int, width: int) -> Tensor:
+    """All sines, then all cosines."""
+    table = waves(length, width)
+    return torch.cat([table[:, 0::2], table[:, 1::2]], 1)
+
+
+def doubled_exponents(length: int, width: int) -> Tensor:
+    """Interleaved sinusoids with 2i where the paper has i, for odd dimensions i too."""
+    angles = torch.arange(length).double()[:, None] / 10000 ** (2 * torch.arange(width).double() / width)
+    return torch.stack([angles[:, 0::2].sin(), angles[:, 1::2].cos()], -1).flatten(1).float()
+
+
+class Norm(nn.Module):
+    """A norm under any names, of one weight or a vector, to which `offset` is added; no bias without a name for it."""
+
+    def __init__(self, size: int, weight="weight", bias="bias", eps=1e-5, unbiased=False, offset=0.0):
         super().__init__()
-        self.name = name
-        self.register_buffer(name, table)
-
-    def forward(self, states: Tensor) -> Tensor:
-        table = getattr(self, self.name)
-        return states + table.reshape(-1, states.shape[-1])[: states.shape[-2]]
-
-
-class DeviationNorm(nn.Module):
-    """Divides by the unbiased standard deviation plus epsilon."""
-
-    eps = 1e-6
-
-    def __init__(self, size: int, weight: str, bias: str):
-        super().__init__()
-        self.names = (weight, bias)
+        self.names, self.eps, self.unbiased, self.offset = (weight, bias), eps, unbiased, offset
         # Away from 1 and 0, so that a weight that goes astray shows.
-        self.register_parameter(weight, nn.Parameter(1 + 0.2 * torch.randn(size)))
-        self.register_parameter(bias, nn.Parameter(0.2 * torch.randn(size)))
+        self.register_parameter(weight, nn.Parameter(1 - offset + 0.3 * torch.randn(size)))
+        if bias:
+            self.register_parameter(bias, nn.Parameter(0.3 * torch.randn(size)))
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = (getattr(self, name) for name in self.names)
-        deviation = x.var(-1, keepdim=True, unbiased=True).sqrt()
-        return weight * (x - x.mean(-1, keepdim=True)) / (deviation + self.eps) + bias
+        weight, bias = (getattr(self, name) if name else 0.0 for name in self.names)
+        variance = x.var(-1, keepdim=True, unbiased=self.unbiased)
+        # Code that takes the unbiased deviation adds epsilon to it, and not to its square.
+        deviation = variance.sqrt() + self.eps if self.unbiased else (variance + self.eps).sqrt()
+        return (weight + self.offset) * (x - x.mean(-1, keepdim=True)) / deviation + bias
+
+
+deviation_norm = partial(Norm, eps=1e-6, unbiased=True)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    """Multi-head attention over projected (B, L, d), or (L, d) without a batch; the mask is true at what is seen."""
+    """Multi-head attention over projected (B, L, d); the mask is true at what is seen."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(-3, -2) for x in (query, key, value))
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -59,120 +72,399 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor |
     return (scores.softmax(-1) @ value).transpose(-3, -2).flatten(-2)
 
 
-class Attention(nn.Module):
-    """Four linear layers, named one by one or numbered in a list."""
+@dataclass(frozen=True)
+class Code:
+    """How a program calls its weights, and what it computes.
 
-    def __init__(self, width: int, heads: int, names: tuple[str, ...], bias: bool = True):
-        super().__init__()
-        self.heads, self.names = heads, names
-        for name in names:
-            parent, _, last = name.rpartition(".")
-            if parent and not hasattr(self, parent):
-                setattr(self, parent, nn.ModuleDict())
-            home = getattr(self, parent) if parent else self
-            home.add_module(last, nn.Linear(width, width, bias=bias))
+    In keys, `{stack}` is "encoder" or "decoder", `{side}` what `sides` has for it, `{i}` the number of a layer, and
+    `{n}` that of a sub-layer, counted over all layers.
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        query, key, value, output = (self.get_submodule(name) for name in self.names)
-        return output(attend(query(x), key(memory), value(memory), self.heads, mask))
+    Attributes:
+        embedding: Token embeddings.
+        attentions: Attentions within a layer, by stack.
+        projections: Query, key, value and, if there is one, output within an attention.
+        output: Output projection.
+        layer: A layer.
+        norms: Norms within a layer, by stack, in the order of its sub-layers.
+        feed_forward: Its linear layers within a layer.
+        positions: Position tables; without a key, they are in no state dict.
+        embedding_norm: Norm after the embeddings.
+        final_norm: Norm at the end of a stack.
+        sides: What `{side}` stands for.
+        buffers: What is no weight.
+        norm: Creates a norm of a width.
+        pre: Whether norms stand before the sub-layers.
+        scale: Whether embeddings are multiplied by the root of the width.
+        table: Creates the positions; None for learned ones.
+        axis: Where position tables have an axis of size 1.
+        position_scale: Whether learned positions are divided by the root of the width.
+        length: Number of positions, which may differ by side.
+        activation: Of the feed-forward part.
+        attention_bias: Of all projections in attentions but a shared one.
+        ff_bias: Of the feed-forward layers.
+        output_bias: Of the output projection.
+        shared_heads: Whether all heads have the same small projections; "by width" if their scores are divided by the
+            root of the model's width.
+    """
 
-
-class FeedForward(nn.Module):
-    def __init__(self, width: int, inner: int, names: tuple[str, str]):
-        super().__init__()
-        self.names = names
-        self.add_module(names[0], nn.Linear(width, inner))
-        self.add_module(names[1], nn.Linear(inner, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        first, second = (self.get_submodule(name) for name in self.names)
-        return second(first(x).relu())
-
-
-def masks(source: Tensor | None, target: Tensor | None, length: int) -> tuple[Tensor | None, Tensor]:
-    """Return what every attention sees: (B, 1, 1, S), and (1 or B, 1, T, T)."""
-    causal = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
-    if target is not None:
-        causal = causal & target[:, None, None].bool()
-    return (None if source is None else source[:, None, None].bool()), causal
-
-
-class Sublayer(nn.Module):
-    def __init__(self, norm: nn.Module, pre: bool):
-        super().__init__()
-        self.norm, self.pre = norm, pre
-
-    def forward(self, x: Tensor, function) -> Tensor:
-        return x + function(self.norm(x)) if self.pre else self.norm(x + function(x))
-
-
-class AnnotatedLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, cross: bool, norm):
-        super().__init__()
-        names = tuple(f"linears.{n}" for n in range(4))
-        self.self_attn = Attention(width, heads, names)
-        if cross:
-            self.src_attn = Attention(width, heads, names)
-        self.feed_forward = FeedForward(width, inner, ("w_1", "w_2"))
-        self.sublayer = nn.ModuleList(Sublayer(norm(), pre=True) for _ in range(3 if cross else 2))
-
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
-        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, mask))
-        if memory is not None:
-            x = self.sublayer[1](x, lambda y: self.src_attn(y, memory, memory_mask))
-        return self.sublayer[-1](x, self.feed_forward)
+    embedding: str
+    attentions: Paths
+    projections: tuple[str, ...]
+    output: str
+    layer: str = "{stack}.layers.{i}"
+    norms: Paths = ((), ())
+    feed_forward: tuple[str, ...] = ()
+    positions: str = ""
+    embedding_norm: str = ""
+    final_norm: str = ""
+    sides: tuple[Any, Any] = STACKS
+    buffers: tuple[str, ...] = ()
+    norm: Callable[[int], nn.Module] = Norm
+    pre: bool = False
+    scale: bool = True
+    table: Callable[[int, int], Tensor] | None = waves
+    axis: int | None = 0
+    position_scale: bool = False
+    length: int | tuple[int, int] = 40
+    activation: Callable[[Tensor], Tensor] = torch.relu
+    attention_bias: bool = True
+    ff_bias: bool = True
+    output_bias: bool = True
+    shared_heads: bool | str = False
 
 
-class Scaled(nn.Module):
-    """An embedding times sqrt(d), in a module that names it."""
-
-    def __init__(self, vocabulary: int, width: int, name: str):
-        super().__init__()
-        self.name, self.scale = name, math.sqrt(width)
-        self.add_module(name, nn.Embedding(vocabulary, width))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.get_submodule(self.name)(ids) * self.scale
-
-
-class Holder(nn.Module):
-    """A module that is only a name before others."""
-
-    def __init__(self, **modules: nn.Module):
-        super().__init__()
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-
-class Annotated(nn.Module):
-    """The Annotated Transformer: pre-norm, norms by the unbiased deviation, a norm after each stack."""
+class SourceModel(nn.Module):
+    """A Transformer of some code, whose fields keywords replace; by default with the embeddings and output apart."""
 
     def __init__(
-        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2,
-        embedding="lut", norm_names=("a_2", "b_2"), length=40,
+        self, code: Code, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2,
+        widths=None, shared=False, tied=False, logit_scale=1.0, **changes,
     ):  # fmt: skip  # one size a line would hide that they are sizes
         super().__init__()
+        self.code, self.width, self.logit_scale = replace(code, **changes), width, logit_scale
+        self.heads = heads if isinstance(heads, tuple) else (heads, heads)
+        code, self.parts = self.code, []
+        for side, vocabulary in enumerate((source_vocabulary, target_vocabulary)):
+            head = width // self.heads[side]
+            key, value = (size * self.heads[side] for size in widths or (head, head))
+            shapes = [(width, key), (width, key), (width, value), (value, width)]
+            if code.shared_heads:
+                shapes[:3] = [(head, head)] * 3
+            self.parts.append({
+                "embedding": self._place(code.embedding, side, nn.Embedding(vocabulary, width)),
+                "positions": self._position_table(side),
+                "embedding_norm": self._norm(code.embedding_norm, side),
+                "layers": [self._layer(side, layer, shapes, inner) for layer in range(layers)],
+                "final_norm": self._norm(code.final_norm, side),
+            })  # fmt: skip  # one table
+        self.output = (self._place(code.output, 1, nn.Linear(width, target_vocabulary, code.output_bias)),)
+        if shared:
+            self.parts[0]["embedding"].weight = self.parts[1]["embedding"].weight
+        if tied:
+            self.output[0].weight = self.parts[1]["embedding"].weight
 
-        def norm() -> nn.Module:
-            return DeviationNorm(width, *norm_names)
+    def _place(self, key: str, side: int, module: nn.Module | Tensor, **numbers: int) -> Any:
+        """Put a module or tensor under a key, unless it is taken, and return what is there."""
+        code, home = self.code, self
+        *parents, last = key.format(stack=STACKS[side], side=code.sides[side], **numbers).split(".")
+        for parent in parents:
+            if parent not in home._modules:
+                home.add_module(parent, nn.Module())
+            home = home._modules[parent]
+        if isinstance(module, nn.Parameter):
+            home.register_parameter(last, module)
+        elif isinstance(module, Tensor):
+            home.register_buffer(last, module)
+        elif last not in home._modules:
+            home.add_module(last, module)
+        return (lambda: getattr(home, last)) if isinstance(module, Tensor) else home._modules[last]
 
-        for side, cross in (("encoder", False), ("decoder", True)):
-            stack = nn.ModuleList(AnnotatedLayer(width, heads, inner, cross, norm) for _ in range(layers))
-            self.add_module(side, Holder(layers=stack, norm=norm()))
-        for side, vocabulary in (("src", source_vocabulary), ("tgt", target_vocabulary)):
-            parts = (Scaled(vocabulary, width, embedding), Positions(wave_table(length, width)[None]))
-            self.add_module(f"{side}_embed", nn.Sequential(*parts))
-        self.generator = Holder(proj=nn.Linear(width, target_vocabulary))
+    def _norm(self, key: str, side: int, **numbers: int) -> nn.Module:
+        return self._place(key, side, self.code.norm(self.width), **numbers) if key else nn.Identity()
+
+    def _position_table(self, side: int) -> Callable[[], Tensor]:
+        code, length = self.code, self.code.length
+        size = (length if isinstance(length, int) else length[side], self.width)
+        if code.table is None:
+            return self._place(code.positions, side, nn.Parameter(torch.randn(size)))
+        table = code.table(*size)
+        if not code.positions:
+            return lambda: table
+        return self._place(code.positions, side, table if code.axis is None else table.unsqueeze(code.axis))
+
+    def _layer(self, side: int, layer: int, shapes, inner: int) -> list[tuple[nn.Module, list[nn.Module]]]:
+        """Return the norm and the linear layers of each sub-layer."""
+        code, sublayers = self.code, []
+        linears = [(tuple(f"{name}.{each}" for each in code.projections), True) for name in code.attentions[side]]
+        linears += [(code.feed_forward, False)] if code.feed_forward else []
+        norms = code.norms[side] or [""] * len(linears)
+        for number, (norm, (names, attends)) in enumerate(zip(norms, linears, strict=True)):
+            numbers = {"i": layer, "n": layer * len(linears) + number}
+            sizes = shapes if attends else [(self.width, inner), (inner, self.width)]
+            sizes = sizes if attends or len(names) == 2 else [(self.width, self.width)]
+            bias = [code.attention_bias if attends else code.ff_bias] * len(names)
+            if code.shared_heads and attends:
+                bias = [False, False, False, True]
+            modules = [
+                self._place(f"{code.layer}.{name}", side, nn.Linear(*size, bias=has_bias), **numbers)
+                for name, size, has_bias in zip(names, sizes, bias, strict=False)
+            ]
+            sublayers.append((self._norm(f"{code.layer}.{norm}" if norm else "", side, **numbers), modules))
+        for buffer in code.buffers if side else ():
+            self._place(buffer, side, torch.ones(1), i=layer)
+        return sublayers
+
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        return self._run(0, source, (None, None if source_mask is None else source_mask[:, None, None]))
 
     def forward(self, source, target, source_mask=None, target_mask=None):
-        seen, causal = masks(source_mask, target_mask, target.shape[1])
-        x = self.src_embed(source)
-        for layer in self.encoder.layers:
-            x = layer(x, seen)
-        memory, x = self.encoder.norm(x), self.tgt_embed(target)
-        for layer in self.decoder.layers:
-            x = layer(x, causal, memory, seen)
-        return self.generator.proj(self.decoder.norm(x))
+        length, memory = target.shape[1], self.encode(source, source_mask)
+        causal = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+        if target_mask is not None:
+            causal = causal & target_mask[:, None, None]
+        seen = None if source_mask is None else source_mask[:, None, None]
+        return self.output[0](self._run(1, target, (None, causal), (memory, seen))) * self.logit_scale
+
+    def _run(self, side: int, ids: Tensor, *attended: tuple[Tensor | None, Tensor | None]) -> Tensor:
+        code, parts = self.code, self.parts[side]
+        positions = parts["positions"]().reshape(-1, self.width)[: ids.shape[-1]]
+        positions = positions * self.width**-0.5 if code.position_scale else positions
+        x = parts["embedding"](ids) * (math.sqrt(self.width) if code.scale else 1.0)
+        x = parts["embedding_norm"](x + positions.to(x.dtype))
+        for layer in parts["layers"]:
+            for (norm, linears), read in zip(layer, [*attended, None], strict=False):
+                state = norm(x) if code.pre else x
+                change = self._feed(state, linears) if read is None else self._attend(side, state, linears, *read)
+                x = x + change if code.pre else norm(x + change)
+        return parts["final_norm"](x)
+
+    def _feed(self, x: Tensor, linears: list[nn.Module]) -> Tensor:
+        *first, last = linears
+        for linear in first:
+            x = self.code.activation(linear(x))
+        return last(x)
+
+    def _attend(self, side: int, x: Tensor, linears, memory: Tensor | None, mask: Tensor | None) -> Tensor:
+        heads, read = self.heads[side], x if memory is None else memory
+        inputs = [x, read, read]
+        if self.code.shared_heads:
+            inputs = [each.unflatten(-1, (heads, -1)) for each in inputs]
+        query, key, value = (linear(each) for linear, each in zip(linears, inputs, strict=False))
+        if self.code.shared_heads:
+            query, key, value = (each.flatten(-2) for each in (query, key, value))
+            query = query * heads**-0.5 if self.code.shared_heads == "by width" else query
+        attended = attend(query, key, value, heads, mask)
+        return linears[3](attended) if len(linears) == 4 else attended
+
+
+def numbered(key: str, start: int) -> Paths:
+    first, second, third = (key.format(start + n) for n in range(3))
+    return (first, second), (first, second, third)
+
+
+def stacked(attention: str, *rest: str) -> Paths:
+    """Return a key of the encoder, and this and others of the decoder."""
+    return (attention,), (attention, *rest)
+
+
+# Tutorials
+
+ANNOTATED = Code(
+    embedding="{side}_embed.0.lut", positions="{side}_embed.1.pe", sides=("src", "tgt"),
+    attentions=stacked("self_attn", "src_attn"), projections=tuple(f"linears.{n}" for n in range(4)),
+    norms=numbered("sublayer.{}.norm", 0), feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    final_norm="{stack}.norm", output="generator.proj",
+    pre=True, norm=partial(deviation_norm, weight="a_2", bias="b_2"),
+)  # fmt: skip  # a table, as the others
+annotated = partial(SourceModel, ANNOTATED)
+gamma_beta = partial(
+    annotated, embedding="{side}_embed.0.embedding", norm=partial(deviation_norm, weight="gamma", bias="beta")
+)
+
+# Norms of one weight and one bias, post-norm unless told otherwise.
+SCALAR_NORMS = Code(
+    embedding="{side}_embed.embedding", positions="{side}_pos.pe", sides=("src", "tgt"),
+    attentions=stacked("self_attention_block", "cross_attention_block"), projections=("w_q", "w_k", "w_v", "w_o"),
+    norms=numbered("residual_connections.{}.norm", 0), final_norm="{stack}.norm", output="projection_layer.proj",
+    feed_forward=("feed_forward_block.linear1", "feed_forward_block.linear2"), table=sines, length=(12, 15),
+    norm=lambda width: deviation_norm(1, "alpha", "bias"),
+)  # fmt: skip
+scalar_norms = partial(SourceModel, SCALAR_NORMS)
+hkproj = partial(
+    scalar_norms, feed_forward=("feed_forward_block.linear_1", "feed_forward_block.linear_2"), table=waves, pre=True,
+    attention_bias=False, norm=partial(deviation_norm, weight="alpha", bias="bias"),
+)  # fmt: skip
+hkproj_scalar = partial(hkproj, norm=SCALAR_NORMS.norm)
+
+hyunwoongko = partial(SourceModel, Code(
+    embedding="{stack}.emb.tok_emb", attentions=(("attention",), ("self_attention", "enc_dec_attention")), scale=False,
+    projections=("w_q", "w_k", "w_v", "w_concat"), norms=numbered("norm{}", 1), output="decoder.linear",
+    feed_forward=("ffn.linear1", "ffn.linear2"), norm=partial(Norm, weight="gamma", bias="beta", eps=1e-12),
+))  # fmt: skip
+
+samlynnevans = partial(SourceModel, Code(
+    embedding="{stack}.embed.embed", positions="{stack}.pe.pe", attentions=(("attn",), ("attn_1", "attn_2")),
+    projections=("q_linear", "k_linear", "v_linear", "out"), norms=numbered("norm_{}", 1), pre=True, axis=None,
+    feed_forward=("ff.linear_1", "ff.linear_2"), final_norm="{stack}.norm", output="out", table=doubled_exponents,
+    norm=partial(deviation_norm, weight="alpha", bias="bias"),
+))  # fmt: skip
+
+gordicaleksa = partial(SourceModel, Code(
+    embedding="{side}_embedding.embeddings_table", positions="{side}_pos_embedding.positional_encodings_table",
+    sides=("src", "trg"), layer="{stack}.{stack}_layers.{i}", norms=numbered("sublayers.{}.norm", 0), pre=True,
+    attentions=(("multi_headed_attention",), ("trg_multi_headed_attention", "src_multi_headed_attention")),
+    projections=("qkv_nets.0", "qkv_nets.1", "qkv_nets.2", "out_projection_net"), final_norm="{stack}.norm", axis=None,
+    feed_forward=("pointwise_net.linear1", "pointwise_net.linear2"), output="decoder_generator.linear",
+))  # fmt: skip
+
+bentrevett = partial(SourceModel, Code(
+    embedding="{stack}.tok_embedding", positions="{stack}.pos_embedding.weight", table=None, length=20,
+    attentions=stacked("self_attention", "encoder_attention"), projections=("fc_q", "fc_k", "fc_v", "fc_o"),
+    norms=(("self_attn_layer_norm", "ff_layer_norm"),
+           ("self_attn_layer_norm", "enc_attn_layer_norm", "ff_layer_norm")),
+    feed_forward=("positionwise_feedforward.fc_1", "positionwise_feedforward.fc_2"), output="decoder.fc_out",
+))  # fmt: skip
+bentrevett_shared_norms = partial(bentrevett, norms=(("layer_norm",) * 2, ("layer_norm",) * 3))
+
+# Attention and residuals, and nothing else.
+statquest = partial(SourceModel, Code(
+    embedding="{stack}.we", positions="{stack}.pe.pe", layer="{stack}", output="decoder.fc_layer", scale=False,
+    attentions=stacked("self_attention", "enc_dec_attention"), projections=("W_q", "W_k", "W_v"), axis=None,
+    attention_bias=False,
+), source_vocabulary=4, target_vocabulary=5, width=4, heads=1, layers=1)  # fmt: skip
+
+# One block a side, whose feed-forward part is one linear layer; free of the notebook's defects.
+phrases = partial(SourceModel, Code(
+    embedding="{stack}_block.we", positions="{stack}_block.pe.pe", layer="{stack}_block", axis=None, scale=False,
+    attentions=(("attention",), ("decoder_attention", "encoder_decoder_attention")), projections=("W_q", "W_k", "W_v"),
+    norms=numbered("layer_norm{}", 1), feed_forward=("linear_layer",), output="linear_layer", attention_bias=False,
+    buffers=("decoder_block.decoder_attention.mask",),
+), source_vocabulary=12, target_vocabulary=16, width=6, heads=1, layers=1)  # fmt: skip
+
+# A norm after the embeddings; a tied output projection has the embeddings or the logits scaled.
+NORMED_EMBEDDINGS = Code(
+    embedding="{stack}.{side}_word_emb", positions="{stack}.position_enc.pos_table", sides=("src", "trg"),
+    embedding_norm="{stack}.layer_norm", layer="{stack}.layer_stack.{i}", attentions=stacked("slf_attn", "enc_attn"),
+    projections=("w_qs", "w_ks", "w_vs", "fc"), feed_forward=("pos_ffn.w_1", "pos_ffn.w_2"), output="trg_word_prj",
+    norms=(("slf_attn.layer_norm", "pos_ffn.layer_norm"),
+           ("slf_attn.layer_norm", "enc_attn.layer_norm", "pos_ffn.layer_norm")),
+    norm=partial(Norm, eps=1e-6), scale=False, attention_bias=False, output_bias=False,
+)  # fmt: skip
+
+
+def normed_embeddings(tied=False, scale="prj", width=8, **options) -> SourceModel:
+    scales = {"scale": tied and scale == "emb", "logit_scale": width**-0.5 if tied and scale == "prj" else 1.0}
+    return SourceModel(NORMED_EMBEDDINGS, width=width, tied=tied, **scales, **options)
+
+
+# Small projections that all heads share; the decoder as it should have been.
+shared_heads = partial(SourceModel, Code(
+    embedding="{stack}.{side[0]}", positions="{stack}.{side[1]}.pe", table=doubled_exponents, axis=None,
+    sides=(("embedding_layer", "positional_encoder", ""),
+           ("word_embedding", "position_embedding", "transformer_block.")),
+    attentions=stacked("attention", "transformer_block.attention"), output="decoder.fc_out", scale=False,
+    projections=("query_matrix", "key_matrix", "value_matrix", "out"), shared_heads=True,
+    norms=(("norm1", "norm2"), ("norm", "transformer_block.norm1", "transformer_block.norm2")),
+    feed_forward=("{side[2]}feed_forward.0", "{side[2]}feed_forward.2"),
+), heads=(2, 4))  # fmt: skip
+# The same with learned positions, and scores divided by the root of the width.
+from_scratch = partial(
+    shared_heads, embedding="{stack}.word_embedding", positions="{stack}.position_embedding.weight", table=None,
+    projections=("queries", "keys", "values", "fc_out"), shared_heads="by width",
+)  # fmt: skip
+
+
+# Toolkits
+
+LINEARS = ("linear_query", "linear_keys", "linear_values", "final_linear")
+# Release 2, or 3 without biases of attention.
+opennmt = partial(SourceModel, Code(
+    embedding="{stack}.embeddings.make_embedding.emb_luts.0", positions="{stack}.embeddings.make_embedding.pe.pe",
+    axis=1, layer="{stack}.{side}.{i}", sides=("transformer", "transformer_layers"), projections=LINEARS,
+    norms=(("layer_norm", "feed_forward.layer_norm"), ("layer_norm_1", "layer_norm_2", "feed_forward.layer_norm")),
+    attentions=stacked("self_attn", "context_attn"), feed_forward=("feed_forward.w_1", "feed_forward.w_2"), pre=True,
+    final_norm="{stack}.layer_norm", output="generator", norm=partial(Norm, eps=1e-6),
+))  # fmt: skip
+# Its decoder stores a factor of other models.
+eole = partial(SourceModel, Code(
+    embedding="{side}_emb.embeddings", positions="{side}_emb.pe.pe", axis=1, sides=("src", "tgt"), pre=True,
+    layer="{stack}.transformer_layers.{i}", attentions=stacked("self_attn", "context_attn"), projections=LINEARS,
+    norms=(("input_layernorm", "post_attention_layernorm"),
+           ("input_layernorm", "precontext_layernorm", "post_attention_layernorm")),
+    feed_forward=("mlp.gate_up_proj", "mlp.down_proj"), final_norm="{stack}.layer_norm", output="generator",
+    buffers=("decoder.transformer_layers.{i}.layer_scalar",),
+))  # fmt: skip
+eole_learned = partial(eole, scale=False, positions="{side}_emb.pe.weight", table=None)
+
+JOEYNMT = Code(
+    embedding="{side}_embed.lut", positions="{stack}.pe.pe", sides=("src", "trg"), output="decoder.output_layer",
+    norms=(("layer_norm", "feed_forward.layer_norm"), ("x_layer_norm", "dec_layer_norm", "feed_forward.layer_norm")),
+    attentions=(("src_src_att",), ("trg_trg_att", "src_trg_att")), output_bias=False, norm=partial(Norm, eps=1e-6),
+    projections=("q_layer", "k_layer", "v_layer", "output_layer"),
+    feed_forward=("feed_forward.pwff_layer.0", "feed_forward.pwff_layer.3"),
+)  # fmt: skip
+
+
+def joeynmt(pre=True, **options) -> SourceModel:
+    return SourceModel(JOEYNMT, pre=pre, final_norm="{stack}.layer_norm" if pre else "", **options)
+
+
+X_TRANSFORMERS = Code(
+    embedding="{side}.token_emb.emb", positions="{side}.pos_emb.emb.weight", table=None, position_scale=True,
+    length=20, sides=("encoder", "decoder.net"), layer="{side}.attn_layers.layers.{n}",
+    attentions=(("1",), ("1", "1")), projections=("to_q", "to_k", "to_v", "to_out"), output="decoder.net.to_logits",
+    feed_forward=("1.ff.0.0", "1.ff.2"), activation=nn.functional.gelu, scale=False, attention_bias=False,
+    output_bias=False,
+)  # fmt: skip
+
+
+def x_transformer(pre=True, offset=True, beta="", **options) -> SourceModel:
+    """Sub-layers are numbered through; weights of norms may be stored without the 1 at which they start."""
+    place = "0.0" if pre else "0.2"
+    options |= {"norm": partial(Norm, weight="gamma", bias=beta, offset=float(offset))}
+    options |= {"norms": ((place,) * 2, (place,) * 3), "pre": pre}
+    return SourceModel(X_TRANSFORMERS, final_norm="{side}.attn_layers.final_norm" if pre else "", **options)
+
+
+SOCKEYE = Code(
+    embedding="embedding_{side}.embedding", positions="{stack}.pos_embedding.weight", sides=("source", "target"),
+    table=concatenated, axis=None, attentions=(("self_attention",), ("autoregr_layer", "enc_attention")),
+    projections=("ff_q", "k", "v", "ff_out"), feed_forward=("ff.ff1", "ff.ff2"), output="output_layer",
+    norm=partial(Norm, eps=1e-6), attention_bias=False,
+)  # fmt: skip
+
+
+def sockeye(pre=True, **options) -> SourceModel:
+    names = tuple((*attentions, "ff") for attentions in SOCKEYE.attentions)
+    norms = tuple(tuple(f"{'pre' if pre else 'post'}_{name}.layer_norm" for name in each) for each in names)
+    final_norm = "{stack}.final_process.layer_norm" if pre else ""
+    return SourceModel(SOCKEYE, pre=pre, norms=norms, final_norm=final_norm, **options)
+
+
+def sockeye_file(model: SourceModel) -> dict[str, Tensor]:
+    """Return the weights as Sockeye's files hold them: keys and values head by head, self-attention as one weight."""
+    weights, heads = model.state_dict(), model.heads[0]
+    for key in [key.removesuffix(".k.weight") for key in weights if key.endswith(".k.weight")]:
+        keys, values = (weights.pop(f"{key}.{name}.weight").unflatten(0, (heads, -1)) for name in "kv")
+        weights[f"{key}.ff_kv.weight"] = torch.cat([keys, values], 1).flatten(0, 1)
+        if not key.endswith("enc_attention"):
+            parts = [weights.pop(f"{key}.{name}.weight") for name in ("ff_q", "ff_kv")]
+            weights[f"{key}.ff_in.weight"] = torch.cat(parts)
+    return weights
+
+
+# torch.nn.Transformer
+
+
+class Positions(nn.Module):
+    """Adds a table."""
+
+    def __init__(self, table: Tensor):
+        super().__init__()
+        self.register_buffer("pos_embedding", table[:, None])
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.pos_embedding[: states.shape[1], 0]
 
 
 class TorchNN(nn.Module):
@@ -201,15 +493,17 @@ class TorchNN(nn.Module):
         out = self.transformer(
             *states, tgt_mask=causal, src_key_padding_mask=hidden[0], tgt_key_padding_mask=hidden[1],
             memory_key_padding_mask=hidden[0],
-        )  # fmt: skip  # as above
+        )  # fmt: skip  # one call
         return self.get_submodule(self.output)(out if self.batch_first else out.transpose(0, 1))
 
     def _add_embeddings(self, vocabularies: tuple[int, int], width: int) -> None:
-        self.src_tok_emb, self.tgt_tok_emb = (Scaled(vocabulary, width, "embedding") for vocabulary in vocabularies)
-        self.positional_encoding = Positions(wave_table(40, width)[:, None], "pos_embedding")
+        for side, vocabulary in zip(("src", "tgt"), vocabularies, strict=True):
+            self.add_module(f"{side}_tok_emb", nn.ModuleDict({"embedding": nn.Embedding(vocabulary, width)}))
+        self.positional_encoding = Positions(waves(40, width))
 
     def _embed(self, side: str, ids: Tensor) -> Tensor:
-        return self.positional_encoding(self.get_submodule(f"{side}_tok_emb")(ids))
+        embedding = self.get_submodule(f"{side}_tok_emb")["embedding"]
+        return self.positional_encoding(embedding(ids) * math.sqrt(embedding.embedding_dim))
 
 
 class TorchNNWords(TorchNN):
@@ -226,217 +520,3 @@ class TorchNNWords(TorchNN):
         side = side.replace("tgt", "trg")
         words, positions = (self.get_submodule(f"{side}_{kind}_embedding") for kind in ("word", "position"))
         return words(ids) + positions.weight[: ids.shape[1]]
-
-
-class ResidualLayer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, cross: bool, pre: bool, bias: bool, linears, norm):
-        super().__init__()
-        names = ("w_q", "w_k", "w_v", "w_o")
-        self.self_attention_block = Attention(width, heads, names, bias)
-        if cross:
-            self.cross_attention_block = Attention(width, heads, names, bias)
-        self.feed_forward_block = FeedForward(width, inner, linears)
-        self.residual_connections = nn.ModuleList(Sublayer(norm(), pre) for _ in range(3 if cross else 2))
-
-    def forward(self, x: Tensor, mask: Tensor | None, memory: Tensor | None = None, memory_mask=None) -> Tensor:
-        x = self.residual_connections[0](x, lambda y: self.self_attention_block(y, y, mask))
-        if memory is not None:
-            x = self.residual_connections[1](x, lambda y: self.cross_attention_block(y, memory, memory_mask))
-        return self.residual_connections[-1](x, self.feed_forward_block)
-
-
-class ScalarNorms(nn.Module):
-    """One weight and one bias a norm, sines in both halves of the positions, two lengths of them; post-norm or pre."""
-
-    linears, bias, cosines = ("linear1", "linear2"), True, False
-
-    def __init__(
-        self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, pre=False, norm_size=1
-    ):  # fmt: skip  # as above
-        super().__init__()
-
-        def norm() -> nn.Module:
-            return DeviationNorm(norm_size, "alpha", "bias")
-
-        for side, cross in (("encoder", False), ("decoder", True)):
-            options = (cross, pre, self.bias, self.linears, norm)
-            stack = nn.ModuleList(ResidualLayer(width, heads, inner, *options) for _ in range(layers))
-            self.add_module(side, Holder(layers=stack, norm=norm()))
-        for side, vocabulary, length in (("src", source_vocabulary, 12), ("tgt", target_vocabulary, 15)):
-            table = wave_table(length, width)
-            if not self.cosines:
-                table[:, 1::2] = table[:, 0::2]
-            self.add_module(f"{side}_embed", Scaled(vocabulary, width, "embedding"))
-            self.add_module(f"{side}_pos", Positions(table[None]))
-        self.projection_layer = Holder(proj=nn.Linear(width, target_vocabulary))
-
-    def forward(self, source, target, source_mask=None, target_mask=None):
-        seen, causal = masks(source_mask, target_mask, target.shape[1])
-        memory, x = self.src_pos(self.src_embed(source)), self.tgt_pos(self.tgt_embed(target))
-        for layer in self.encoder.layers:
-            memory = layer(memory, seen)
-        memory = self.encoder.norm(memory)
-        for layer in self.decoder.layers:
-            x = layer(x, causal, memory, seen)
-        return self.projection_layer.proj(self.decoder.norm(x)).log_softmax(-1)
-
-
-class Residuals(ScalarNorms):
-    """Pre-norm, no biases in attentions, norms of one scalar or of vectors, the paper's positions."""
-
-    linears, bias, cosines = ("linear_1", "linear_2"), False, True
-
-    def __init__(self, width=8, norm_size=8, **options):
-        super().__init__(width=width, pre=True, norm_size=norm_size, **options)
-
-
-class BiasedResiduals(Residuals):
-    bias = True
-
-
-class SingleHead(nn.Module):
-    """One head without an output projection."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        for name in ("W_q", "W_k", "W_v"):
-            self.add_module(name, nn.Linear(width, width, bias=False))
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        return attend(self.W_q(x), self.W_k(memory), self.W_v(memory), 1, mask)
-
-
-def word_table(vocabulary: int, width: int, length: int) -> dict[str, nn.Module]:
-    return {"we": nn.Embedding(vocabulary, width), "pe": Positions(wave_table(length, width))}
-
-
-class StatQuest(nn.Module):
-    """Attention and residuals, and nothing else."""
-
-    def __init__(self, source_vocabulary=4, target_vocabulary=5, width=4):
-        super().__init__()
-        self.encoder = Holder(**word_table(source_vocabulary, width, 30), self_attention=SingleHead(width))
-        self.decoder = Holder(
-            **word_table(target_vocabulary, width, 30), self_attention=SingleHead(width),
-            enc_dec_attention=SingleHead(width), fc_layer=nn.Linear(width, target_vocabulary),
-        )  # fmt: skip  # as above
-
-    def forward(self, source, target, source_mask=None, target_mask=None):
-        seen, causal = masks(source_mask, target_mask, target.shape[1])
-        memory, x = (side.pe(side.we(ids)) for side, ids in ((self.encoder, source), (self.decoder, target)))
-        memory = memory + self.encoder.self_attention(memory, memory, seen)
-        x = x + self.decoder.self_attention(x, x, causal)
-        return self.decoder.fc_layer(x + self.decoder.enc_dec_attention(x, memory, seen))
-
-
-def scattered_norm(width: int, eps: float = 1e-5) -> nn.LayerNorm:
-    norm = nn.LayerNorm(width, eps)
-    with torch.no_grad():
-        norm.weight.add_(0.3 * torch.randn(width))
-        norm.bias.add_(0.3 * torch.randn(width))
-    return norm
-
-
-class Phrases(nn.Module):
-    """One block a side, post-norm, one linear layer as feed-forward; `patched` residuals carry the positions."""
-
-    def __init__(self, source_vocabulary=12, target_vocabulary=16, width=6, patched=True):
-        super().__init__()
-        self.patched = patched
-        self.encoder_block = Holder(
-            **word_table(source_vocabulary, width, 30), attention=SingleHead(width),
-            layer_norm1=scattered_norm(width), layer_norm2=scattered_norm(width),
-            linear_layer=nn.Linear(width, width),
-        )  # fmt: skip  # as above
-        self.decoder_block = Holder(
-            **word_table(target_vocabulary, width, 30), decoder_attention=SingleHead(width),
-            encoder_decoder_attention=SingleHead(width), linear_layer=nn.Linear(width, width),
-            **{f"layer_norm{n}": scattered_norm(width) for n in (1, 2, 3)},
-        )  # fmt: skip  # as above
-        self.decoder_block.decoder_attention.register_buffer("mask", torch.ones(30, 30).tril() == 0)
-        self.linear_layer = nn.Linear(width, target_vocabulary)
-
-    def forward(self, source, target, source_mask=None, target_mask=None):
-        seen, causal = masks(source_mask, target_mask, target.shape[1])
-        encoder, decoder = self.encoder_block, self.decoder_block
-        words = encoder.we(source)
-        read = encoder.pe(words)
-        memory = encoder.attention(read, read, seen)
-        memory = encoder.layer_norm1(memory + (read if self.patched else words))
-        memory = encoder.layer_norm2(memory + encoder.linear_layer(memory))
-        words = decoder.we(target)
-        read = decoder.pe(words)
-        x = decoder.decoder_attention(read, read, causal)
-        x = decoder.layer_norm1(x + (read if self.patched else words))
-        x = decoder.layer_norm2(x + decoder.encoder_decoder_attention(x, memory, seen))
-        return self.linear_layer(decoder.layer_norm3(x + decoder.linear_layer(x)))
-
-
-class NormedAttention(nn.Module):
-    """Post-norm attention without biases, whose keys and values have widths of their own."""
-
-    def __init__(self, width: int, heads: int, key_width: int, value_width: int):
-        super().__init__()
-        self.heads, self.layer_norm = heads, scattered_norm(width, 1e-6)
-        for name, size in (("w_qs", key_width), ("w_ks", key_width), ("w_vs", value_width)):
-            self.add_module(name, nn.Linear(width, heads * size, bias=False))
-        self.fc = nn.Linear(heads * value_width, width, bias=False)
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        attended = attend(self.w_qs(x), self.w_ks(memory), self.w_vs(memory), self.heads, mask)
-        return self.layer_norm(x + self.fc(attended))
-
-
-class NormedFeedForward(FeedForward):
-    def __init__(self, width: int, inner: int):
-        super().__init__(width, inner, ("w_1", "w_2"))
-        self.layer_norm = scattered_norm(width, 1e-6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer_norm(x + super().forward(x))
-
-
-class NormedEmbeddings(nn.Module):
-    """Post-norm with a norm after the embeddings; a tied output projection has the embeddings or logits scaled."""
-
-    def __init__(
-        self, vocabularies=(13, 17), width=8, heads=2, inner=16, layers=2, widths=(4, 4), shared=False, tied=False,
-        scale="prj",
-    ):  # fmt: skip  # as above
-        super().__init__()
-        embedding_scale = math.sqrt(width) if tied and scale == "emb" else 1.0
-        self.scales = (embedding_scale, width**-0.5 if tied and scale == "prj" else 1.0)
-        names = {"encoder": ("src_word_emb", ["slf_attn"]), "decoder": ("trg_word_emb", ["slf_attn", "enc_attn"])}
-        for (side, (embedding, attentions)), vocabulary in zip(names.items(), vocabularies, strict=True):
-            stack = Holder(
-                **{embedding: nn.Embedding(vocabulary, width)},
-                position_enc=Positions(wave_table(30, width)[None], "pos_table"),
-                layer_norm=scattered_norm(width, 1e-6),
-                layer_stack=nn.ModuleList(
-                    Holder(
-                        **{name: NormedAttention(width, heads, *widths) for name in attentions},
-                        pos_ffn=NormedFeedForward(width, inner),
-                    )
-                    for _ in range(layers)
-                ),
-            )
-            self.add_module(side, stack)
-        self.trg_word_prj = nn.Linear(width, vocabularies[1], bias=False)
-        if tied:
-            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
-        if shared:
-            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
-
-    def forward(self, source, target, source_mask=None, target_mask=None):
-        seen, causal = masks(source_mask, target_mask, target.shape[1])
-        embedded = (self.encoder.src_word_emb(source), self.decoder.trg_word_emb(target))
-        memory, x = (
-            side.layer_norm(side.position_enc(self.scales[0] * states))
-            for side, states in zip((self.encoder, self.decoder), embedded, strict=True)
-        )
-        for layer in self.encoder.layer_stack:
-            memory = layer.pos_ffn(layer.slf_attn(memory, memory, seen))
-        for layer in self.decoder.layer_stack:
-            x = layer.enc_attn(layer.slf_attn(x, x, causal), memory, seen)
-            x = layer.pos_ffn(x)
-        return self.trg_word_prj(x) * self.scales[1]

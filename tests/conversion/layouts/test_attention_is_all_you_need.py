@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conversions import HEADS, STATED, TOLERANCE, batch, convert, converted_logits, refused
-from source_models import NormedEmbeddings
+from source_models import normed_embeddings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,7 +38,7 @@ def assert_same_logits(model, converted):
 )  # fmt: skip  # one case after the other
 def test_shared_matrices_and_their_scale(tied, shared, scale, tmp_path):
     torch.manual_seed(0)
-    model = NormedEmbeddings((17, 17), tied=tied, shared=shared, scale=scale).eval()
+    model = normed_embeddings(source_vocabulary=17, tied=tied, shared=shared, scale=scale).eval()
     options = {"scale_emb_or_prj": scale, "embs_share_weight": shared, "proj_share_weight": tied}
     torch.save(checkpoint(model, **options), tmp_path / "model.chkpt")
     conversion = convert(tmp_path)
@@ -50,7 +50,7 @@ def test_shared_matrices_and_their_scale(tied, shared, scale, tmp_path):
 
 
 def test_arguments_beside_the_weights():
-    model = NormedEmbeddings(widths=(3, 5)).eval()
+    model = normed_embeddings(widths=(3, 5)).eval()
     conversion = convert(checkpoint(model, d_k=3, d_v=5, src_pad_idx=4, trg_pad_idx=4))
     config = conversion.config
     assert (config.head_dim, config.value_head_dim, config.encoder_attention_heads) == (3, 5, 2)
@@ -64,13 +64,13 @@ def test_arguments_beside_the_weights():
 def test_two_padding_ids():
     refused(
         "source and target are padded with 1 and 3, which our configuration cannot",
-        checkpoint(NormedEmbeddings(), trg_pad_idx=3),
+        checkpoint(normed_embeddings(), trg_pad_idx=3),
     )
 
 
 def test_lost_arguments(tmp_path):
     """Early releases have the same keys, normalize the queries before an attention, and store no scale."""
-    apart = NormedEmbeddings().state_dict()
+    apart = normed_embeddings().state_dict()
     refused(r"code: `encoder_attention_heads=8` .*`norm_position=post\|pre`$", apart, first_position=0)
     refused(
         r"`norm_position=pre` does not describe .* the queries .*, but not its keys",
@@ -83,7 +83,7 @@ def test_lost_arguments(tmp_path):
     output = apart.pop("trg_word_prj.weight")
     stated = {**STATED, **HEADS, "norm_position": "pre", "final_layer_norm": False, "rename": ["out.=trg_word_prj."]}
     assert convert({**apart, "out.weight": output}, **stated).config.norm_position == "pre"
-    tied = NormedEmbeddings(tied=True).eval()
+    tied = normed_embeddings(tied=True).eval()
     refused(r'were scaled; .* config\.json, .*: \{"scale_emb_or_prj": "prj"\}', tied.state_dict(), **HEADS)
     torch.save(tied.state_dict(), tmp_path / "weights.pt")
     (tmp_path / "config.json").write_text(json.dumps({"scale_emb_or_prj": "prj", "n_head": 2}))
@@ -91,6 +91,6 @@ def test_lost_arguments(tmp_path):
 
 
 def test_the_mapping_says_what_is_divided():
-    model = NormedEmbeddings(tied=True)
+    model = normed_embeddings(tied=True)
     rows = convert(checkpoint(model)).describe()
     assert "decoder.trg_word_emb.weight of logits / sqrt(d) 17x8" in rows and "divide by root of width" in rows

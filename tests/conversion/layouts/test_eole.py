@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from conversions import TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from toolkit_models import Eole
+from source_models import eole
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,14 +33,14 @@ def folder(path, weights=None, vocabulary=VOCABULARY, **parts):
                          for part, found in parts.items()}}  # fmt: skip  # one dict
     (path / "config.json").write_text(json.dumps({"seed": 1, "training": {"heads": 9}, "model": model}))
     (path / "vocab.json").write_text(json.dumps(vocabulary))
-    save_file(weights or Eole().state_dict(), path / "model.00.safetensors")
+    save_file(weights or eole().state_dict(), path / "model.00.safetensors")
     torch.save({}, path / "optimizer.pt")
     return path
 
 
 def test_a_folder_says_all(tmp_path):
     torch.manual_seed(0)
-    model = Eole(activation=torch.nn.functional.silu, attention_bias=False).eval()
+    model = eole(activation=torch.nn.functional.silu, attention_bias=False).eval()
     settings = {"mlp_activation_fn": "silu", "norm_eps": 1e-5}
     conversion = convert(folder(tmp_path, model.state_dict(), encoder=settings, decoder=settings))
     assert conversion.layout.name == "eole"
@@ -51,8 +51,7 @@ def test_a_folder_says_all(tmp_path):
 
 def test_shared_weights_are_stored_once(tmp_path):
     torch.manual_seed(0)
-    model = Eole(source_vocabulary=17).eval()
-    model.tgt_emb.embeddings.weight = model.generator.weight = model.src_emb.embeddings.weight
+    model = eole(source_vocabulary=17, shared=True, tied=True).eval()
     weights = {key: tensor for key, tensor in model.state_dict().items()
                if key not in {"tgt_emb.embeddings.weight", "generator.weight"}}  # fmt: skip  # one dict
     source = folder(tmp_path, weights, {**VOCABULARY, "src": TARGET}, share_embeddings=True,
@@ -91,7 +90,7 @@ def test_a_vocabulary_that_is_none(tmp_path):
 
 
 def test_without_positions(tmp_path):
-    weights = {key: tensor for key, tensor in Eole().state_dict().items() if not key.startswith("tgt_emb.pe")}
+    weights = {key: tensor for key, tensor in eole().state_dict().items() if not key.startswith("tgt_emb.pe")}
     refused(r"the decoder adds no positions to its embeddings .tgt_emb\.pe.", folder(tmp_path, weights))
 
 

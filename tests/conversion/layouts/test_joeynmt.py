@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from conversions import TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from toolkit_models import JoeyNMT
+from source_models import joeynmt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,7 +34,7 @@ def model_folder(folder, model=None, config=CONFIG):
     for side, tokens in (("src", SOURCE), ("trg", TARGET)):
         (folder / f"{side}_vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     file = folder / "7.ckpt"
-    torch.save({"model_state": (model or JoeyNMT()).state_dict(), "optimizer_state": {}, "scaler_state": None}, file)
+    torch.save({"model_state": (model or joeynmt()).state_dict(), "optimizer_state": {}, "scaler_state": None}, file)
     return file
 
 
@@ -49,7 +49,7 @@ def changed(side="both", **settings):
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_folder_says_all(tmp_path, norm):
     torch.manual_seed(0)
-    model = JoeyNMT(pre=norm == "pre").eval()
+    model = joeynmt(pre=norm == "pre").eval()
     file = model_folder(tmp_path, model, changed(layer_norm=norm))
     conversion = convert(file)
     assert conversion.layout.name == "joeynmt"
@@ -62,7 +62,7 @@ def test_a_folder_says_all(tmp_path, norm):
 def test_settings_are_those_of_the_original():
     """What config.yaml leaves out is as Joey NMT's code has it."""
     torch.manual_seed(0)
-    model = JoeyNMT(scale=False, activation=torch.nn.functional.gelu).eval()
+    model = joeynmt(scale=False, activation=torch.nn.functional.gelu).eval()
     settings = {f"{stack}_num_heads": 2 for stack in ("encoder", "decoder")}
     gelu = {f"{stack}_activation": "gelu" for stack in ("encoder", "decoder")}
     conversion = convert({"model_state": model.state_dict(), "config": {**settings, **gelu}})
@@ -88,7 +88,7 @@ def test_special_ids_of_the_configuration(tmp_path):
 
 @pytest.mark.parametrize("pre", [True, False])
 def test_without_its_configuration_settings_are_required(tmp_path, pre):
-    file = model_folder(tmp_path, JoeyNMT(pre=pre), config=None)
+    file = model_folder(tmp_path, joeynmt(pre=pre), config=None)
     # Only pre-norm stacks end in a norm.
     norm = "" if pre else r"`norm_position=post\|pre` "
     refused(rf"code: `enc\S+=8` `dec\S+=8` {norm}`activation_f\S+` `scale_emb\S+`$", file)
@@ -110,7 +110,7 @@ def test_settings_that_cannot_be_expressed(tmp_path, config, message):
 
 
 def test_a_norm_at_the_end_of_one_stack(tmp_path):
-    state = JoeyNMT().state_dict()
+    state = joeynmt().state_dict()
     for part in ("weight", "bias"):
         del state[f"encoder.layer_norm.{part}"]
     refused(

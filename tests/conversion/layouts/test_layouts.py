@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-import shared_heads_models
 import source_models
 from conversions import (
     CASES,
@@ -35,7 +34,7 @@ TABLES = (".pe", "pos_embedding", "position_embedding.weight", "pos_embedding.we
 @pytest.fixture(scope="module", params=CASES)
 def converted(request):
     """The layout's name, the original and the conversion."""
-    torch.manual_seed(0)
+    torch.manual_seed(3)
     layout, model, options = build(request.param)
     return layout, model, convert(model.state_dict(), **options)
 
@@ -71,11 +70,11 @@ def test_greedy_translations(converted, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_algebra_in_float64(name, monkeypatch):
+def test_algebra_in_float64(name):
     """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
     _, model, options = build(name)
-    if any(isinstance(module, source_models.DeviationNorm) for module in model.modules()):
-        monkeypatch.setattr(source_models.DeviationNorm, "eps", 1e-15)
+    for norm in [each for each in model.modules() if getattr(each, "unbiased", False)]:
+        norm.eps = 1e-15
         options = {**options, "layer_norm_eps": 1e-30}
     source, target, *_ = batch(model)
     model = model.double()
@@ -99,7 +98,7 @@ def test_there_is_a_case_for_each_tutorial_layout():
 
 def test_depth_and_width_of_the_paper():
     """Rounding adds up over six layers of width 512, and stays within the tolerance."""
-    model = source_models.Annotated(500, 600, width=512, heads=8, inner=2048, layers=6).eval()
+    model = source_models.annotated(500, 600, width=512, heads=8, inner=2048, layers=6).eval()
     converted = convert(model.state_dict(), encoder_attention_heads=8).model()
     assert_same_logits(model, converted, length=11)
 
@@ -118,13 +117,13 @@ def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
 
 @pytest.mark.parametrize("shape", [(3, 3), (0, 4), ()], ids=str)
 def test_a_shared_projection_of_the_wrong_shape(shape):
-    state = shared_heads_models.SharedHeads().state_dict()
+    state = source_models.shared_heads().state_dict()
     key = "encoder.layers.1.attention.query_matrix.weight"
     refused(f"of another shape: {key}", {**state, key: torch.zeros(shape)}, patched=True)
 
 
 def test_projections_of_the_whole_width_show_no_heads():
-    model = shared_heads_models.SharedHeads(heads=(1, 1)).eval()
+    model = source_models.shared_heads(heads=(1, 1)).eval()
     asked = r"\(one number of heads is enough if both .* code: `encoder_attention_heads=8` `decoder_attention_heads=8`"
     refused(asked, model.state_dict(), patched=True)
     assert_same_logits(model, convert(model.state_dict(), patched=True, encoder_attention_heads=1).model())

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from conversions import TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from toolkit_models import OpenNMT
+from source_models import opennmt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,7 +26,7 @@ OPTIONS = {
 def checkpoint(model=None, release=3, vocabularies=True, options_as=Namespace, **options):
     """Return the content of a checkpoint as OpenNMT-py writes it."""
     torch.manual_seed(0)
-    weights = (model or OpenNMT()).state_dict()
+    weights = (model or opennmt()).state_dict()
     output = {name: weights.pop(name) for name in list(weights) if name.startswith("generator")}
     prefix = "generator." if release == 3 else "generator"
     replacement = "" if release == 3 else "0"
@@ -45,7 +45,7 @@ def checkpoint(model=None, release=3, vocabularies=True, options_as=Namespace, *
 @pytest.mark.parametrize("options_as", [Namespace, dict])
 def test_a_checkpoint_says_all(tmp_path, release, options_as):
     torch.manual_seed(0)
-    model = OpenNMT(attention_bias=release == 2).eval()
+    model = opennmt(attention_bias=release == 2).eval()
     torch.save(checkpoint(model, release, options_as=options_as), tmp_path / "model_step_7.pt")
     conversion = convert(tmp_path / "model_step_7.pt")
     assert conversion.layout.name == "opennmt-py"
@@ -68,7 +68,7 @@ def test_vocabularies_become_the_tokenizer(tmp_path):
 def test_a_source_of_release_2_has_no_start_and_no_end():
     """Its words with their ids move, and texts are encoded to the same states."""
     torch.manual_seed(0)
-    model = OpenNMT(source_vocabulary=11).eval()
+    model = opennmt(source_vocabulary=11).eval()
     content = checkpoint(model, release=2)
     content["vocab"]["src"] = [*SPECIAL[:2], *WORDS]
     conversion = convert(content)
@@ -118,9 +118,9 @@ def test_weights_that_cannot_be_expressed():
 
 def test_other_sinusoids_are_kept():
     """Those of `position_encoding_type: SinusoidalConcat` have other wavelengths than the paper's."""
-    model = OpenNMT().eval()
-    for stack in ("encoder", "decoder"):
-        model.get_submodule(model.positions(stack)).pe.normal_()
+    model = opennmt().eval()
+    for table in model.buffers():
+        table.normal_()
     conversion = convert(checkpoint(model))
     assert conversion.config.position_embedding_type == "learned"
     assert_same_logits(model, conversion.model())

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from conversions import TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from toolkit_models import Sockeye
+from source_models import sockeye, sockeye_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,14 +36,14 @@ def model_folder(folder, model=None, side="both", **settings):
     (folder / "config").write_text("\n".join(lines))
     for name, tokens in (("src", SOURCE), ("trg", TARGET)):
         (folder / f"vocab.{name}.0.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
-    torch.save((model or Sockeye()).file_content(), folder / "params.best")
+    torch.save(sockeye_file(model or sockeye()), folder / "params.best")
     return folder / "params.best"
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_folder_says_all(tmp_path, norm):
     torch.manual_seed(0)
-    model = Sockeye(pre=norm == "pre", activation=torch.nn.functional.silu).eval()
+    model = sockeye(pre=norm == "pre", activation=torch.nn.functional.silu).eval()
     settings = {"act_type": "swish1", **(POST if norm == "post" else {})}
     conversion = convert(model_folder(tmp_path, model, **settings))
     assert conversion.layout.name == "sockeye"
@@ -82,7 +82,7 @@ def test_settings_that_cannot_be_expressed(tmp_path, side, settings, message):
 
 
 def test_an_auxiliary_task_is_no_part_of_ours(tmp_path):
-    content = {**Sockeye().file_content(), "length_ratio.layers.0.weight": torch.ones(1, 8)}
+    content = {**sockeye_file(sockeye()), "length_ratio.layers.0.weight": torch.ones(1, 8)}
     file = model_folder(tmp_path)
     torch.save(content, file)
     refused(r"1 unexpected: length_ratio\.layers\.0\.weight", file)

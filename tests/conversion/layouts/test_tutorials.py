@@ -9,8 +9,6 @@ transformer_from_scratch and, without padding, seq2seq_transformer.
 import pytest
 import torch
 
-import learned_positions_models
-import shared_heads_models
 import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, build, convert, converted_logits, refused
 
@@ -43,7 +41,7 @@ def test_special_tokens_of_a_source(name, expected):
 @pytest.mark.parametrize("size", [1, 8], ids=["scalar norms", "vector norms"])
 def test_norms_of_hkproj(size):
     """Both versions are pre-norm, unlike the notebook of the same names."""
-    state = source_models.Residuals(norm_size=size).state_dict()
+    state = (source_models.hkproj_scalar if size == 1 else source_models.hkproj)().state_dict()
     conversion = convert(state, **HEADS)
     assert conversion.layout.name == "hkproj" and conversion.config.norm_position == "pre"
     assert f"encoder.norm.alpha {size} -> model.encoder.layer_norm.weight 8" in conversion.describe()
@@ -53,7 +51,7 @@ def test_norms_of_hkproj(size):
 
 def test_projections_of_the_whole_width_from_scratch():
     """They show no heads, and with them no scale of the scores."""
-    state = shared_heads_models.SharedHeadsLearned(heads=(1, 1)).state_dict()
+    state = source_models.from_scratch(heads=(1, 1)).state_dict()
     refused("code: `encoder_attention_heads=8` `decoder_attention_heads=8`", state)
     refused("6 of another shape: encoder.*queries.weight 8x8 does not fit d_model=8", state, **HEADS)
 
@@ -63,7 +61,7 @@ class TestSharedNorms:
 
     @pytest.fixture
     def state(self):
-        return learned_positions_models.LearnedPositions(shared_norms=True).state_dict()
+        return source_models.bentrevett_shared_norms().state_dict()
 
     def test_becomes_one_for_each_sublayer(self, state):
         weights = convert(state, **HEADS).weights
@@ -72,7 +70,7 @@ class TestSharedNorms:
         assert all(torch.equal(norm, state["decoder.layers.1.layer_norm.weight"]) for norm in norms)
 
     def test_beside_separate_norms(self, state):
-        state |= learned_positions_models.LearnedPositions().state_dict()
+        state |= source_models.bentrevett().state_dict()
         refused("20 of another shape: encoder.layers.0.layer_norm.weight and another", state, **HEADS)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conversions import ENDS, HEADS, TOLERANCE, assert_same_logits, convert, converted_logits, refused
-from toolkit_models import XTransformer
+from source_models import x_transformer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -15,12 +15,12 @@ WITHOUT_OFFSET = {"enc_norm_add_unit_offset": False, "dec_norm_add_unit_offset":
 
 def state(**changes):
     """Return the weights of a model, some of them replaced."""
-    return {**XTransformer().state_dict(), **changes}
+    return {**x_transformer().state_dict(), **changes}
 
 
 def test_arguments_beside_the_weights_are_read():
     torch.manual_seed(0)
-    model = XTransformer(activation=torch.nn.functional.silu, offset=False).eval()
+    model = x_transformer(activation=torch.nn.functional.silu, offset=False).eval()
     swish = {"enc_ff_swish": True, "dec_ff_swish": True}
     conversion = convert({"model": model.state_dict(), "config": {**ARGUMENTS, **swish, **WITHOUT_OFFSET}}, **ENDS)
     assert conversion.config.activation_function == "silu"
@@ -30,7 +30,7 @@ def test_arguments_beside_the_weights_are_read():
 def test_norms_that_seem_to_be_stored_whole_need_a_statement():
     """Whether 1 is added to them, weights do not tell; averages near 1 contradict the default."""
     torch.manual_seed(0)
-    model = XTransformer(offset=False).eval()
+    model = x_transformer(offset=False).eval()
     refused(r'averages 1\S* in the norms of the encoder.*"enc_norm_add_unit_off', model.state_dict(), **HEADS, **ENDS)
     conversion = convert({"model": model.state_dict(), "config": WITHOUT_OFFSET}, **HEADS, **ENDS)
     assert_same_logits(model, conversion.model())
@@ -42,7 +42,7 @@ def test_norms_that_seem_to_be_stored_whole_need_a_statement():
 
 def test_heads_of_another_width_than_d_over_h():
     torch.manual_seed(0)
-    model = XTransformer(heads=4, head_width=3).eval()
+    model = x_transformer(heads=4, widths=(3, 3)).eval()
     conversion = convert(model.state_dict(), encoder_attention_heads=4, **ENDS)
     assert (conversion.config.head_dim, conversion.config.value_head_dim) == (3, 3)
     assert_same_logits(model, conversion.model())
@@ -51,13 +51,13 @@ def test_heads_of_another_width_than_d_over_h():
 
 def test_feed_forward_without_biases():
     torch.manual_seed(0)
-    model = XTransformer(ff_bias=False).eval()
+    model = x_transformer(ff_bias=False).eval()
     assert_same_logits(model, convert(model.state_dict(), **HEADS, **ENDS).model())
 
 
 def test_pre_norm_without_norms_at_the_end():
     torch.manual_seed(0)
-    model = XTransformer().eval()
+    model = x_transformer().eval()
     weights = {key: tensor for key, tensor in model.state_dict().items() if "final_norm" not in key}
     config = convert(weights, **HEADS, **ENDS).config
     assert (config.norm_position, config.final_layer_norm) == ("pre", False)
