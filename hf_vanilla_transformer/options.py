@@ -79,10 +79,12 @@ def check_choice(wanted: Any, error: type[ValueError] = ValueError, /, **values:
 
 
 def check_ranges(arguments: Any, error: type[ValueError] = ValueError) -> None:
-    """Raise an error for a field of a dataclass that is out of its range."""
+    """Raise an error for a field of a dataclass that is out of its range, or an item of a list that is."""
     kind: Any = type(arguments)
     for name, wanted in ranges(kind).items():
-        check_range(wanted, error, **{name: getattr(arguments, name)})
+        value = getattr(arguments, name)
+        for each in value if isinstance(value, list) else [value]:
+            check_range(wanted, error, **{name: each})
 
 
 @cache
@@ -100,12 +102,15 @@ def option(default: Any, text: str, key: str = "help", **metadata: Any) -> Any:
     """Field of a dataclass with its help, for `transformers.HfArgumentParser` and `cli.options.add_options`.
 
     Args:
-        default: Default.
+        default: Default; each object gets its own copy of a list.
         text: Help.
         key: Where it stands in the metadata; pydantic reads "description".
-        **metadata: Other metadata: `aliases` for the former parser, `advanced` for the latter.
+        **metadata: Other metadata: `aliases` and `choices` for the former parser, `advanced` for the latter.
     """
-    return field(default=default, metadata={key: text, **metadata})
+    kind: dict[str, Any] = {"default": default}
+    if isinstance(default, list):
+        kind = {"default_factory": default.copy}
+    return field(**kind, metadata={key: text, **metadata})
 
 
 _described = partial(option, key="description")

@@ -50,11 +50,6 @@ def compare_classifiers(
 ) -> dict[str, Any]:
     """Train the classifiers in the arguments; write models, table, figures and JSON to `args.output_dir`.
 
-    Args:
-        data_args: The texts.
-        args: The classifiers.
-        show_progress: Whether to show progress bars.
-
     Returns:
         The content of `results.json`: the data, the outcomes, and the notebook's figures.
 
@@ -64,24 +59,28 @@ def compare_classifiers(
     check_output(data_args, args)
     tokenizer = load_bert_tokenizer(args)
     splits = load_labelled_text(data_args)
-    overlap = count_overlap(splits)
+    repeated = count_overlap(splits)
     ids, truncated = tokenize(splits, tokenizer, args.max_length)
     data = {
         "train": len(ids["train"]),
         "test": len(ids["test"]),
-        "duplicates": asdict(overlap),
+        "duplicates": repeated,
         "truncated": truncated,
         "max_length": args.max_length,
     }
-    print(f"texts        {data['train']} for training, {data['test']} for testing; {overlap}")
     print(
+        f"texts        {data['train']} for training, {data['test']} for testing; {repeated['train']} repeated in "
+        f"train, {repeated['test']} repeated in test, {repeated['both']} texts in both\n"
         f"truncated    {truncated['train']:.1%} and {truncated['test']:.1%} of them, to {args.max_length} tokens",
         flush=True,
     )
     task = ClassificationTask(tokenizer, ids["train"], ids["test"], args, show_progress)
     outcomes = [train_once(name, task) for name in args.models]
     saved = [outcome.name for outcome in outcomes if outcome.epochs]
-    answers = {name: classify(Path(args.output_dir, name), NOTEBOOK_SENTENCE) for name in saved}
+    answers = {
+        name: pipeline("text-classification", model=str(Path(args.output_dir, name)))(NOTEBOOK_SENTENCE)[0]
+        for name in saved
+    }
     results = {
         "data": data,
         "outcomes": [asdict(outcome) for outcome in outcomes],
@@ -126,12 +125,6 @@ def train_once(name: str, task: ClassificationTask) -> Outcome:
     return outcome
 
 
-def classify(folder: Path, text: str) -> dict[str, Any]:
-    """Classify a text with a saved model through `pipeline("text-classification")`; return label and score."""
-    (answer,) = pipeline("text-classification", model=str(folder))(text)
-    return answer
-
-
 def outcomes_table(outcomes: list[Outcome]) -> str:
     """Format the outcomes as a Markdown table, with the notebook's figures in the last row."""
     lines = [
@@ -161,17 +154,11 @@ def write_report(results: dict[str, Any], outcomes: list[Outcome], folder: Path)
         return
     from .figures import plot_accuracies, plot_learning_curves  # matplotlib is optional
 
-    plot_accuracies(
-        [TITLES[each.name] for each in outcomes],
-        [each.accuracy for each in outcomes],
-        [each.interval for each in outcomes],
-        folder / "accuracy.png",
-        reference=("bert-base in the notebook", NOTEBOOK_ACCURACY[-1]),
-    )
-    curves = {TITLES[each.name]: each.log_history for each in outcomes if each.log_history}
-    if curves:
+    accuracies = {TITLES[each.name]: (each.accuracy, each.interval) for each in outcomes}
+    plot_accuracies(accuracies, folder / "accuracy.png", ("bert-base in the notebook", NOTEBOOK_ACCURACY[-1]))
+    if curves := {TITLES[each.name]: each.log_history for each in outcomes if each.log_history}:
         levels = {TITLES[each.name]: each.accuracy for each in outcomes if not each.log_history}
-        plot_learning_curves(curves, folder / "learning_curves.png", levels=levels)
+        plot_learning_curves(curves, folder / "learning_curves.png", levels)
 
 
 __all__ = ["NOTEBOOK_SENTENCE", "compare_classifiers"]

@@ -9,43 +9,21 @@ from matplotlib.figure import Figure
 
 from hf_vanilla_transformer.inference.figures import draw_curve, finish_figure, logged_values, new_figure, style_axes
 
+StrPath = str | PathLike[str]
+
 
 def plot_accuracies(
-    names: Sequence[str],
-    accuracies: Sequence[float],
-    intervals: Sequence[tuple[float, float]],
-    path: str | PathLike[str] | None = None,
-    reference: tuple[str, float] | None = None,
+    accuracies: Mapping[str, tuple[float, tuple[float, float]]], path: StrPath, reference: tuple[str, float]
 ) -> Figure:
-    """Plot accuracies as bars with confidence intervals.
-
-    Args:
-        names: Name of each bar.
-        accuracies: Fractions 0..1.
-        intervals: Lower and upper end of each confidence interval, 0..1.
-        path: Where to save the figure, if anywhere.
-        reference: Name and accuracy of a reference line.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: The sequences are empty or differ in length.
-    """
-    if not names or not len(names) == len(accuracies) == len(intervals):
-        raise ValueError(
-            f"{len(names)} names, {len(accuracies)} accuracies and {len(intervals)} intervals; give one of each for "
-            "every bar, and at least one"
-        )
+    """Plot accuracies (0..1) with their confidence intervals as bars by name, and one as a line of reference."""
+    names, percent = [*accuracies], 100 * np.array([accuracy for accuracy, _ in accuracies.values()])
+    ends = 100 * np.array([interval for _, interval in accuracies.values()]).T
     figure = new_figure(2.5 * len(names) + 2, 4.5)
     axes = figure.subplots()
-    percent = 100 * np.asarray(accuracies)
-    errors = np.abs(100 * np.asarray(intervals).T - percent)
-    bars = axes.bar(names, percent, yerr=errors, width=0.5, capsize=5, color="tab:blue", alpha=0.8)
+    bars = axes.bar(names, percent, yerr=np.abs(ends - percent), width=0.5, capsize=5, color="tab:blue", alpha=0.8)
     axes.bar_label(bars, [f"{value:.1f} %" for value in percent], padding=3)
-    if reference is not None:
-        axes.axhline(100 * reference[1], color="0.4", linestyle="--", label=f"{reference[0]} ({reference[1]:.1%})")
-        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.axhline(100 * reference[1], color="0.4", linestyle="--", label=f"{reference[0]} ({reference[1]:.1%})")
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     # Bars start at chance level.
     axes.set(ylabel="accuracy in %", ylim=(50, 100))
     style_axes(axes)
@@ -53,26 +31,15 @@ def plot_accuracies(
 
 
 def plot_learning_curves(
-    logs: Mapping[str, Sequence[Mapping[str, Any]]],
-    path: str | PathLike[str] | None = None,
-    levels: Mapping[str, float] | None = None,
+    logs: Mapping[str, Sequence[Mapping[str, Any]]], path: StrPath, levels: Mapping[str, float]
 ) -> Figure:
     """Plot training runs over their epochs: training loss on the left, accuracy on the right.
 
     Args:
-        logs: `trainer.state.log_history` by name of the run, with entries of `loss` and `eval_accuracy` (0..1) and
-            their `epoch`.
-        path: Where to save the figure, if anywhere.
+        logs: `trainer.state.log_history` by name of the run, with entries of `loss` and `eval_accuracy` (0..1).
+        path: Where to save the figure.
         levels: Accuracies 0..1 of classifiers without epochs by name, drawn as horizontal lines.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: There are no runs, or an entry has no epoch.
     """
-    if not logs:
-        raise ValueError("there are no runs to plot; pass trainer.state.log_history by the name of the run")
     figure = new_figure(11, 4.2)
     loss_axes, accuracy_axes = figure.subplots(1, 2)
     for number, (name, log) in enumerate(logs.items()):
@@ -80,7 +47,7 @@ def plot_learning_curves(
         draw_curve(loss_axes, logged_values(log, "loss", "epoch"), name, color=color, linewidth=1.2)
         points = [(epoch, 100 * value) for epoch, value in logged_values(log, "eval_accuracy", "epoch")]
         draw_curve(accuracy_axes, points, name, color=color, marker="o", markersize=4)
-    for number, (name, level) in enumerate((levels or {}).items(), start=len(logs)):
+    for number, (name, level) in enumerate(levels.items(), start=len(logs)):
         accuracy_axes.axhline(100 * level, color=f"C{number}", linestyle="--", label=name)
     loss_axes.set(xlabel="epoch", ylabel="training loss")
     accuracy_axes.set(xlabel="epoch", ylabel="accuracy on the test texts in %")

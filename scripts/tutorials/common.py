@@ -1,7 +1,7 @@
 """What the tutorials share: arguments, results, training and greedy decoding."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from hf_vanilla_transformer.options import Positive, check_ranges
+from hf_vanilla_transformer.options import Positive, check_ranges, option
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
@@ -30,16 +30,12 @@ class TutorialArguments:
         ValueError: A number is too small; names the argument.
     """
 
-    output_dir: str = field(
-        default="runs/tutorials", metadata={"help": "Output folder for results (JSON), figures and models."}
-    )
-    seeds: Positive | None = field(
-        default=None, metadata={"help": "Number of seeds to train from; 10 for phrases and statquest, else 1."}
-    )
-    light: bool = field(default=False, metadata={"help": "copy: 2 layers of width 128 instead of 6 of width 512."})
-    preset: str = field(default="base", metadata={"help": "opus_books: model shape; small suits a laptop."})
-    num_train_epochs: float | None = field(default=None, metadata={"help": "opus_books: training epochs."})
-    max_steps: int = field(default=-1, metadata={"help": "copy, opus_books: maximum number of training steps."})
+    output_dir: str = option("runs/tutorials", "Output folder for results (JSON), figures and models.")
+    seeds: Positive | None = option(None, "Number of seeds to train from; 10 for phrases and statquest, else 1.")
+    light: bool = option(False, "copy: 2 layers of width 128 instead of 6 of width 512.")
+    preset: str = option("base", "opus_books: model shape; small suits a laptop.")
+    num_train_epochs: float | None = option(None, "opus_books: training epochs.")
+    max_steps: int = option(-1, "copy, opus_books: maximum number of training steps.")
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -8,7 +8,6 @@ from imdb.arguments import ComparisonArguments
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ["svm"]}, "`models` svm is unknown; choose from bert, from_scratch, tfidf"),
         ({"max_length": 1}, "`max_length` is 1; it must be at least 2"),
         ({"scratch_batch_size": 1}, "`scratch_batch_size` is 1"),
         ({"scratch_preset": "huge"}, "unknown preset 'huge'"),

@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_from_its_last_epoch(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--models", "svm"), "--models svm is unknown"),
+        (("--models", "svm"), "--models: invalid choice: 'svm' (choose from"),
         (("--max_length", "33"), "--max_length 33 exceeds the 32 positions"),
         (("--train_file", "x.jsonl"), "--train_file and --test_file belong together"),
     ],
