@@ -1,39 +1,37 @@
 """How time and memory of self-attention grow with length and width."""
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import partial
+from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
+from benchmarks.machine import timer
 from benchmarks.power_law import fit_exponent
 from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.inference.figures import finish_figure, new_figure, style_axes
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
 
 from .common import TutorialArguments, TutorialResult
-from .growth import Panel, plot_growth
 
 # Table 1 of the paper: a layer of self-attention takes O(n^2 d) operations, and keeps n x n weights.
 # From 32 MiB of weights (n = 2,896) on, memory comes fresh from the system page by page, which costs more; lengths on
 # both sides of that limit would not lie on one line.
 LENGTHS, AT_WIDTH = (3072, 4096, 6144, 8192), 64
 WIDTHS, AT_LENGTH = (256, 512, 1024, 2048), 1024
-ROUNDS = 9
+# Seconds to repeat a forward pass for.
+SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of self-attention of one head at a size.
-
-    Attributes:
-        n: Length.
-        d: Width.
-        seconds: Median time of a forward pass.
-        bytes: Memory kept for the backward pass.
-    """
+class Cost(NamedTuple):
+    """Median time of a forward pass of one head of length n and width d, and bytes kept for the backward pass."""
 
     n: int
     d: int
@@ -41,39 +39,55 @@ class Cost:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One cost over one size, and the exponent in the paper's table."""
+class Curve(NamedTuple):
+    """A cost over a size; with measured costs, the exponent of the power law that fits them.
 
-    size: str
-    sizes: tuple[int, ...]
+    Attributes:
+        axis: "n" or "d".
+        cost: "seconds" or "bytes".
+        expected: The exponent in the paper's table, if there is one.
+        sizes: Measured sizes.
+        costs: Cost at each size.
+    """
+
+    axis: str
     cost: str
-    exponent: int | None
+    expected: int | None
+    sizes: tuple[int, ...] = ()
+    costs: tuple[float, ...] = ()
+
+    @property
+    def exponent(self) -> float:
+        return fit_exponent(self.sizes, self.costs)
 
 
-LENGTH, WIDTH = f"length n (d = {AT_WIDTH})", f"width d (n = {AT_LENGTH})"
-SECONDS, BYTES = "seconds, forward", "bytes kept for backward"
 CURVES = {
-    "time_n": Curve(LENGTH, LENGTHS, SECONDS, 2),
-    "time_d": Curve(WIDTH, WIDTHS, SECONDS, 1),
-    "memory_n": Curve(LENGTH, LENGTHS, BYTES, 2),
-    "memory_d": Curve(WIDTH, WIDTHS, BYTES, None),
+    "time_n": Curve("n", "seconds", 2),
+    "time_d": Curve("d", "seconds", 1),
+    "memory_n": Curve("n", "bytes", 2),
+    "memory_d": Curve("d", "bytes", None),
+}
+LABELS = {
+    "n": f"length n (d = {AT_WIDTH})",
+    "d": f"width d (n = {AT_LENGTH})",
+    "seconds": "seconds, forward",
+    "bytes": "bytes kept for backward",
 }
 
 
 def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
     """Measure time and memory of self-attention over lengths and widths, and fit a power law to each."""
-    measured = measure_attention([(n, AT_WIDTH) for n in LENGTHS] + [(AT_LENGTH, d) for d in WIDTHS])
-    by_size = {LENGTH: measured[: len(LENGTHS)], WIDTH: measured[len(LENGTHS) :]}
-    panels = {}
+    by_axis = {
+        "n": [measure_attention(n, AT_WIDTH) for n in LENGTHS],
+        "d": [measure_attention(AT_LENGTH, d) for d in WIDTHS],
+    }
+    curves = {}
     for name, curve in CURVES.items():
-        costs = [each.seconds if curve.cost == SECONDS else each.bytes for each in by_size[curve.size]]
-        exponent = fit_exponent(curve.sizes, costs)
-        panels[name] = Panel(curve.size, curve.sizes, curve.cost, costs, exponent, curve.exponent)
-    path = Path(args.output_dir, "complexity", "complexity.png")
-    plot_growth(list(panels.values()), path, title="Self-attention: cost over length and width")
-    exponents = {name: panel.exponent for name, panel in panels.items()}
-    table = {name: curve.exponent for name, curve in CURVES.items()}
+        points = [(getattr(each, curve.axis), getattr(each, curve.cost)) for each in by_axis[curve.axis]]
+        sizes, costs = zip(*points, strict=True)
+        curves[name] = curve._replace(sizes=sizes, costs=costs)
+    plot_growth(curves, Path(args.output_dir, "complexity", "complexity.png"))
+    exponents = {name: curve.exponent for name, curve in curves.items()}
     return TutorialResult(
         "complexity",
         "the paper's table: self-attention takes O(n^2 d) operations per layer",
@@ -81,39 +95,26 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> T
         f"and d^{exponents['memory_d']:.2f}, being n^2 + 3 n d numbers",
         {
             "exponents": exponents,
-            "table": table,
-            "measured": [asdict(each) for each in measured],
+            "table": {name: curve.expected for name, curve in CURVES.items()},
+            "measured": [each._asdict() for axis in by_axis.values() for each in axis],
             "threads": torch.get_num_threads(),
         },
-        all(abs(exponents[name] - exponent) < 0.35 for name, exponent in table.items() if exponent),
+        all(abs(each.exponent - each.expected) < 0.35 for each in curves.values() if each.expected),
     )
 
 
-def measure_attention(sizes: Sequence[tuple[int, int]]) -> list[Cost]:
-    """Measure the cost of self-attention for lengths n and widths d.
-
-    Sizes alternate in rounds, so that whatever slows the machine for a while slows all of them.
-    """
+def measure_attention(n: int, d: int) -> Cost:
+    """Measure the cost of self-attention for length n and width d."""
     module = torch.nn.Identity().eval()
-    # Queries, keys and values (3, n, d) of one sentence and one head.
-    inputs = [torch.randn(3, n, d, requires_grad=True) for n, d in sizes]
-    seconds: list[list[float]] = [[] for _ in sizes]
+    # Queries, keys and values of one sentence and one head.
+    x = torch.randn(3, n, d, requires_grad=True)
 
     def attend(x: Tensor) -> Tensor:
         query, key, value = x[:, None, None]
-        return eager_attention(module, query, key, value, None, x.shape[-1] ** -0.5)[0]
+        return eager_attention(module, query, key, value, None, d**-0.5)[0]
 
-    with torch.no_grad():
-        for _ in range(ROUNDS + 1):
-            for x, times in zip(inputs, seconds, strict=True):
-                start = time.perf_counter()
-                attend(x)
-                times.append(time.perf_counter() - start)
-    return [
-        # The first round warms up.
-        Cost(n, d, float(np.median(times[1:])), saved_bytes(attend, x))
-        for (n, d), x, times in zip(sizes, inputs, seconds, strict=True)
-    ]
+    forward = torch.no_grad()(partial(attend, x))
+    return Cost(n, d, timer(forward).blocked_autorange(min_run_time=SECONDS).median, saved_bytes(attend, x))
 
 
 def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
@@ -129,3 +130,29 @@ def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
         output = function(x)
     del output
     return sum(storages.values())
+
+
+def plot_growth(curves: dict[str, Curve], path: str | PathLike[str]) -> Figure:
+    """Plot costs over sizes on logarithmic axes, each with its power law, and save the figure."""
+    figure = new_figure(10, 7.7)
+    for axes, curve in zip(figure.subplots(2, 2).flatten(), curves.values(), strict=True):
+        _draw_growth(axes, curve)
+    return finish_figure(figure, "Self-attention: cost over length and width", path)
+
+
+def _draw_growth(axes: Axes, curve: Curve) -> None:
+    sizes, costs = np.asarray(curve.sizes, dtype=float), np.asarray(curve.costs, dtype=float)
+    # The least-squares line of the logarithms goes through their means.
+    fit = np.exp(np.log(costs).mean() + curve.exponent * (np.log(sizes) - np.log(sizes).mean()))
+    theory = "" if curve.expected is None else f" (in theory {curve.expected})"
+    axes.loglog(sizes, fit, color="0.5", linestyle="--", label=f"exponent {curve.exponent:.2f}{theory}")
+    axes.loglog(sizes, costs, "o", color="tab:blue", label="measured")
+    axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
+    # Span a factor of 3 at least: small changes look small, and the axis has ticks.
+    axes.set_ylim(min(*costs, costs.max() / 3) * 0.8, max(*costs, costs.min() * 3) * 1.25)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set(xlabel=LABELS[curve.axis], ylabel=LABELS[curve.cost])
+    axes.legend(frameon=False)
+    style_axes(axes)

@@ -2,9 +2,8 @@
 
 import shutil
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -42,16 +41,8 @@ COPY_TRAINING: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class CopyTask:
-    """A size of the copy task.
-
-    Attributes:
-        preset: The model's shape.
-        steps: Training steps, each on fresh sequences.
-        learning_rate: Peak learning rate.
-        warmup_steps: Steps to reach it.
-    """
+class CopyTask(NamedTuple):
+    """A shape of the model, and its training steps, each on fresh sequences."""
 
     preset: str
     steps: int
@@ -67,7 +58,7 @@ def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> Tutoria
     """Learn to copy sequences of symbols, and copy fresh ones."""
     task = LIGHT_COPY_TASK if args.light else COPY_TASK
     if args.max_steps > 0:
-        task = replace(task, steps=args.max_steps, warmup_steps=min(task.warmup_steps, args.max_steps - 1))
+        task = task._replace(steps=args.max_steps, warmup_steps=min(task.warmup_steps, args.max_steps - 1))
     untrained = [greedy_copy(build_copier(task, seed), torch.arange(COPY_LENGTH)[None] + 1)[0] for seed in range(10)]
     start = time.perf_counter()
     exact = [learn_to_copy(task, seed, args) for seed in seed_range(args, 1)]

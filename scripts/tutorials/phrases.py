@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import torch
@@ -21,16 +20,8 @@ from hf_vanilla_transformer.model.tokenization_vanilla_transformer import Vanill
 from .common import UNTIED, TutorialArguments, TutorialResult, seed_range, train
 
 
-@dataclass(frozen=True)
-class Phrases:
-    """A few pairs, and a model small enough to draw that learns them by heart.
-
-    Attributes:
-        pairs: Source and target phrases.
-        config: Fields of `VanillaTransformerConfig` except the vocabularies.
-        training: Fields of `VanillaTransformerTrainingArguments`.
-        other_words: Target words that occur in no pair.
-    """
+class Phrases(NamedTuple):
+    """A few pairs, a model small enough to draw that learns them by heart, and target words that occur in no pair."""
 
     pairs: tuple[tuple[str, str], ...]
     config: dict[str, Any]
@@ -106,8 +97,8 @@ def one_thread() -> Iterator[None]:
 @one_thread()
 def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
     """Learn eight phrases by heart from several seeds."""
-    trained = [train_phrases(PHRASES, seed, args) for seed in seed_range(args, 10)]
-    exact = [len(PHRASES.pairs) - len(wrong_phrases(PHRASES, *each)) for each in trained]
+    wrong = [wrong_phrases(PHRASES, *train_phrases(PHRASES, seed, args)) for seed in seed_range(args, 10)]
+    exact = [len(PHRASES.pairs) - len(each) for each in wrong]
     perfect = sum(number == len(PHRASES.pairs) for number in exact)
     return TutorialResult(
         "phrases",
