@@ -1,17 +1,13 @@
 """Recognition of a checkpoint's layout by its keys, after renaming and unwrapping."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-
-import torch
-from torch import Tensor
 
 from ..errors import did_you_mean, shorten
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
-from .rules import Layout, Rule, cannot_express, key_pattern
+from .rules import Layout, cannot_express, key_pattern
 
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
@@ -26,14 +22,7 @@ INEXPRESSIBLE = {
     r"(?:.*\.)?embed_tokens\.embeddings\.\d+\..*":
         "has adaptive embeddings, with narrower ones of rare tokens",
 }  # fmt: skip  # a table, not an expression
-RENAME_HINT = "; if only names differ, pass `rename` with old=new pairs"
-
-# The first index in a key; of layers, if there are any.
-_INDEXED = re.compile(r"(.*?)\.(\d+)\.(.*)")
-# Ends of our names of matrices; all others, norms and biases, are vectors.
-_MATRICES = (
-    "embed_tokens.weight", "embed_positions.weight", "_proj.weight", "lm_head.weight", "fc1.weight", "fc2.weight",
-)  # fmt: skip  # a table, not an expression
+RENAME_HINT = "; if only names differ from it, pass `rename` with old=new pairs"
 
 
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
@@ -95,12 +84,11 @@ def _why_unknown(
                 f"{path} has no known layout: its keys are those of {layout.name}, but {found}; give a folder with "
                 "the config.json of such a model"
             )
-    nearest = max(candidates, key=partial(_similarity, weights))
+    nearest = max(candidates, key=partial(_similarity, {_end(key) for key in weights}))
     missing = [key for key in nearest.signature if not _has_key(weights, key)]
-    other_shapes = "; its shapes are of another model, which needs a layout of its own"
-    return (f"{path} does not have the layout {name}: " if name else f"{path} has no known layout: ") + (
-        f"its keys are {abbreviate(weights)}. The nearest is {nearest.name}, but there is no {abbreviate(missing)}"
-        + (RENAME_HINT if has_shapes(weights, nearest) else other_shapes)
+    return (f"{path} does not have the layout {name}" if name else f"{path} has no known layout") + (
+        f": its keys are {abbreviate(weights)}. The nearest is {nearest.name}, but there is no {abbreviate(missing)}"
+        f"{RENAME_HINT}"
     )
 
 
@@ -112,56 +100,13 @@ def _has_signature(weights: Iterable[str], layout: Layout) -> bool:
     return all(_has_key(weights, key) for key in layout.signature)
 
 
-def _similarity(weights: Mapping[str, Tensor], layout: Layout) -> tuple[bool, float]:
-    """Return whether a layout has these shapes, and the fraction of its keys whose ends occur here."""
-    ends = {_end(key) for key in weights}
-    found = [_end(rule.key) in ends for rule in layout.rules]
-    return has_shapes(weights, layout), sum(found) / len(found)
+def _similarity(ends: set[tuple[str, ...]], layout: Layout) -> float:
+    """Return the fraction of a layout's keys whose ends occur here."""
+    return sum(_end(rule.key) in ends for rule in layout.rules) / len(layout.rules)
 
 
 def _end(key: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\d+", "{i}", key).split(".")[-2:])
-
-
-def has_shapes(weights: Mapping[str, Tensor], layout: Layout) -> bool:
-    """Whether renaming alone could turn these into weights of a layout: there are as many matrices and vectors."""
-    shapes = _shapes_of_one_layer(weights)
-    # A vector belongs to some matrix.
-    sizes = {1, *(size for shape in shapes if len(shape) > 1 for size in shape)}
-    vectors = {shape[0] for shape in shapes if len(shape) == 1}
-    if not vectors <= sizes or not all(tensor.is_floating_point() for tensor in weights.values()):
-        return False
-    # Without the batch axis of position tables.
-    found = Counter(max(1, sum(size > 1 for size in shape)) for shape in shapes)
-    # Several rules for the same names are keys of different releases.
-    rules = {rule.names: rule for rule in reversed(layout.rules)}.values()
-    required = Counter(_num_axes(rule) for rule in rules if not rule.optional)
-    possible = required + Counter(_num_axes(rule) for rule in rules if rule.optional)
-    # Both embeddings and the output projection may be one.
-    required[2] -= 2
-    return required <= found <= possible
-
-
-def _num_axes(rule: Rule) -> int:
-    return 2 if rule.names[0].endswith(_MATRICES) else 1
-
-
-def _shapes_of_one_layer(weights: Mapping[str, Tensor]) -> list[torch.Size]:
-    """Return the shapes of one layer of each list and of all other tensors, or nothing where layers differ."""
-    lists: dict[str, dict[str, dict[str, torch.Size]]] = {}
-    for key, tensor in weights.items():
-        prefix, index, rest = found.groups() if (found := _INDEXED.fullmatch(key)) else ("", "", key)
-        lists.setdefault(prefix, {}).setdefault(index, {})[rest] = tensor.shape
-    shapes: list[torch.Size] = []
-    for first, *others in (list(layers.values()) for layers in lists.values()):
-        if all(layer == first for layer in others):
-            shapes += first.values()
-        elif any(layer.keys() & first.keys() for layer in others):
-            return []
-        else:
-            # Different modules in a sequence.
-            shapes += (shape for module in (first, *others) for shape in module.values())
-    return shapes
 
 
 def abbreviate(names: Iterable[str]) -> str:
@@ -171,4 +116,4 @@ def abbreviate(names: Iterable[str]) -> str:
     return ", ".join(shorten(name, MAX_NAME) for name in names[:MAX_LISTED]) + more
 
 
-__all__ = ["RENAME_HINT", "abbreviate", "has_shapes", "recognize_layout"]
+__all__ = ["RENAME_HINT", "abbreviate", "recognize_layout"]

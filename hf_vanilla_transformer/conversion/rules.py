@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,10 +175,11 @@ class Layout:
     Attributes:
         name: The value of `layout` that selects it.
         description: One line on the code base.
-        signature: Keys that no other layout has all of; they identify a checkpoint.
-        rules: The rules, one for each kind of tensor.
+        keys: Its keys in all releases and options.
         defaults: Configuration fields that the weights do not determine, as in the original code.
         example: Arguments of an example command.
+        own_signature: Keys that identify a checkpoint, where the encoder's embedding and queries do not.
+        other_rules: Rules beyond those of the keys.
         setting_fields: Configuration fields by the stored settings that determine them.
         argument_fields: Fields that the original code takes from its training arguments; required, with the first
             position, where a checkpoint has lost them.
@@ -205,10 +206,11 @@ class Layout:
 
     name: str
     description: str
-    signature: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    keys: tuple["ModelKeys", ...]
     defaults: Settings
     example: str = ""
+    own_signature: tuple[str, ...] = ()
+    other_rules: tuple[Rule, ...] = ()
     setting_fields: Mapping[str, SettingFields] = field(default_factory=dict)
     argument_fields: tuple[str, ...] = ()
     inexpressible: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -229,6 +231,16 @@ class Layout:
     needs_name: bool = False
     source_prefix: tuple[str, ...] = ()
     source_suffix: tuple[str, ...] = ("eos",)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules, one for each kind of tensor."""
+        return (*dict.fromkeys(rule for keys in self.keys for rule in keys.rules()), *self.other_rules)
+
+    @cached_property
+    def signature(self) -> tuple[str, ...]:
+        """Keys that no other layout has all of; they identify a checkpoint."""
+        return self.own_signature or self.keys[0].signature()
 
 
 @cache
@@ -329,11 +341,6 @@ class ModelKeys(NamedTuple):
         separator = "" if key.endswith("_") else "."
         if key:
             yield from ((f"{key}{separator}{part}", f"{name}.{ours}") for part, ours in zip(parts, PARTS, strict=True))
-
-
-def rules_of(*variants: ModelKeys) -> tuple[Rule, ...]:
-    """Return the rules of keys in all releases and options of the original."""
-    return tuple(dict.fromkeys(rule for keys in variants for rule in keys.rules()))
 
 
 def numbered_norms(key: str, start: int) -> StackKeys:

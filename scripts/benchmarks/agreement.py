@@ -88,6 +88,3 @@ def check_tokens(ours: Tensor, baseline: Tensor, name: str, dtype: str) -> float
             f"{MIN_TOKEN_AGREEMENT:.0%} must be, so their times cannot be compared"
         )
     return fraction
-
-
-__all__ = ["check_agreement", "check_tokens", "loss_and_gradients", "token_agreement"]

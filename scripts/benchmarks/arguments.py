@@ -89,6 +89,3 @@ class BenchmarkArguments:
             raise ValueError("`device` cuda: torch finds no GPU; use cpu")
         for name in self.preset:
             preset_config(name)
-
-
-__all__ = ["BenchmarkArguments"]

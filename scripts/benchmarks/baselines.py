@@ -205,15 +205,3 @@ def ctranslate2_like(
         return decode
 
     return decoder
-
-
-__all__ = [
-    "TutorialTransformer",
-    "bart_like",
-    "ctranslate2_like",
-    "marian_like",
-    "our_model",
-    "random_batch",
-    "training_options",
-    "tutorial_like",
-]

@@ -93,6 +93,3 @@ def own_process() -> Iterator[ProcessPoolExecutor]:
     """Run functions in one fresh process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         yield process
-
-
-__all__ = ["NO_ANSWER", "Answer", "Load", "own_process", "run_load"]

@@ -60,6 +60,3 @@ def _decode(model: ExportedModel, sources: list[list[str]], num_beams: int, new_
     size = math.ceil(len(sources) / translator.num_translators)
     results = translator.translate_batch(sources, beam_size=num_beams, max_batch_size=size, **lengths)
     return [each.hypotheses[0] for each in results]
-
-
-__all__ = ["ExportedModel", "decode_in_worker"]

@@ -125,6 +125,3 @@ def loading_case(text: TokenizedText, args: BenchmarkArguments) -> Case:
         "pairs",
         notes=f"{args.max_tokens} tokens, or {size} pairs",
     )
-
-
-__all__ = ["data_benchmark"]

@@ -141,6 +141,3 @@ def generation(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Calla
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     # Ids on the CPU, as CTranslate2 returns them.
     return lambda: model.generate(**inputs, **options).cpu()
-
-
-__all__ = ["decoding_case", "generate_benchmark"]

@@ -136,6 +136,3 @@ def _work(loss: Loss, *inputs: Tensor) -> Callable[[], None]:
         _loss_and_gradients(loss, *inputs)
 
     return work
-
-
-__all__ = ["loss_benchmark", "peak_of_loss"]

@@ -107,6 +107,3 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-__all__ = ["DTYPES", "autocast", "gpu_peak", "machine_info", "resident_bytes", "run_python", "synchronize", "timer"]

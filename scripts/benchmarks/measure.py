@@ -199,6 +199,3 @@ def _summarize(case: Case, timed: Mapping[str, list[Sample]], utilization: Mappi
         },
         {name: each for name, each in memory.items() if each},
     )
-
-
-__all__ = ["OURS", "Case", "Disagreement", "Measurement", "Sample", "measure"]

@@ -68,6 +68,3 @@ def peak_bytes() -> int:
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = (line for line in status if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])
-
-
-__all__ = ["FreshPeak", "peak_above_idle"]

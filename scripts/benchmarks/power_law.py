@@ -52,6 +52,3 @@ def fit_scaling(measurements: Iterable[Measurement]) -> list[ScalingFit]:
         exponents = {name: fit_exponent(sizes, each) for name, each in costs.items()}
         fits.append(ScalingFit(axis, notes, quantity, sizes, costs[OURS], exponents.pop(OURS), exponents))
     return fits
-
-
-__all__ = ["ScalingFit", "fit_exponent", "fit_scaling"]

@@ -152,6 +152,3 @@ def _case(name: str, works: dict[str, Callable[[], Any]], dtype: str) -> Case:
 
 def _sample(timed: Timer) -> Sample:
     return Sample(timed.blocked_autorange(min_run_time=SECONDS).median)
-
-
-__all__ = ["products_benchmark"]

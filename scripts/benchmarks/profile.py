@@ -88,6 +88,3 @@ def summary(averages: Any) -> str:
     busy = sum(each.self_device_time_total for each in kernels) / CALLS / 1000
     launches = sum(each.count for each in kernels) / CALLS
     return f"the GPU is busy for {busy:.1f} ms a call, with {launches:,.0f} kernels and copies" if kernels else ""
-
-
-__all__ = ["profile_benchmark"]

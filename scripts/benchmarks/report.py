@@ -122,6 +122,3 @@ class Report:
         for name, text in files.items():
             with atomic_write(self.folder / name) as file:
                 file.write(f"{text}\n".encode())
-
-
-__all__ = ["HEADER", "Report", "results_table", "roofline_lines", "table_rows"]

@@ -203,12 +203,3 @@ def decoding_flops_and_bytes(
     flops = 2 * (encoder + rows * beams * n * step_weights + cache * beams * (n * s + cached_steps))
     numbers = encoder_weights + cross_attention_weights + n * step_weights + cache * (n * s + beams * cached_steps)
     return flops, float(numbers * itemsize)
-
-
-__all__ = [
-    "Roofline",
-    "decoding_flops_and_bytes",
-    "forward_flops",
-    "measure_roofline",
-    "training_flops",
-]

@@ -91,6 +91,3 @@ def _start_report(args: BenchmarkArguments, data_args: DataArguments) -> Report:
     report = Report(folder, about, roofline)
     print(*roofline_lines(roofline), "", *HEADER, sep="\n", flush=True)
     return report
-
-
-__all__ = ["ABOUT_THE_CPU", "BENCHMARKS", "Benchmark", "run_benchmarks"]

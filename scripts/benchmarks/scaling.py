@@ -118,6 +118,3 @@ def random_pairs(number: int, seed: int) -> Iterable[dict[str, list[int]]]:
     for _, pair in zip(range(number), cycle(pairs), strict=False):
         # A new object every time, as from a file.
         yield {column: list(ids) for column, ids in pair.items()}
-
-
-__all__ = ["scaling_benchmark"]

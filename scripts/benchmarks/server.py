@@ -64,6 +64,3 @@ def _read_url(process: "subprocess.Popen[str]") -> str:
         if line.startswith("http"):
             return line.split()[0]
     raise OSError("the server did not start; what it printed says why")
-
-
-__all__ = ["Server", "running_server"]

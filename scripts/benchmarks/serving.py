@@ -274,6 +274,3 @@ def soak_cases(model: Model, sentences: list[str], num_requests: int) -> Iterato
     if last > SOAK_GROWTH * warm:
         grew = f"grew from {warm / 1e6:.0f} to {last / 1e6:.0f} MB"
         raise ValueError(f"the memory of the server {grew}: {model.name}, {model.backend}")
-
-
-__all__ = ["serve_benchmark", "soak_benchmark"]

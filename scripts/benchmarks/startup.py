@@ -67,6 +67,3 @@ def save_models(preset: str, folder: Path, args: BenchmarkArguments) -> None:
     for name, model in ((OURS, ours), ("marian", marian_like(ours))):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-
-
-__all__ = ["startup_benchmark"]

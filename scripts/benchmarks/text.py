@@ -82,6 +82,3 @@ def token_budget_batches(text: TokenizedText, args: BenchmarkArguments) -> Token
 def matching_batch_size(text: TokenizedText, args: BenchmarkArguments) -> int:
     """Number of pairs with as many tokens, padding excluded, as our batches have on average."""
     return max(1, round(len(text.ids) / len(token_budget_batches(text, args))))
-
-
-__all__ = ["TokenizedText", "matching_batch_size", "read_pairs", "read_text", "token_budget_batches", "with_text"]

@@ -302,6 +302,3 @@ def text_sample(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
         config = VanillaTransformerConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS})
     source, target = lengths.astype(np.float64).T
     return Sample(seconds, float(lengths.sum()), float(training_flops(config, 1, source, target).sum()))
-
-
-__all__ = ["train_benchmark", "training_steps"]

@@ -47,6 +47,3 @@ class ComparisonArguments:
             self.models = [*CLASSIFIERS]
         check_ranges(self)
         preset_config(self.scratch_preset, **parse_overrides(self.scratch_config_overrides))
-
-
-__all__ = ["CLASSIFIERS", "ComparisonArguments"]

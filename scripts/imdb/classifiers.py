@@ -300,15 +300,3 @@ def confidence_interval(accuracy: float, number: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of an accuracy measured on that many texts (Wilson 1927)."""
     interval = binomtest(round(accuracy * number), number).proportion_ci(confidence_level=0.95, method="wilson")
     return float(interval.low), float(interval.high)
-
-
-__all__ = [
-    "ClassificationTask",
-    "Outcome",
-    "confidence_interval",
-    "load_bert_tokenizer",
-    "tokenize",
-    "train_bert",
-    "train_from_scratch",
-    "train_tfidf",
-]

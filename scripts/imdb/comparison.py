@@ -159,6 +159,3 @@ def write_report(results: dict[str, Any], outcomes: list[Outcome], folder: Path)
     if curves := {TITLES[each.name]: each.log_history for each in outcomes if each.log_history}:
         levels = {TITLES[each.name]: each.accuracy for each in outcomes if not each.log_history}
         plot_learning_curves(curves, folder / "learning_curves.png", levels)
-
-
-__all__ = ["NOTEBOOK_SENTENCE", "compare_classifiers"]

@@ -56,6 +56,3 @@ def plot_learning_curves(
         style_axes(axes)
     figure.legend(*accuracy_axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return finish_figure(figure, "Learning curves", path)
-
-
-__all__ = ["plot_accuracies", "plot_learning_curves"]

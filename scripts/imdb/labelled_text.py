@@ -147,6 +147,3 @@ def _subset(dataset: datasets.Dataset, limit: int | None, seed: int) -> datasets
         return dataset.train_test_split(train_size=limit, seed=seed, stratify_by_column="label")["train"]
     except ValueError as error:
         raise DataError(f"{limit} of {len(dataset)} texts cannot keep the labels in proportion ({error})") from error
-
-
-__all__ = ["LABELS", "LabelledTextArguments", "clean", "count_overlap", "load_labelled_text"]

@@ -80,6 +80,3 @@ def write_result(result: TutorialResult, seconds: float, file: Path) -> None:
     print(f"| {result.tutorial} | {result.claim} | {result.result} |", flush=True)
     if not result.reproduced:
         print(f"{result.tutorial}: not reproduced; see {file}", flush=True)
-
-
-__all__ = ["TUTORIALS", "Tutorial", "reproduce"]

@@ -93,7 +93,7 @@ class TestCompleteness:
     def test_two_keys_of_one_parameter(self, torch_nn, monkeypatch):
         layout = LAYOUTS["torch-nn-transformer"]
         rule = next(rule for rule in layout.rules if rule.key == "generator.weight")
-        twice = replace(layout, rules=(*layout.rules, replace(rule, key="copy.weight")))
+        twice = replace(layout, other_rules=(replace(rule, key="copy.weight"),))
         monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {layout.name: twice})
         torch_nn["copy.weight"] = torch_nn["generator.weight"] + 1
         refused("copy.weight and another weight are both lm_head.weight, and differ", torch_nn, **HEADS)
@@ -114,6 +114,6 @@ class TestStackedProjections:
             replace(rule, names=rule.names[:2]) if rule.key.endswith("in_proj_weight") else rule
             for rule in layout.rules
         )
-        cut = {**LAYOUTS, layout.name: replace(layout, rules=rules)}
+        cut = {**LAYOUTS, layout.name: replace(layout, keys=(), own_signature=layout.signature, other_rules=rules)}
         monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", cut)
         refused("6 of another shape: .*in_proj_weight 24x8 does not give 2 weights", torch_nn, **HEADS)

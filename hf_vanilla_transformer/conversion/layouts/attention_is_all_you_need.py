@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, cannot_express, rules_of, special_ids
+from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, cannot_express, special_ids
 
 _KEYS = ModelKeys(
     embedding="{stack}.{side}_word_emb",
@@ -87,11 +87,8 @@ def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 ATTENTION_IS_ALL_YOU_NEED = Layout(
     name="attention-is-all-you-need-pytorch",
     description="jadore801120/attention-is-all-you-need-pytorch, a file that its train.py saves",
-    signature=_KEYS.signature(),
-    rules=(
-        *rules_of(_KEYS),
-        *(Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width) for key, name in _MATRICES.items()),
-    ),
+    keys=(_KEYS,),
+    other_rules=tuple(Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width) for key, name in _MATRICES.items()),
     # The order of special tokens in torchtext's vocabularies: `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
     defaults={"norm_position": "post", "layer_norm_eps": 1e-6, **special_ids(pad=1, bos=2, eos=3)},
     example="model.chkpt",

@@ -22,7 +22,6 @@ from ..rules import (
     boolean_setting,
     cannot_express,
     our_keys,
-    rules_of,
     special_ids,
 )
 
@@ -186,13 +185,13 @@ def _ignored_keys() -> Iterator[str]:
 FAIRSEQ = Layout(
     name="fairseq",
     description="transformer of fairseq: transformer_iwslt_de_en, transformer_wmt_en_de, big and similar ones",
-    signature=(
+    keys=(_KEYS, _EARLY_KEYS),
+    own_signature=(
         "encoder.embed_tokens.weight",
         "encoder.layers.{i}.fc1.weight",
         "decoder.embed_tokens.weight",
         "decoder.layers.{i}.encoder_attn.out_proj.weight",
     ),
-    rules=rules_of(_KEYS, _EARLY_KEYS),
     defaults={
         "norm_position": "post",
         "layer_norm_eps": 1e-5,

@@ -12,7 +12,6 @@ from ..rules import (
     Weights,
     boolean_setting,
     cannot_express,
-    rules_of,
     same_in_both,
     special_ids,
 )
@@ -85,8 +84,7 @@ def _of_both(settings: Settings, name: str, defaults: dict[str, Any]) -> Any:
 JOEY_NMT = Layout(
     name="joeynmt",
     description="transformer of Joey NMT 1 and 2, with the config.yaml and vocabularies of its model folder",
-    signature=_KEYS.signature(),
-    rules=rules_of(_KEYS),
+    keys=(_KEYS,),
     defaults={
         "norm_position": "pre",
         "layer_norm_eps": 1e-6,

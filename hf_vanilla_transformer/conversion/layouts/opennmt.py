@@ -21,7 +21,6 @@ from ..rules import (
     Weights,
     cannot_express,
     check_expressible,
-    rules_of,
     same_in_both,
     special_ids,
 )
@@ -191,8 +190,7 @@ def _eole_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 OPEN_NMT = Layout(
     name="opennmt-py",
     description="transformer of OpenNMT-py 2 and 3, with the vocabularies in its checkpoint",
-    signature=_KEYS.signature(),
-    rules=rules_of(_KEYS),
+    keys=(_KEYS,),
     # `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
     defaults={
         "norm_position": "pre",
@@ -217,8 +215,7 @@ EOLE = replace(
     OPEN_NMT,
     name="eole",
     description="encoder-decoder transformer of Eole, a folder with its config.json and vocab.json",
-    signature=_EOLE_KEYS.signature(),
-    rules=rules_of(_EOLE_KEYS),
+    keys=(_EOLE_KEYS,),
     defaults={**OPEN_NMT.defaults, "layer_norm_eps": 1e-5},
     example="models/step_100000",
     setting_fields={f"{stack}_heads": (f"{stack}_attention_heads",) for stack in STACKS},

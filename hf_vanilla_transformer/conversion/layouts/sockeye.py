@@ -18,7 +18,6 @@ from ..rules import (
     Weights,
     cannot_express,
     check_expressible,
-    rules_of,
     same_in_both,
     special_ids,
 )
@@ -136,8 +135,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 SOCKEYE = Layout(
     name="sockeye",
     description="transformer of Sockeye 3, with the config and vocabularies of its model folder",
-    signature=_SELF_ATTENTION.signature(),
-    rules=rules_of(*_KEYS),
+    keys=_KEYS,
     # `<pad>` 0, `<unk>` 1, `<s>` 2, `</s>` 3.
     defaults={"layer_norm_eps": 1e-6, **special_ids(pad=0, bos=2, eos=3)},
     example="model/params.best",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import BartConfig, FSMTConfig, M2M100Config, MarianConfig, MBartConfig
 
-from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Settings, Weights, our_keys, rules_of
+from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Settings, Weights, our_keys
 from ..transformers_folder import fields_of, read_transformers_folder
 from .fairseq import compute_positions
 
@@ -70,8 +70,9 @@ def _positions_after_padding(weights: Weights, settings: Settings) -> dict[str, 
 MARIAN = Layout(
     name="marian",
     description="MarianMTModel of transformers, such as Helsinki-NLP/opus-mt-en-de: a folder or a name on the Hub",
-    signature=("final_logits_bias", _LAYER),
-    rules=(*rules_of(_KEYS_WITHOUT_NORMS), *_OUTPUT_RULES),
+    keys=(_KEYS_WITHOUT_NORMS,),
+    own_signature=("final_logits_bias", _LAYER),
+    other_rules=_OUTPUT_RULES,
     defaults={
         "norm_position": "post",
         "layer_norm_eps": 1e-5,
@@ -88,11 +89,9 @@ MARIAN = Layout(
 FSMT = Layout(
     name="fsmt",
     description="FSMTForConditionalGeneration of transformers, such as facebook/wmt19-en-de: a folder or a name",
-    signature=(_LAYER, "model.decoder.embed_tokens.weight"),
-    rules=(
-        *rules_of(_KEYS_WITHOUT_NORMS),
-        Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),
-    ),
+    keys=(_KEYS_WITHOUT_NORMS,),
+    own_signature=(_LAYER, "model.decoder.embed_tokens.weight"),
+    other_rules=(Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/wmt19-en-de",
     model_types=("fsmt",),
@@ -106,8 +105,9 @@ FSMT = Layout(
 BART = Layout(
     name="bart",
     description="BartForConditionalGeneration of transformers, such as facebook/bart-large-cnn: a folder or a name",
-    signature=(_LAYER, _EMBEDDING_NORM),
-    rules=(*rules_of(_KEYS._replace(final_norm="")), *_OUTPUT_RULES),
+    keys=(_KEYS._replace(final_norm=""),),
+    own_signature=(_LAYER, _EMBEDDING_NORM),
+    other_rules=_OUTPUT_RULES,
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/bart-large-cnn",
     # Release numbers and computed positions in the files of early releases.
@@ -124,8 +124,8 @@ MBART = replace(
     BART,
     name="mbart",
     description="MBartForConditionalGeneration of transformers, such as facebook/mbart-large-50: a folder or a name",
-    signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
-    rules=(*rules_of(_KEYS), *_OUTPUT_RULES),
+    keys=(_KEYS,),
+    own_signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
     defaults={**BART.defaults, "norm_position": "pre"},
     example="facebook/mbart-large-50-many-to-many-mmt",
     model_types=("mbart",),
@@ -136,8 +136,8 @@ M2M100 = replace(
     MBART,
     name="m2m100",
     description="M2M100ForConditionalGeneration of transformers, M2M100 and NLLB: a folder or a name on the Hub",
-    signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
-    rules=(*rules_of(_KEYS._replace(embedding_norm="")), *_OUTPUT_RULES),
+    keys=(_KEYS._replace(embedding_norm=""),),
+    own_signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
     example="facebook/nllb-200-distilled-600M",
     model_types=("m2m_100",),
     infer_fields=fields_of(M2M100Config),

@@ -23,7 +23,6 @@ from ..rules import (
     fold_unbiased_std,
     identity,
     numbered_norms,
-    rules_of,
     special_ids,
 )
 
@@ -45,26 +44,23 @@ _ANNOTATED = ModelKeys(
     norm_parts=("a_2", "b_2"),
     transforms={"norm.weight": fold_unbiased_std},
 )
+
 _ANNOTATED_FIELDS = {"norm_position": "pre", "activation_function": "relu", "layer_norm_eps": _STD_EPS}
 
 ANNOTATED_TRANSFORMER = Layout(
     name="annotated-transformer",
     description="EncoderDecoder of The Annotated Transformer (Harvard NLP), 2018 or 2022",
-    signature=_ANNOTATED.signature(),
-    rules=rules_of(_ANNOTATED),
+    keys=(_ANNOTATED,),
     # The order of special tokens in its vocabularies: `<s>` 0, `</s>` 1, `<blank>` 2, `<unk>` 3.
     defaults={**_ANNOTATED_FIELDS, **special_ids(pad=2, bos=0, eos=1)},
     example="multi30k_model_final.pt --config encoder_attention_heads=8",
     source_prefix=("bos",),
 )
 
-_SIMPLE = _ANNOTATED._replace(embedding="{side}_embed.0.embedding", norm_parts=("gamma", "beta"))
-
 SIMPLE_TRANSFORMERS = Layout(
     name="simple-transformers",
     description="the Annotated Transformer with gamma and beta, as in the notebook Simple_Transformers",
-    signature=_SIMPLE.signature(),
-    rules=rules_of(_SIMPLE),
+    keys=(_ANNOTATED._replace(embedding="{side}_embed.0.embedding", norm_parts=("gamma", "beta")),),
     # Its copy task pads with 0 and starts every sequence with 1; sequences have no end token.
     defaults={**_ANNOTATED_FIELDS, **special_ids(pad=0, bos=1, eos=None)},
     example="copy_task.pt --config encoder_attention_heads=8",
@@ -92,8 +88,8 @@ _HKPROJ = ModelKeys(
 HKPROJ = Layout(
     name="hkproj",
     description="hkproj/pytorch-transformer, with a weight for each feature of a norm, or the older one for all",
-    signature=_HKPROJ.signature(".fc1.weight"),
-    rules=rules_of(_HKPROJ),
+    keys=(_HKPROJ,),
+    own_signature=_HKPROJ.signature(".fc1.weight"),
     # Its tokenizer trainer gets `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `[EOS]` 3.
     defaults={"norm_position": "pre", "layer_norm_eps": _STD_EPS, **_IDS},
     example="tmodel_19.pt --config encoder_attention_heads=8",
@@ -105,8 +101,8 @@ _SCALAR_NORM = _HKPROJ._replace(feed_forward=("feed_forward_block.linear1", "fee
 SCALAR_NORM = Layout(
     name="scalar-norm",
     description="post-norm notebook with w_q .. w_o and scalar weights and biases of norms",
-    signature=_SCALAR_NORM.signature(".fc1.weight"),
-    rules=rules_of(_SCALAR_NORM),
+    keys=(_SCALAR_NORM,),
+    own_signature=_SCALAR_NORM.signature(".fc1.weight"),
     # The order of special tokens that its tokenizer trainer gets: `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `EOS` 3.
     defaults={"norm_position": "post", "final_layer_norm": True, "layer_norm_eps": _STD_EPS, **_IDS},
     example="opus_books.pt --config encoder_attention_heads=8",
@@ -114,21 +110,20 @@ SCALAR_NORM = Layout(
     source_prefix=("bos",),
 )
 
-_HYUNWOONGKO = ModelKeys(
-    embedding="{stack}.emb.tok_emb",
-    norms=numbered_norms("norm{n}", start=1),
-    attentions=(("attention",), ("self_attention", "enc_dec_attention")),
-    projections=("w_q", "w_k", "w_v", "w_concat"),
-    feed_forward=("ffn.linear1", "ffn.linear2"),
-    output="decoder.linear",
-    norm_parts=("gamma", "beta"),
-)
-
 HYUNWOONGKO = Layout(
     name="hyunwoongko",
     description="hyunwoongko/transformer, trained with its code of 8 December 2022 or later",
-    signature=_HYUNWOONGKO.signature(),
-    rules=rules_of(_HYUNWOONGKO),
+    keys=(
+        ModelKeys(
+            embedding="{stack}.emb.tok_emb",
+            norms=numbered_norms("norm{n}", start=1),
+            attentions=(("attention",), ("self_attention", "enc_dec_attention")),
+            projections=("w_q", "w_k", "w_v", "w_concat"),
+            feed_forward=("ffn.linear1", "ffn.linear2"),
+            output="decoder.linear",
+            norm_parts=("gamma", "beta"),
+        ),
+    ),
     defaults={"norm_position": "post", "scale_embedding": False, "layer_norm_eps": 1e-12, **_IDS},
     example="model-2.8.pt --patched --config encoder_attention_heads=8",
     # The keys are the same in all of its versions.
@@ -154,37 +149,34 @@ _BENTREVETT = ModelKeys(
     feed_forward=("positionwise_feedforward.fc_1", "positionwise_feedforward.fc_2"),
     output="decoder.fc_out",
 )
-# Until April 2020 a layer had one norm.
-_BENTREVETT_SHARED_NORMS = _BENTREVETT._replace(norms=(("layer_norm",) * 2, ("layer_norm",) * 3))
 
 BENTREVETT = Layout(
     name="bentrevett",
     description="bentrevett/pytorch-seq2seq, notebook 6, Attention is All You Need, of 2020 or later",
-    signature=_BENTREVETT.signature(),
-    rules=rules_of(_BENTREVETT, _BENTREVETT_SHARED_NORMS),
+    # Until April 2020 a layer had one norm.
+    keys=(_BENTREVETT, _BENTREVETT._replace(norms=(("layer_norm",) * 2, ("layer_norm",) * 3))),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5, "position_embedding_type": "learned", **_IDS},
     example="tut6-model.pt --config encoder_attention_heads=8",
     source_prefix=("bos",),
 )
 
-_SAMLYNNEVANS = ModelKeys(
-    embedding="{stack}.embed.embed",
-    positions=("{stack}.pe.pe",),
-    norms=numbered_norms("norm_{n}", start=1),
-    attentions=(("attn",), ("attn_1", "attn_2")),
-    projections=("q_linear", "k_linear", "v_linear", "out"),
-    feed_forward=("ff.linear_1", "ff.linear_2"),
-    final_norm="{stack}.norm",
-    output="out",
-    norm_parts=("alpha", "bias"),
-    transforms={"norm.weight": fold_unbiased_std},
-)
-
 SAMLYNNEVANS = Layout(
     name="samlynnevans",
     description="SamLynnEvans/Transformer",
-    signature=_SAMLYNNEVANS.signature(),
-    rules=rules_of(_SAMLYNNEVANS),
+    keys=(
+        ModelKeys(
+            embedding="{stack}.embed.embed",
+            positions=("{stack}.pe.pe",),
+            norms=numbered_norms("norm_{n}", start=1),
+            attentions=(("attn",), ("attn_1", "attn_2")),
+            projections=("q_linear", "k_linear", "v_linear", "out"),
+            feed_forward=("ff.linear_1", "ff.linear_2"),
+            final_norm="{stack}.norm",
+            output="out",
+            norm_parts=("alpha", "bias"),
+            transforms={"norm.weight": fold_unbiased_std},
+        ),
+    ),
     defaults={"norm_position": "pre", "layer_norm_eps": _STD_EPS, **_IDS},
     example="weights/model_weights --config encoder_attention_heads=8",
     # The exponents are twice the paper's.
@@ -192,24 +184,23 @@ SAMLYNNEVANS = Layout(
     source_suffix=(),
 )
 
-_GORDICALEKSA = ModelKeys(
-    embedding="{side}_embedding.embeddings_table",
-    positions=("{side}_pos_embedding.positional_encodings_table",),
-    layers="{stack}.{stack}_layers.{i}",
-    norms=numbered_norms("sublayers.{n}.norm", start=0),
-    attentions=(("multi_headed_attention",), ("trg_multi_headed_attention", "src_multi_headed_attention")),
-    projections=("qkv_nets.0", "qkv_nets.1", "qkv_nets.2", "out_projection_net"),
-    feed_forward=("pointwise_net.linear1", "pointwise_net.linear2"),
-    final_norm="{stack}.norm",
-    output="decoder_generator.linear",
-    sides=("src", "trg"),
-)
-
 GORDICALEKSA = Layout(
     name="gordicaleksa",
     description="gordicaleksa/pytorch-original-transformer",
-    signature=_GORDICALEKSA.signature(),
-    rules=rules_of(_GORDICALEKSA),
+    keys=(
+        ModelKeys(
+            embedding="{side}_embedding.embeddings_table",
+            positions=("{side}_pos_embedding.positional_encodings_table",),
+            layers="{stack}.{stack}_layers.{i}",
+            norms=numbered_norms("sublayers.{n}.norm", start=0),
+            attentions=(("multi_headed_attention",), ("trg_multi_headed_attention", "src_multi_headed_attention")),
+            projections=("qkv_nets.0", "qkv_nets.1", "qkv_nets.2", "out_projection_net"),
+            feed_forward=("pointwise_net.linear1", "pointwise_net.linear2"),
+            final_norm="{stack}.norm",
+            output="decoder_generator.linear",
+            sides=("src", "trg"),
+        ),
+    ),
     defaults={"norm_position": "pre", "layer_norm_eps": 1e-5, **_IDS},
     example="transformer_000000.pth --config encoder_attention_heads=8",
     source_suffix=(),
@@ -248,26 +239,24 @@ _NN_FIELDS = {"norm_position": "post", "final_layer_norm": True, "layer_norm_eps
 NN_TRANSFORMER = Layout(
     name="torch-nn-transformer",
     description="torch.nn.Transformer with embeddings and a generator, as in PyTorch's translation tutorial",
-    signature=_NN_TRANSFORMER.signature(),
-    rules=rules_of(_NN_TRANSFORMER),
+    keys=(_NN_TRANSFORMER,),
     defaults=_NN_FIELDS,
     example="seq2seq.pt --config encoder_attention_heads=8 norm_position=post",
     setting_fields=_NN_SETTINGS,
     source_prefix=("bos",),
 )
 
-_ALADDINPERSSON = _NN_TRANSFORMER._replace(
-    embedding="{side}_word_embedding",
-    positions=("{side}_position_embedding.weight",),
-    output="fc_out",
-    sides=("src", "trg"),
-)
-
 ALADDINPERSSON = Layout(
     name="aladdinpersson",
     description="torch.nn.Transformer with learned positions of each side, as in aladdinpersson's seq2seq_transformer",
-    signature=_ALADDINPERSSON.signature(),
-    rules=rules_of(_ALADDINPERSSON),
+    keys=(
+        _NN_TRANSFORMER._replace(
+            embedding="{side}_word_embedding",
+            positions=("{side}_position_embedding.weight",),
+            output="fc_out",
+            sides=("src", "trg"),
+        ),
+    ),
     defaults={**_NN_FIELDS, "scale_embedding": False, "position_embedding_type": "learned"},
     example="my_checkpoint.pth.tar --config encoder_attention_heads=8",
     setting_fields=_NN_SETTINGS,
@@ -278,21 +267,20 @@ ALADDINPERSSON = Layout(
     source_prefix=("bos",),
 )
 
-_STATQUEST = ModelKeys(
-    embedding="{stack}.we",
-    positions=("{stack}.pe.pe",),
-    layers="{stack}",
-    attentions=(("self_attention",), ("self_attention", "enc_dec_attention")),
-    projections=("W_q", "W_k", "W_v"),
-    output="decoder.fc_layer",
-    optional=("_proj.bias",),
-)
-
 STATQUEST = Layout(
     name="statquest",
     description="the StatQuest notebook: one layer, one head, no norms, no feed-forward, no output projection",
-    signature=_STATQUEST.signature(),
-    rules=rules_of(_STATQUEST),
+    keys=(
+        ModelKeys(
+            embedding="{stack}.we",
+            positions=("{stack}.pe.pe",),
+            layers="{stack}",
+            attentions=(("self_attention",), ("self_attention", "enc_dec_attention")),
+            projections=("W_q", "W_k", "W_v"),
+            output="decoder.fc_layer",
+            optional=("_proj.bias",),
+        ),
+    ),
     defaults={
         "norm_position": "none",
         "scale_embedding": False,
@@ -306,23 +294,22 @@ STATQUEST = Layout(
     source_suffix=(),
 )
 
-_PHRASES = ModelKeys(
-    embedding="{stack}_block.we",
-    positions=("{stack}_block.pe.pe",),
-    layers="{stack}_block",
-    attentions=(("attention",), ("decoder_attention", "encoder_decoder_attention")),
-    projections=("W_q", "W_k", "W_v"),
-    norms=numbered_norms("layer_norm{n}", start=1),
-    feed_forward=("linear_layer",),
-    output="linear_layer",
-    optional=("_proj.bias",),
-)
-
 LIGHTNING_PHRASES = Layout(
     name="lightning-phrases",
     description="the Lightning notebook of eight phrases: one layer in each stack, a linear layer as feed-forward",
-    signature=_PHRASES.signature(),
-    rules=rules_of(_PHRASES),
+    keys=(
+        ModelKeys(
+            embedding="{stack}_block.we",
+            positions=("{stack}_block.pe.pe",),
+            layers="{stack}_block",
+            attentions=(("attention",), ("decoder_attention", "encoder_decoder_attention")),
+            projections=("W_q", "W_k", "W_v"),
+            norms=numbered_norms("layer_norm{n}", start=1),
+            feed_forward=("linear_layer",),
+            output="linear_layer",
+            optional=("_proj.bias",),
+        ),
+    ),
     defaults={
         "activation_function": "linear",
         "norm_position": "post",
@@ -360,13 +347,13 @@ _SHARED_HEADS = ModelKeys(
     transforms=dict.fromkeys(("q_proj.weight", "k_proj.weight", "v_proj.weight"), block_diagonal),
     optional=("q_proj.bias", "k_proj.bias", "v_proj.bias"),
 )
+
 _SHARED_HEADS_FIELDS = {"norm_position": "post", "scale_embedding": False, "layer_norm_eps": 1e-5}
 
 SHARED_HEADS = Layout(
     name="shared-heads",
     description="the notebook whose heads share one small projection (query_matrix, key_matrix, value_matrix)",
-    signature=_SHARED_HEADS.signature(),
-    rules=rules_of(_SHARED_HEADS),
+    keys=(_SHARED_HEADS,),
     # Sequences start with 0 and end with 1; without a padding token, 1 serves.
     defaults={**_SHARED_HEADS_FIELDS, **special_ids(pad=1, bos=0, eos=1)},
     example="from_scratch.pt --patched",
@@ -383,18 +370,17 @@ SHARED_HEADS = Layout(
     source_prefix=("bos",),
 )
 
-_FROM_SCRATCH = _SHARED_HEADS._replace(
-    embedding="{stack}.word_embedding",
-    positions=("{stack}.position_embedding.weight",),
-    projections=("queries", "keys", "values", "fc_out"),
-    transforms={**_SHARED_HEADS.transforms, "q_proj.weight": block_diagonal_query},
-)
-
 ALADDINPERSSON_FROM_SCRATCH = Layout(
     name="aladdinpersson-from-scratch",
     description="aladdinpersson's transformer_from_scratch, whose heads share small projections",
-    signature=_FROM_SCRATCH.signature(),
-    rules=rules_of(_FROM_SCRATCH),
+    keys=(
+        _SHARED_HEADS._replace(
+            embedding="{stack}.word_embedding",
+            positions=("{stack}.position_embedding.weight",),
+            projections=("queries", "keys", "values", "fc_out"),
+            transforms={**_SHARED_HEADS.transforms, "q_proj.weight": block_diagonal_query},
+        ),
+    ),
     # Its example pads with 0, starts with 1 and ends with 2.
     defaults={**_SHARED_HEADS_FIELDS, "position_embedding_type": "learned", **special_ids(pad=0, bos=1, eos=2)},
     example="model.pt",

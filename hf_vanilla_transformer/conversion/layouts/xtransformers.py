@@ -21,7 +21,6 @@ from ..rules import (
     boolean_setting,
     cannot_express,
     position_table,
-    rules_of,
     special_ids,
 )
 
@@ -224,12 +223,12 @@ def _norm_places(weights: Weights) -> dict[str, Any]:
 X_TRANSFORMERS = Layout(
     name="x-transformers",
     description="XTransformer of x-transformers, from release 1.27 on",
-    signature=tuple(
+    keys=tuple(_variants()),
+    own_signature=tuple(
         f"{wrapper}.{key}"
         for wrapper in _WRAPPERS.values()
         for key in ("token_emb.emb.weight", "attn_layers.layers.{i}.1.to_q.weight")
     ),
-    rules=rules_of(*_variants()),
     defaults={
         "norm_position": "pre",
         "layer_norm_eps": 1e-5,
