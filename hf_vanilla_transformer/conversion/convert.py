@@ -38,7 +38,8 @@ from .positions import PositionEncodings, choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint
 from .recognition import recognize_layout
 from .renaming import read_renames, rename_keys
-from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, FolderContents, Layout
+from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, Layout
+from .transformers_folder import load_tokenizer, read_generation_settings
 from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies, stored_vocabularies
 from .weights import (
     MappedTensor,
@@ -246,13 +247,18 @@ def _convert(
         fields | {"vocab_size": len(fitted.rows)}, weights.tensors, stated.fields, matched.encoder_only
     )
     converted = complete_weights(matched, _with_positions(weights, positions), config)
-    contents = _read_folder(matched, load_tokenizer=fitted.tokenizer is None)
+    tokenizer, folder = fitted.tokenizer, matched.checkpoint.folder if layout.config_class else None
+    generation, generation_notes = read_generation_settings(folder) if folder else ({}, [])
+    if folder and tokenizer is None and not matched.encoder_only:
+        tokenizer = load_tokenizer(folder)
+    if tokenizer is not None and config.position_embedding_type == "learned":
+        tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
     notes = [
         *positions.notes,
         *fitted.notes,
         *unread_settings(matched),
         *assumed_fields(layout, config, {*stated.fields, *inferred.values}),
-        *contents.notes,
+        *generation_notes,
         *(() if stated.renamed else layout.notes),
     ]
     prefix = "model." if matched.encoder_only else ""
@@ -262,9 +268,9 @@ def _convert(
         {name.removeprefix(prefix): tensor.to(config.dtype) for name, tensor in converted.tensors.items()},
         converted.mapping,
         notes,
-        _bound_tokenizer(fitted.tokenizer or contents.tokenizer, config),
+        tokenizer,
         matched.encoder_only,
-        _generation_settings(layout, config, contents, stated),
+        _generation_settings(layout, config, generation, stated),
     )
 
 
@@ -313,36 +319,18 @@ def _with_positions(weights: TransformedWeights, positions: PositionEncodings) -
     return replace(weights, mapping=mapping)
 
 
-def _read_folder(matched: MatchedCheckpoint, load_tokenizer: bool) -> FolderContents:
-    read, folder = matched.layout.read_folder, matched.checkpoint.folder
-    if read is None or folder is None:
-        return FolderContents()
-    return read(folder, load_tokenizer and not matched.encoder_only)
-
-
 def _generation_settings(
-    layout: Layout, config: VanillaTransformerConfig, contents: FolderContents, stated: Statements
+    layout: Layout, config: VanillaTransformerConfig, stored: Mapping[str, Any], stated: Statements
 ) -> dict[str, Any]:
     """Return the search settings of the original, unless the caller states others."""
     settings: dict[str, Any] = {}
     if layout.generation_settings is not None and not stated.renamed:
         settings = layout.generation_settings(config)
-    settings = {
-        name: value for name, value in {**settings, **contents.generation}.items() if name not in stated.fields
-    }
+    settings = {name: value for name, value in {**settings, **stored}.items() if name not in stated.fields}
     if config.position_embedding_type == "learned":
         length = config.max_position_embeddings
         settings["max_length"] = min(settings.get("max_length") or length, length)
     return settings
-
-
-def _bound_tokenizer(
-    tokenizer: PreTrainedTokenizerBase | None, config: VanillaTransformerConfig
-) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer, truncating where learned positions end."""
-    if tokenizer is not None and config.position_embedding_type == "learned":
-        tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
-    return tokenizer
 
 
 __all__ = ["Conversion", "convert_checkpoint"]

@@ -18,6 +18,7 @@ from ..model.configuration_vanilla_transformer import (
 )
 from .recognition import abbreviate
 from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, cannot_express, unchanged
+from .transformers_folder import transformers_fields
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -90,6 +91,8 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
         found, value = layout.setting_fields[name], checkpoint.settings[name]
         from_settings |= found(value) if callable(found) else dict.fromkeys(found, value)
     values = _from_shapes(matched)
+    if layout.config_class is not None:
+        values |= transformers_fields(layout.config_class, checkpoint.settings)
     if layout.infer_fields is not None:
         values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
     values |= from_settings
@@ -287,7 +290,7 @@ def unread_settings(matched: MatchedCheckpoint) -> list[str]:
     """Return a note on settings that the layout does not read."""
     layout = matched.layout
     unread = {name: value for name, value in matched.checkpoint.settings.items() if name not in layout.setting_fields}
-    if not unread or layout.model_types or layout.argument_fields:
+    if not unread or layout.config_class or layout.argument_fields:
         return []
     found = abbreviate(f"{name}={value!r}" for name, value in unread.items())
     return [f"settings beside the weights were not read; check that the configuration agrees: {found}"]

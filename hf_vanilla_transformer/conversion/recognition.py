@@ -40,7 +40,9 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
         raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
     kind = checkpoint.settings.get("model_type")
     known = [layout for layout in LAYOUTS.values() if not layout.needs_name]
-    of_this_type = [layout for layout in known if not layout.model_types or kind in layout.model_types]
+    of_this_type = [
+        layout for layout in known if layout.config_class is None or layout.config_class.model_type == kind
+    ]
     candidates = [LAYOUTS[name]] if name else of_this_type
     unwrapped = _whole_model(checkpoint)
     while True:
@@ -64,7 +66,7 @@ def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
 
 def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
     """Prefix the keys of a transformers checkpoint that holds only the stacks."""
-    kinds = [kind for layout in LAYOUTS.values() for kind in layout.model_types]
+    kinds = [layout.config_class.model_type for layout in LAYOUTS.values() if layout.config_class]
     is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in checkpoint.weights)
     if checkpoint.settings.get("model_type") not in kinds or not is_base:
         return checkpoint

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -151,21 +151,6 @@ class Defect:
 
 
 @dataclass(frozen=True)
-class FolderContents:
-    """What a source folder holds besides weights and configuration.
-
-    Attributes:
-        generation: Settings of `generate()`.
-        tokenizer: The tokenizer, if there is one and it was wanted.
-        notes: What was left out, one sentence each.
-    """
-
-    generation: Settings = field(default_factory=dict)
-    tokenizer: PreTrainedTokenizerBase | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Layout:
     """How one code base names and uses its weights.
 
@@ -191,10 +176,9 @@ class Layout:
         compute_positions: Computes position tables, by keys of `rules`, that the original does not store.
         first_position: The first token's row of a position table; None for the row after the padding id.
         defects: What must have been patched before training.
-        model_types: Possible values of `model_type` in config.json, where keys alone are ambiguous; empty for any or
-            none.
+        config_class: Of a model of transformers; its `model_type` tells it from others with the same keys, and its
+            folder holds settings of generation and a tokenizer.
         generation_settings: Settings that make `generate()` search as the original code does.
-        read_folder: Reads a folder of the original; the flag says whether to load the tokenizer too.
         read_settings: Reads settings from the folder of the weights, beyond those in config.json.
         vocabulary_settings: Settings that hold the tokens of source and target; used unless the caller gives others.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
@@ -221,9 +205,8 @@ class Layout:
     compute_positions: Callable[[Weights, Settings], dict[str, Tensor]] | None = None
     first_position: int | None = 0
     defects: tuple[Defect, ...] = ()
-    model_types: tuple[str, ...] = ()
+    config_class: type[PreTrainedConfig] | None = None
     generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
-    read_folder: Callable[[Path, bool], FolderContents] | None = None
     read_settings: Callable[[Path], dict[str, Any]] | None = None
     vocabulary_settings: tuple[str, str] | None = None
     nonstandard_sinusoids: bool = False
@@ -409,4 +392,4 @@ def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | 
     }
 
 
-__all__ = ["Defect", "FolderContents", "Layout", "Rule", "Transform"]
+__all__ = ["Defect", "Layout", "Rule", "Transform"]

@@ -1,6 +1,5 @@
 """Folders that transformers wrote: their configuration, generation settings and tokenizer."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..inference.generation_settings import check_generation_settings
 from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
 from .reading import FETCH_AGAIN
-from .rules import FolderContents, Settings, Weights
+from .rules import Settings
 
 # Entries of a generation configuration that say where it comes from.
 _ORIGIN = {"transformers_version", "_from_model_config"}
@@ -21,35 +20,31 @@ _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilo
 _BEAMS_ONLY = ("early_stopping", "length_penalty")
 
 
-def fields_of(config_class: type[PreTrainedConfig]) -> Callable[[Weights, Settings], dict[str, Any]]:
-    """Return a function that infers fields from a config.json of this class, its defaults included."""
-
-    def infer(weights: Weights, settings: Settings) -> dict[str, Any]:
-        kind = config_class.model_type
-        if settings.get("model_type") != kind:
-            raise ValueError(
-                f"weights of {kind} do not determine how they are used; give the folder with their config.json"
-            )
-        arguments = {name: value for name, value in settings.items() if name not in ("model_type", "dtype")}
-        with as_value_errors("config.json beside the weights: "):
-            config = config_class(**arguments)
-        return {name: getattr(config, name) for name in BEHAVIOR_FIELDS}
-
-    return infer
-
-
-def read_transformers_folder(folder: Path, load_tokenizer: bool) -> FolderContents:
-    """Read generation settings and, if wanted, the tokenizer.
+def transformers_fields(config_class: type[PreTrainedConfig], settings: Settings) -> dict[str, Any]:
+    """Infer fields from the settings of a config.json of this class, its defaults included.
 
     Raises:
-        ValueError: One of them cannot be loaded.
+        ValueError: It is missing, or of another class, or cannot be used.
     """
-    generation, notes = _generation_settings(folder)
-    has_tokenizer = load_tokenizer and (folder / "tokenizer_config.json").is_file()
-    return FolderContents(generation, _load_tokenizer(folder) if has_tokenizer else None, notes)
+    kind = config_class.model_type
+    if settings.get("model_type") != kind:
+        raise ValueError(
+            f"weights of {kind} do not determine how they are used; give the folder with their config.json"
+        )
+    arguments = {name: value for name, value in settings.items() if name not in ("model_type", "dtype")}
+    with as_value_errors("config.json beside the weights: "):
+        config = config_class(**arguments)
+    return {name: getattr(config, name) for name in BEHAVIOR_FIELDS}
 
 
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer of a folder, if it has one.
+
+    Raises:
+        ValueError: It cannot be loaded.
+    """
+    if not (folder / "tokenizer_config.json").is_file():
+        return None
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError as error:
@@ -71,12 +66,16 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the default settings of `generate()`, and a note on those that were left out."""
+def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the default settings of `generate()`, and a note on those that were left out.
+
+    Raises:
+        ValueError: They cannot be read or used.
+    """
     # Older folders store them in config.json.
     names = [name for name in ("generation_config.json", "config.json") if (folder / name).is_file()]
     if not names:
-        return {}, ()
+        return {}, []
     file = folder / names[0]
     stored = read_json_object(file, FETCH_AGAIN)
     with as_value_errors(f"{file} has an unusable setting; {FETCH_AGAIN}: "):
@@ -88,8 +87,8 @@ def _generation_settings(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]
         *(() if (settings.get("num_beams") or 1) > 1 else _BEAMS_ONLY),
     ]
     dropped = [name for name in without_effect if name in settings]
-    notes = (f"settings of generate() without effect were left out: {', '.join(dropped)}",) if dropped else ()
+    notes = [f"settings of generate() without effect were left out: {', '.join(dropped)}"] if dropped else []
     return {name: value for name, value in settings.items() if name not in dropped}, notes
 
 
-__all__ = ["fields_of", "read_transformers_folder"]
+__all__ = ["load_tokenizer", "read_generation_settings", "transformers_fields"]

@@ -1,12 +1,9 @@
 """Recognition of layouts by keys, and renaming."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 import source_models
@@ -15,7 +12,6 @@ from conversions import CASES, HEADS, STATED, build, convert, refused
 from hf_vanilla_transformer.conversion import LAYOUTS
 from hf_vanilla_transformer.conversion.reading import SourceCheckpoint
 from hf_vanilla_transformer.conversion.recognition import recognize_layout
-from hf_vanilla_transformer.conversion.rules import FolderContents
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -74,23 +70,6 @@ class Adaptive(source_models.TorchNN):
 )
 def test_adaptive_tables_are_refused_by_name(make, message):
     refused(message, make())
-
-
-def test_a_layout_that_only_its_config_shows(tmp_path, monkeypatch):
-    def read_folder(folder, load_tokenizer):
-        return FolderContents(generation={"num_beams": 3}, notes=(f"{folder.name} was read",))
-
-    annotated = LAYOUTS["annotated-transformer"]
-    special = replace(annotated, name="special", model_types=("special",), read_folder=read_folder)
-    monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {"special": special, **LAYOUTS})
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    save_file(source_models.annotated().state_dict(), folder / "model.safetensors")
-    assert convert(folder, **HEADS).layout.name == "annotated-transformer"
-    (folder / "config.json").write_text(json.dumps({"model_type": "special"}))
-    conversion = convert(folder, **HEADS)
-    assert conversion.layout is special and conversion.notes[-1] == "folder was read"
-    assert conversion.model().generation_config.num_beams == 3
 
 
 class TestEveryLayout:

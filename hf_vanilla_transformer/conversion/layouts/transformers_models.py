@@ -7,7 +7,6 @@ from torch import Tensor
 from transformers import BartConfig, FSMTConfig, M2M100Config, MarianConfig, MBartConfig
 
 from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Settings, Weights, our_keys
-from ..transformers_folder import fields_of, read_transformers_folder
 from .fairseq import compute_positions
 
 _LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"
@@ -80,10 +79,8 @@ MARIAN = Layout(
         "sinusoidal_layout": "concatenated",
     },
     example="Helsinki-NLP/opus-mt-en-de",
-    model_types=("marian",),
+    config_class=MarianConfig,
     preprocess=_unshare,
-    infer_fields=fields_of(MarianConfig),
-    read_folder=read_transformers_folder,
 )
 
 FSMT = Layout(
@@ -94,12 +91,10 @@ FSMT = Layout(
     other_rules=(Rule("model.decoder.output_projection.weight", ("lm_head.weight",)),),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/wmt19-en-de",
-    model_types=("fsmt",),
+    config_class=FSMTConfig,
     preprocess=_untie_fsmt,
-    infer_fields=fields_of(FSMTConfig),
     compute_positions=_positions_after_padding,
     first_position=None,
-    read_folder=read_transformers_folder,
 )
 
 BART = Layout(
@@ -112,12 +107,10 @@ BART = Layout(
     example="facebook/bart-large-cnn",
     # Release numbers and computed positions in the files of early releases.
     ignored_keys=tuple(f"model.{stack}.{name}" for stack in STACKS for name in ("version", "embed_positions.weights")),
-    model_types=("bart",),
+    config_class=BartConfig,
     preprocess=_unshare_bart,
-    infer_fields=fields_of(BartConfig),
     # Whatever the padding id is.
     first_position=2,
-    read_folder=read_transformers_folder,
 )
 
 MBART = replace(
@@ -128,8 +121,7 @@ MBART = replace(
     own_signature=(_LAYER, _EMBEDDING_NORM, _FINAL_NORM),
     defaults={**BART.defaults, "norm_position": "pre"},
     example="facebook/mbart-large-50-many-to-many-mmt",
-    model_types=("mbart",),
-    infer_fields=fields_of(MBartConfig),
+    config_class=MBartConfig,
 )
 
 M2M100 = replace(
@@ -139,8 +131,7 @@ M2M100 = replace(
     keys=(_KEYS._replace(embedding_norm=""),),
     own_signature=(_LAYER, _FINAL_NORM, "model.shared.weight"),
     example="facebook/nllb-200-distilled-600M",
-    model_types=("m2m_100",),
-    infer_fields=fields_of(M2M100Config),
+    config_class=M2M100Config,
     compute_positions=_positions_after_padding,
     first_position=None,
 )
