@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from .measure import Disagreement
 
@@ -18,14 +17,15 @@ TOLERANCE = {"float32": 5e-3, "bfloat16": 1e-1}
 MIN_TOKEN_AGREEMENT = 0.99
 
 
-def loss_and_gradients(model: PreTrainedModel, batch: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
+def loss_and_gradients(model: nn.Module, batch: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
     """Compute the loss, as "loss", and the gradients by parameter name, tied ones under every name.
 
-    Dropout is off, and the model keeps no gradients.
+    Dropout is off, and the model, whose output is the loss or has it, keeps no gradients.
     """
     training = model.training
     model.eval()
-    loss = model(**batch, **options).loss
+    output = model(**batch, **options)
+    loss = getattr(output, "loss", output)
     loss.backward()
     gradients = {
         name: parameter.grad.detach()

@@ -18,6 +18,7 @@ from hf_vanilla_transformer.model.configuration_vanilla_transformer import Vanil
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.presets import preset_config
 
+from .agreement import loss_and_gradients
 from .ctranslate2_worker import ExportedModel, decode_in_worker
 from .measure import OURS
 
@@ -152,13 +153,8 @@ class TutorialTransformer(nn.Module):
 
     def loss_and_gradients(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the loss and the gradients by our parameter names; dropout is off."""
-        self.eval()
-        loss = self(**batch)
-        loss.backward()
-        gradients = {name: cast(Tensor, parameter.grad) for name, parameter in self.named_parameters()}
-        self.zero_grad()
-        self.train()
-        return {"loss": loss.detach(), **self.as_ours(gradients).weights}
+        found = loss_and_gradients(self, batch)
+        return {"loss": found.pop("loss"), **self.as_ours(found).weights}
 
 
 def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, TutorialTransformer]:

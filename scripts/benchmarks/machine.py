@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,6 +51,13 @@ def resident_bytes(process: int | str = "self") -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def surroundings(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that can import this package and the scripts' packages."""
+    scripts = Path(__file__).resolve().parents[1]
+    path = os.pathsep.join(filter(None, (str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
 def run_python(program: str, *arguments: str, **environment: str) -> str:
     """Run a program in a fresh Python process that can import this package.
 
@@ -65,11 +72,9 @@ def run_python(program: str, *arguments: str, **environment: str) -> str:
     Raises:
         OSError: The process failed; holds the last line of its standard error.
     """
-    scripts = Path(__file__).resolve().parents[1]
-    path = os.pathsep.join(filter(None, (str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env=surroundings(environment),
         capture_output=True,
         text=True,
         check=False,

@@ -92,7 +92,7 @@ class Case:
 
 @dataclass
 class Measurement:
-    """The result of a case; fields not listed are the case's.
+    """The result of a case; the fields without description are the case's.
 
     Attributes:
         costs: Cost of every round by implementation.

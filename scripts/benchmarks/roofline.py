@@ -21,9 +21,6 @@ CPU_BYTES, GPU_BYTES = 2**27, 2**32
 BANDWIDTH = "bandwidth"
 
 
-# Measured
-
-
 class Probe(NamedTuple):
     """One way to reach a peak.
 
@@ -108,41 +105,37 @@ def bandwidth_probes(device: str) -> Iterator[Probe]:
     yield Probe("sum", float(size), lambda: source.sum())
 
 
-# Counted
-
-
-@dataclass(frozen=True)
-class Dimensions:
-    """Sizes of a configuration that FLOPs and bytes follow from; pairs are (encoder, decoder).
+class Sizes(NamedTuple):
+    """Numbers that FLOPs and bytes follow from, of a layer unless stated otherwise.
 
     Attributes:
-        width: d.
-        keys: d_k of all heads of a layer.
-        values: d_v of all heads of a layer.
-        ffn: d_ff.
-        layers: Number of layers.
-        vocabulary: V.
+        encoder: Weights of the encoder's.
+        decoder: Weights of the decoder's but its cross-attention's.
+        cross: Half of the weights of cross-attention: of queries and output, or of keys and values.
+        encoder_width: d_k + d_v of the encoder's.
+        decoder_width: d_k + d_v of the decoder's.
+        output: Weights of the output projection.
     """
 
-    width: int
-    keys: tuple[int, int]
-    values: tuple[int, int]
-    ffn: tuple[int, int]
-    layers: tuple[int, int]
-    vocabulary: int
+    encoder: int
+    decoder: int
+    cross: int
+    encoder_width: int
+    decoder_width: int
+    output: int
 
     @classmethod
-    def of(cls, config: VanillaTransformerConfig) -> "Dimensions":
-        heads = (config.encoder_attention_heads, config.decoder_attention_heads)
-        (key, value), (decoder_key, decoder_value) = map(config.attention_dims, heads)
-        return cls(
-            config.d_model,
-            (heads[0] * key, heads[1] * decoder_key),
-            (heads[0] * value, heads[1] * decoder_value),
-            (config.encoder_ffn_dim, config.decoder_ffn_dim),
-            (config.encoder_layers, config.decoder_layers),
-            config.decoder_vocab_size,
+    def of(cls, config: VanillaTransformerConfig) -> "Sizes":
+        d = config.d_model
+        widths = [
+            heads * sum(config.attention_dims(heads))
+            for heads in (config.encoder_attention_heads, config.decoder_attention_heads)
+        ]
+        encoder, decoder = (
+            2 * d * (width + inner)
+            for width, inner in zip(widths, (config.encoder_ffn_dim, config.decoder_ffn_dim), strict=True)
         )
+        return cls(encoder, decoder, d * widths[1], *widths, d * config.decoder_vocab_size)
 
 
 def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:
@@ -157,14 +150,11 @@ def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: An
         source_length: S, a number or an array of lengths.
         target_length: T, likewise.
     """
-    sizes, s, t = Dimensions.of(config), source_length, target_length
-    d, (k, dk), (v, dv), (f, df) = sizes.width, sizes.keys, sizes.values, sizes.ffn
-    encoder = s * (2 * d * (k + v) + 2 * d * f) + s * s * (k + v)
-    self_attention = t * 2 * d * (dk + dv) + t * t * (dk + dv)
-    # Queries and outputs come from the target, keys and values from the source.
-    cross_attention = (t + s) * d * (dk + dv) + s * t * (dk + dv)
-    decoder = self_attention + cross_attention + t * 2 * d * df
-    return 2 * rows * (sizes.layers[0] * encoder + sizes.layers[1] * decoder + t * d * sizes.vocabulary)
+    sizes, s, t = Sizes.of(config), source_length, target_length
+    encoder = s * sizes.encoder + s * s * sizes.encoder_width
+    # Queries and outputs of cross-attention come from the target, keys and values from the source.
+    decoder = t * sizes.decoder + (t + s) * sizes.cross + (t * t + s * t) * sizes.decoder_width
+    return 2 * rows * (config.encoder_layers * encoder + config.decoder_layers * decoder + t * sizes.output)
 
 
 def training_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:
@@ -191,15 +181,12 @@ def decoding_flops_and_bytes(
         new_tokens: Decoding steps.
         itemsize: Bytes per number.
     """
-    sizes, s, n = Dimensions.of(config), source_length, new_tokens
-    d, (k, dk), (v, dv), (f, df) = sizes.width, sizes.keys, sizes.values, sizes.ffn
-    encoder_weights = sizes.layers[0] * (2 * d * (k + v) + 2 * d * f)
-    cross_attention_weights = sizes.layers[1] * d * (dk + dv)
-    # Self-attention, queries and outputs of cross-attention, feed-forward, output layer.
-    step_weights = sizes.layers[1] * (3 * d * (dk + dv) + 2 * d * df) + d * sizes.vocabulary
+    sizes, s, n = Sizes.of(config), source_length, new_tokens
+    encoder_weights = config.encoder_layers * sizes.encoder + config.decoder_layers * sizes.cross
+    step_weights = config.decoder_layers * (sizes.decoder + sizes.cross) + sizes.output
     cached_steps = n * (n + 1) / 2
-    cache = sizes.layers[1] * (dk + dv) * rows
-    encoder = rows * s * (encoder_weights + cross_attention_weights) + rows * s * s * sizes.layers[0] * (k + v)
+    cache = config.decoder_layers * sizes.decoder_width * rows
+    encoder = rows * s * encoder_weights + rows * s * s * config.encoder_layers * sizes.encoder_width
     flops = 2 * (encoder + rows * beams * n * step_weights + cache * beams * (n * s + cached_steps))
-    numbers = encoder_weights + cross_attention_weights + n * step_weights + cache * (n * s + beams * cached_steps)
+    numbers = encoder_weights + n * step_weights + cache * (n * s + beams * cached_steps)
     return flops, float(numbers * itemsize)

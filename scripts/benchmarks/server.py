@@ -1,15 +1,13 @@
 """A server in a process of its own, started by the command that users give."""
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from .machine import resident_bytes
+from .machine import resident_bytes, surroundings
 
 COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0")
 
@@ -46,9 +44,8 @@ def running_server(
     Raises:
         OSError: The server does not start, or does not end with status 0.
     """
-    path = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))
-    surroundings = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **(environment or {})}
-    with subprocess.Popen([*command, *options], env=surroundings, stdout=subprocess.PIPE, text=True) as process:
+    env = surroundings({"HF_HUB_OFFLINE": "1", **(environment or {})})
+    with subprocess.Popen([*command, *options], env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Server(process, _read_url(process))
         finally:

@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -112,7 +112,7 @@ def prepared(name: str, saved: str, backend: str, args: BenchmarkArguments, fold
 
 
 def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> Iterator[Case]:
-    """Compare a server's throughput with the offline one, for each number of clients."""
+    """Compare a server's throughput with the offline one of the same sentences, for each number of clients."""
     kind = model.backend if model.backend == "transformers" else f"{model.backend} {args.quantization}"
     with (
         running_server(*model.server_options(), environment=model.environment()) as server,
@@ -120,55 +120,28 @@ def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> 
         own_process() as offline,
     ):
         check_list(model, server, sentences[:LIST_SIZE], clients, offline)
+        bodies, served = [model.request(sentence) for sentence in sentences], list[Answer]()
+
+        def serve(num_clients: int) -> Sample:
+            load = ask(server, bodies, num_clients, clients, args.seconds / args.rounds)
+            served[:] = load.answers
+            return Sample(load.seconds, len(served), latencies=[answer.seconds for answer in served])
+
+        def translate_served() -> Sample:
+            asked = list(islice(cycle(sentences), len(served)))
+            texts, seconds = offline.submit(translate_offline, model, asked).result()
+            check_equal([text for answer in served for text in translations(answer)], texts)
+            return Sample(seconds, len(texts))
+
         for number in args.clients:
-            load = ServedLoad(model, server, sentences, number, args.seconds / args.rounds, clients, offline)
             yield Case(
                 "serve",
                 f"{number} client{'s' if number > 1 else ''}, {model.name}, {kind}",
-                {OURS: load.serve, "offline": load.translate},
+                {OURS: partial(serve, number), "offline": translate_served},
                 unit="sentences",
                 notes=f"every answer equals the offline one, {args.seconds:g} s",
                 warm_up=False,
             )
-
-
-@dataclass
-class ServedLoad:
-    """A load on a server, and the offline translation of the sentences of the last one.
-
-    Attributes:
-        model: What is served.
-        server: The server.
-        sentences: What the clients ask for, over and over.
-        num_clients: Clients that ask at the same time.
-        seconds: How long they ask.
-        clients: Process of the clients.
-        offline: Process that translates offline.
-        answers: The answers to the last load.
-    """
-
-    model: Model
-    server: Server
-    sentences: list[str]
-    num_clients: int
-    seconds: float
-    clients: ProcessPoolExecutor
-    offline: ProcessPoolExecutor
-    answers: list[Answer] = field(default_factory=list)
-
-    def serve(self) -> Sample:
-        """Let the clients ask for a while."""
-        bodies = [self.model.request(sentence) for sentence in self.sentences]
-        load = ask(self.server, bodies, self.num_clients, self.clients, self.seconds)
-        self.answers = load.answers
-        return Sample(load.seconds, len(load.answers), latencies=[answer.seconds for answer in load.answers])
-
-    def translate(self) -> Sample:
-        """Translate the same sentences offline, and check that every answer is the same."""
-        asked = [self.sentences[i % len(self.sentences)] for i in range(len(self.answers))]
-        texts, seconds = self.offline.submit(translate_offline, self.model, asked).result()
-        check_equal([text for answer in self.answers for text in translations(answer)], texts)
-        return Sample(seconds, len(texts))
 
 
 def check_list(
