@@ -20,7 +20,7 @@ from .agreement import check_agreement
 from .arguments import BenchmarkArguments
 from .machine import DTYPES
 from .measure import OURS, Case
-from .peak import FreshPeak, peak_above_idle
+from .peak import fresh_peak, peak_above_idle
 
 # Maps states (N, d), weights (V, d), labels (N) and the label smoothing to the summed loss.
 Loss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -40,7 +40,7 @@ def loss_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
         yield Case("loss", name, works, args.tokens, "tokens", dtype)
         sizes = {"preset": preset, "vocab_size": vocab_size, "labels": args.tokens, "dtype": dtype}
         peaks = {
-            each: FreshPeak(peak_of_loss, loss=each, **sizes, device=args.device, seed=args.seed) for each in losses
+            each: fresh_peak(peak_of_loss, loss=each, **sizes, device=args.device, seed=args.seed) for each in losses
         }
         yield Case("loss", f"memory, {name}", peaks, dtype=dtype, quantity="bytes", rounds=1, warm_up=False)
 

@@ -14,7 +14,7 @@ from .arguments import BenchmarkArguments
 from .baselines import bart_like, marian_like, our_model, random_batch, training_options
 from .machine import autocast
 from .measure import OURS, Case
-from .peak import FreshPeak, peak_above_idle
+from .peak import fresh_peak, peak_above_idle
 
 CHECKPOINTED = f"{OURS}, gradient checkpointing"
 
@@ -30,7 +30,7 @@ def memory_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iter
         yield Case(
             "memory",
             f"step, {preset}, {size}, {dtype}",
-            {name: FreshPeak(peak_of_step, name=name, **sizes, device=args.device, dtype=dtype) for name in names},
+            {name: fresh_peak(peak_of_step, name=name, **sizes, device=args.device, dtype=dtype) for name in names},
             dtype=dtype,
             quantity="bytes",
             notes="peak above the idle model",

@@ -16,20 +16,15 @@ from .measure import Sample
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
-class FreshPeak:
-    """Calls a function of a module, which returns bytes, in a fresh process at every call.
+def fresh_peak(function: Callable[..., int], **arguments: Any) -> Callable[[], Sample]:
+    """Return a function that calls a module's function, which returns bytes, in a fresh process.
 
     Its arguments, and the number of threads, must fit into JSON.
     """
-
-    def __init__(self, function: Callable[..., int], **arguments: Any):
-        self.function = function
-        self.arguments = {**arguments, "threads": torch.get_num_threads()}
-
-    def __call__(self) -> Sample:
-        module, name = self.function.__module__, self.function.__name__
-        program = f"import sys, json; from {module} import {name}; print({name}(**json.loads(sys.argv[1])))"
-        return Sample(float(run_python(program, json.dumps(self.arguments), **MALLOC)))
+    module, name = function.__module__, function.__name__
+    program = f"import sys, json; from {module} import {name}; print({name}(**json.loads(sys.argv[1])))"
+    given = json.dumps({**arguments, "threads": torch.get_num_threads()})
+    return lambda: Sample(float(run_python(program, given, **MALLOC)))
 
 
 def peak_above_idle(work: Callable[[], Any], device: str) -> int:

@@ -5,21 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .machine import resident_bytes, surroundings
 
 COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0")
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running server.
-
-    Attributes:
-        process: Its process.
-        url: Where it listens, without a path.
-    """
+class Server(NamedTuple):
+    """A running server: its process, and where it listens, without a path."""
 
     process: "subprocess.Popen[str]"
     url: str

@@ -1,7 +1,7 @@
 """Start-up: importing, and the time to a first translation, each in a fresh process."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,22 @@ print(model.generate(**source, max_new_tokens=16, num_beams=1, do_sample=False)[
 def startup_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Compare importing, and the first translation of a saved model."""
     names = [OURS, *(["marian"] if "marian" in args.baselines else [])]
-    yield Case("startup", "import", {name: FreshProcess(f"{IMPORTS[name]}; print('done')") for name in names})
+    yield Case("startup", "import", {name: fresh_process(f"{IMPORTS[name]}; print('done')") for name in names})
     for preset in args.preset:
         with tempfile.TemporaryDirectory() as folder:
             save_models(preset, Path(folder), args)
-            programs = {name: FreshProcess(MODEL_IMPORTS[name] + TRANSLATE, str(Path(folder, name))) for name in names}
+            programs = {
+                name: fresh_process(MODEL_IMPORTS[name] + TRANSLATE, str(Path(folder, name))) for name in names
+            }
             translations = {name: program() for name, program in programs.items()}
             if len(set(translations.values())) > 1:
                 raise Disagreement(f"the first translations differ: {translations}, so their times cannot be compared")
             yield Case("startup", f"first translation, {preset}, float32", programs)
 
 
-class FreshProcess:
-    """Runs a Python program in a fresh process at every call and returns the last line of its output."""
-
-    def __init__(self, program: str, *arguments: str):
-        self.program, self.arguments = program, arguments
-
-    def __call__(self) -> str:
-        return run_python(self.program, *self.arguments, HF_HUB_OFFLINE="1")
+def fresh_process(program: str, *arguments: str) -> Callable[[], str]:
+    """Return a function that runs a program in a fresh process and returns the last line of its output."""
+    return lambda: run_python(program, *arguments, HF_HUB_OFFLINE="1")
 
 
 def save_models(preset: str, folder: Path, args: BenchmarkArguments) -> None:
