@@ -19,8 +19,6 @@ from ..inference.ctranslate2 import POSITIONS_KEY, check_finite_export, ctransla
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import sinusoids
 
-QUANTIZATIONS = ("float32", "float16", "int8", "int8_float16")
-
 # Functions of ACT2FN and their names in CTranslate2.
 ACTIVATIONS = {
     "relu": "RELU",
@@ -74,18 +72,17 @@ def write_ctranslate2(
         model: A `VanillaTransformerForConditionalGeneration`.
         folder: An empty folder.
         tokenizer: Names the tokens in the vocabularies; without one, tokens are named by their ids.
-        quantization: Of the weights, one of `QUANTIZATIONS`; position encodings and layer norms keep at least 16 bits.
+        quantization: Of the weights, "float32", "float16", "int8" or "int8_float16"; position encodings and norms
+            keep at least 16 bits.
         max_positions: Rows of the table of sinusoids: the most tokens of a source and of an output. By default
             `max_position_embeddings`. Learned positions cannot be extended.
 
     Raises:
-        ValueError: CTranslate2 is not installed or cannot express a property of the model, the quantization is
-            unknown or overflows, learned positions are too few, or the tokenizer has more tokens than the model.
+        ValueError: CTranslate2 is not installed or cannot express a property of the model, the quantization
+            overflows, learned positions are too few, or the tokenizer has more tokens than the model.
     """
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"`quantization` {quantization} is unknown; use one of {', '.join(QUANTIZATIONS)}")
     check_supported(model.config)
     if quantization.startswith("int8"):
         model = equalize_layers(model)
@@ -320,4 +317,4 @@ def _fill_config(settings: Any, config: VanillaTransformerConfig, target: list[s
     settings.add_attribute(POSITIONS_KEY, num_positions)
 
 
-__all__ = ["ACTIVATIONS", "QUANTIZATIONS", "check_supported", "equalize_layers", "vocabularies", "write_ctranslate2"]
+__all__ = ["ACTIVATIONS", "check_supported", "equalize_layers", "vocabularies", "write_ctranslate2"]

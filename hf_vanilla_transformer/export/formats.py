@@ -27,10 +27,10 @@ def _write_onnx(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | N
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
-# What writes each format, and the options it takes.
+# What writes each format, and the types that its weights may have; a format without a choice takes no options.
 EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "ctranslate2": (_write_ctranslate2, ("quantization", "max_positions")),
-    "onnx": (_write_onnx, ("quantization", "max_positions")),
+    "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16")),
+    "onnx": (_write_onnx, ("float32", "int8")),
     "marian": (lambda model, folder, tokenizer: write_marian(model, folder), ()),
 }
 
@@ -58,10 +58,12 @@ def export_model(
     if to not in EXPORT_FORMATS:
         raise ValueError(f"`to` {to} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
-    write, known = EXPORT_FORMATS[to]
-    for option in options:
-        if option not in known:
+    write, quantizations = EXPORT_FORMATS[to]
+    for option, value in options.items():
+        if not quantizations or option not in ("quantization", "max_positions"):
             raise ValueError(f"format {to} has no `{option}`; leave it out")
+        if option == "quantization" and value not in quantizations:
+            raise ValueError(f"`quantization` {value} is unknown; use one of {', '.join(quantizations)}")
     check_range(POSITIVE, max_positions=options.get("max_positions"))
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name, trust_remote_code)

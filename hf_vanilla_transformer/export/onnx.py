@@ -55,8 +55,6 @@ AXES = {
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
-QUANTIZATIONS = ("float32", "int8")
-
 
 class EncoderGraph(VanillaTransformerPreTrainedModel):
     """The encoder, with the cross-attention keys and values of every decoder layer."""
@@ -127,7 +125,7 @@ def write_onnx(
     Args:
         model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
-        quantization: Of the weights, one of `QUANTIZATIONS`. With "int8", the inputs of linear layers are quantized
+        quantization: Of the weights, "float32" or "int8". With "int8", the inputs of linear layers are quantized
             too, at run time (onnxruntime's dynamic quantization).
         max_positions: Sinusoids that the graphs hold: the most tokens of a source and of an output. By default
             `max_position_embeddings`. Learned positions cannot be changed.
@@ -136,13 +134,10 @@ def write_onnx(
         The configuration of the graphs, with their number of positions as `max_position_embeddings`.
 
     Raises:
-        ValueError: A package is not installed, the quantization is unknown, or `max_positions` is set for learned
-            positions.
+        ValueError: A package is not installed, or `max_positions` is set for learned positions.
     """
     if missing := onnx_missing():
         raise ValueError(missing)
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"`quantization` {quantization} is unknown; use one of {', '.join(QUANTIZATIONS)}")
     from transformers.exporters import OnnxConfig, OnnxExporter
 
     model = _resize_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)

@@ -175,9 +175,7 @@ class TestRefused:
             write_ctranslate2(tiny_model(**changes), tmp_path)
         assert not list(tmp_path.iterdir())
 
-    def test_options(self, tmp_path):
-        with pytest.raises(ValueError, match="`quantization` int4 is unknown; use one of float32, float16, int8"):
-            write_ctranslate2(tiny_model(), tmp_path, quantization="int4")
+    def test_more_positions_than_were_learned(self, tmp_path):
         learned = tiny_model(position_embedding_type="learned")
         with pytest.raises(ValueError, match="`max_positions=64`, but the model has learned only 32 positions"):
             write_ctranslate2(learned, tmp_path, max_positions=64)

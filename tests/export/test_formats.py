@@ -68,6 +68,7 @@ class TestRefused:
             ("tflite", {}, "`to` tflite is unknown; use one of ctranslate2, onnx, marian"),
             ("marian", {"quantization": "int8"}, "format marian has no `quantization`; leave it out"),
             ("onnx", {"quantization": "float16"}, "`quantization` float16 is unknown; use one of float32, int8"),
+            ("ctranslate2", {"quantization": "int4"}, "unknown; use one of float32, float16, int8, int8_float16"),
             ("ctranslate2", {"max_positions": 0}, "`max_positions` is 0; it must be positive"),
         ],
     )

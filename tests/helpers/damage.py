@@ -5,6 +5,7 @@ import multiprocessing
 import resource
 import string
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from multiprocessing.connection import Connection
@@ -162,6 +163,53 @@ def _send_all(sender: Connection, worker: Callable[..., Iterator[str]], argument
     for line in worker(*arguments):
         sender.send(line)
     sender.close()
+
+
+class DamagedFiles:
+    """Files in a folder, some of which each case damages.
+
+    A subclass says how (`damaged`), uses what is there (`use`), and checks messages (`fault_of_message`).
+    """
+
+    def __init__(self, kind: str, folder: Path):
+        self.kind, self.folder = kind, folder
+        self.whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def try_case(self, number: int) -> str:
+        """Damage the files, use and mend them; return "right", "refused", or "fault: ..." with the case."""
+        random = Random(f"{self.kind} {number}")
+        damaged = {name: self.damaged(random, name) for name in self.names(random)}
+        for name, data in damaged.items():
+            (self.folder / name).unlink() if data is None else (self.folder / name).write_bytes(data)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fault, outcome = self.use(damaged), "right"
+        except ValueError as error:
+            fault, outcome = self.fault_of_message(str(error), [*damaged]), "refused"
+        # Whatever it is, a panic of a library included, it must not be seen.
+        except BaseException as error:
+            fault = outcome = f"{type(error).__name__}: {str(error)[:300]}"
+        for name in damaged:
+            (self.folder / name).write_bytes(self.whole[name])
+        return f"fault: {self.kind} {number}, {[*damaged]}: {fault}" if fault else outcome
+
+    def names(self, random: Random) -> list[str]:
+        """Return the files to damage."""
+        return [random.choice(sorted(self.whole))]
+
+    def damaged(self, random: Random, name: str) -> bytes | None:
+        raise NotImplementedError
+
+    def use(self, damaged: dict[str, bytes | None]) -> str | None:
+        """Return a fault of the result, if it has one."""
+        raise NotImplementedError
+
+    def fault_of_message(self, message: str, names: list[str]) -> str | None:
+        """Return what is wrong with a message, if anything."""
+        if "\n" in message or len(message) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]}"
+        return None
 
 
 def try_kinds(damaged: Callable[[str, Path], Any], numbers: range, kinds: tuple[str, ...]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -13,8 +12,8 @@ from torch import Tensor
 
 import conversions
 import transformers_models
-from damage import HOSTILE, LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
-from hf_vanilla_transformer.conversion import Conversion, convert_checkpoint
+from damage import HOSTILE, DamagedFiles, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
+from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
 
 KINDS = (*conversions.CASES, "fairseq", "marian", "fsmt", "bart", "mbart", "m2m100")
@@ -39,11 +38,10 @@ RETYPED: tuple[Shape, ...] = (
 INDICES = ("9", "999999999", "9" * 5000, "-1", "01", "٣", "")
 
 
-class DamagedCheckpoint:
+class DamagedCheckpoint(DamagedFiles):
     """A source checkpoint that each case damages in its tensors, its settings or its bytes."""
 
     def __init__(self, kind: str, folder: Path):
-        self.kind, self.folder = kind, folder
         torch.manual_seed(0)
         self.options: dict[str, Any] = {}
         if kind in conversions.CASES:
@@ -58,30 +56,10 @@ class DamagedCheckpoint:
         else:
             getattr(transformers_models, kind)().save_pretrained(folder)
         self.source = folder / "weights.pt" if (folder / "weights.pt").is_file() else folder
-        self.whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-        assert self._fault_of_result(self._convert()) is None
+        super().__init__(kind, folder)
+        assert self.use({}) is None
 
-    def _convert(self) -> Conversion:
-        return convert_checkpoint(self.source, None, dry_run=True, **self.options)
-
-    def try_case(self, number: int) -> str:
-        """Damage the checkpoint, convert it and mend it; return "right", "refused", or "fault: ..." with the case."""
-        random = Random(f"{self.kind} {number}")
-        name = random.choice(sorted(self.whole))
-        (self.folder / name).write_bytes(self._damaged(random, name))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                outcome = self._fault_of_result(self._convert()) or "right"
-        except ValueError as error:
-            outcome = self._fault_of_message(str(error)) or "refused"
-        # Whatever it is, it must not be seen.
-        except BaseException as error:
-            outcome = f"{type(error).__name__}: {str(error)[:300]}"
-        (self.folder / name).write_bytes(self.whole[name])
-        return outcome if outcome in ("right", "refused") else f"fault: {self.kind} {number}, {name}: {outcome}"
-
-    def _damaged(self, random: Random, name: str) -> bytes:
+    def damaged(self, random: Random, name: str) -> bytes:
         data, by_bytes = self.whole[name], random.random() < 0.3
         if by_bytes:
             return damaged_bytes(random, data)
@@ -130,8 +108,9 @@ class DamagedCheckpoint:
         for name in random.sample(names if changed is content else options, 2):
             changed[name] = random.choice((*HOSTILE, settings, 10**12))
 
-    def _fault_of_result(self, found: Conversion) -> str | None:
-        """Return what is wrong with a conversion: every weight must be mapped and, if unchanged, be the source's."""
+    def use(self, damaged: dict[str, bytes | None]) -> str | None:
+        """Convert: every weight must be mapped and, if unchanged, be the source's."""
+        found = convert_checkpoint(self.source, None, dry_run=True, **self.options)
         if found.config.max_position_embeddings < 10**6:
             # Loads the weights strictly: none is missing, none too many, each of its shape.
             found.model()
@@ -144,11 +123,6 @@ class DamagedCheckpoint:
                 # A vocabulary may get rows for special tokens.
                 if not torch.equal(weight[: len(source)], source.to(weight.dtype)):
                     return f"{row.name} is not {row.key}"
-        return None
-
-    def _fault_of_message(self, message: str) -> str | None:
-        if "\n" in message or len(message) > LONGEST_MESSAGE:
-            return f"a message of {len(message)} characters: {message[:300]}"
         return None
 
 

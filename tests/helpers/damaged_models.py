@@ -3,7 +3,6 @@
 import json
 import re
 import tempfile
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from safetensors.torch import load
 from transformers import GenerationConfig
 
-from damage import LONGEST_MESSAGE, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
+from damage import DamagedFiles, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
 from translators import build
@@ -39,42 +38,20 @@ def files_of(kind: str) -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
-class DamagedFolder:
+class DamagedFolder(DamagedFiles):
     """The folder of a model in which each case damages one or two files."""
 
     def __init__(self, kind: str, folder: Path):
-        self.kind, self.folder, self.whole = kind, folder, files_of(kind)
-        for name, data in self.whole.items():
+        for name, data in files_of(kind).items():
             (folder / name).write_bytes(data)
+        super().__init__(kind, folder)
         self.model, self.tokenizer = load_model(folder), load_tokenizer(folder)
         self.translation = self._translate(self.model, self.tokenizer)
 
-    def try_case(self, number: int) -> str:
-        """Damage the folder, use it and mend it; return "right", "refused", or "fault: ..." with the case."""
-        random = Random(f"{self.kind} {number}")
-        names = random.sample(sorted(self.whole), random.choice((1, 1, 1, 2)))
-        damaged = {name: self._damaged(random, name) for name in names}
-        for name, data in damaged.items():
-            if data is None:
-                (self.folder / name).unlink()
-            else:
-                (self.folder / name).write_bytes(data)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                fault = self._use(damaged)
-            outcome = fault or "right"
-        except ValueError as error:
-            fault = self._fault_of_message(str(error), names)
-            outcome = fault or "refused"
-        # Whatever it is, a panic of a library included, it must not be seen.
-        except BaseException as error:
-            fault = outcome = f"{type(error).__name__}: {str(error)[:300]}"
-        for name in names:
-            (self.folder / name).write_bytes(self.whole[name])
-        return f"fault: {self.kind} {number}, {names}: {outcome}" if fault else outcome
+    def names(self, random: Random) -> list[str]:
+        return random.sample(sorted(self.whole), random.choice((1, 1, 1, 2)))
 
-    def _damaged(self, random: Random, name: str) -> bytes | None:
+    def damaged(self, random: Random, name: str) -> bytes | None:
         data, kind = self.whole[name], random.randrange(40)
         if kind == 0:
             return None
@@ -88,7 +65,7 @@ class DamagedFolder:
             damages = (damaged_bytes, damaged_safetensors, damaged_safetensors)
         return random.choice(damages)(random, data)
 
-    def _use(self, damaged: dict[str, bytes | None]) -> str | None:
+    def use(self, damaged: dict[str, bytes | None]) -> str | None:
         """Load what is damaged and translate; return a fault of the result, if it has one."""
         of_tokenizer = {name for name in damaged if "tokenizer" in name}
         model, tokenizer = self.model, self.tokenizer
@@ -129,10 +106,10 @@ class DamagedFolder:
         except (ValueError, RecursionError):
             return False
 
-    def _fault_of_message(self, message: str, names: list[str]) -> str | None:
+    def fault_of_message(self, message: str, names: list[str]) -> str | None:
         """Return what is wrong with a message: it names a damaged file, a weight or a setting, on one short line."""
-        if "\n" in message or len(message) > LONGEST_MESSAGE:
-            return f"a message of {len(message)} characters: {message[:300]}"
+        if fault := super().fault_of_message(message, names):
+            return fault
         places = r"`\w+`|\w+\.(weight|bias|json|safetensors)|numbers in \w+|has no place for"
         # Weights of 1e38 are finite; what they compute is not.
         if any(name in message for name in names) or re.search(f"{places}|activations overflow", message):
