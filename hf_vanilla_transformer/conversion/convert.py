@@ -40,7 +40,7 @@ from .recognition import recognize_layout
 from .renaming import read_renames, rename_keys
 from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, Layout
 from .transformers_folder import load_tokenizer, read_generation_settings
-from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies, stored_vocabularies
+from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies
 from .weights import (
     MappedTensor,
     MatchedCheckpoint,
@@ -174,9 +174,9 @@ def convert_checkpoint(
     if not patched:
         _refuse_defects(recognized, encoder_only)
     checkpoint = _preprocess(checkpoint, recognized, renamed)
-    if source_vocabulary is target_vocabulary is None:
-        source_vocabulary, target_vocabulary = stored_vocabularies(recognized, checkpoint.settings)
-    vocabularies = load_vocabularies(source_vocabulary, None if encoder_only else target_vocabulary)
+    vocabularies = load_vocabularies(source_vocabulary, target_vocabulary, recognized, checkpoint.settings)
+    if vocabularies and encoder_only:
+        vocabularies = vocabularies[0], vocabularies[0]
     conversion = _convert(match_keys(checkpoint, recognized, encoder_only), vocabularies, stated)
     if output_dir is not None and not dry_run:
         conversion.save(output_dir)
@@ -247,7 +247,8 @@ def _convert(
         fields | {"vocab_size": len(fitted.rows)}, weights.tensors, stated.fields, matched.encoder_only
     )
     converted = complete_weights(matched, _with_positions(weights, positions), config)
-    tokenizer, folder = fitted.tokenizer, matched.checkpoint.folder if layout.config_class else None
+    tokenizer: PreTrainedTokenizerBase | None = fitted.tokenizer
+    folder = matched.checkpoint.folder if layout.config_class else None
     generation, generation_notes = read_generation_settings(folder) if folder else ({}, [])
     if folder and tokenizer is None and not matched.encoder_only:
         tokenizer = load_tokenizer(folder)

@@ -63,31 +63,19 @@ def split_in_two(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
 
 
 def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Rescale the weight (d) of a norm that divides by the unbiased standard deviation for `torch.nn.LayerNorm`.
+    """Rescale the weight (d) or (1) of a norm that divides by the unbiased standard deviation for torch's `LayerNorm`.
 
     The unbiased deviation is sqrt(d / (d - 1)) times the biased one, so the weight takes the inverse. What remains is
     an epsilon e that is added to the deviation s there, and to its square here. With the same e, s + e and
     sqrt(s^2 + e) are equal at s = 1/2, and differ by less than a fraction e / s wherever s > 1/4: below rounding for
     all but tiny states.
     """
-    return (tensor * math.sqrt((d_model - 1) / d_model),)
+    return (tensor.expand(d_model) * math.sqrt((d_model - 1) / d_model),)
 
 
 def expand_scalar(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     """Expand a scalar (1) to the model's width (d), which a vector (d) already has."""
     return (tensor.expand(d_model).clone(),)
-
-
-def expand_and_fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Expand the weight (1) or (d) of a norm that divides by the unbiased standard deviation, and rescale it."""
-    return fold_unbiased_std(expand_scalar(tensor, d_model)[0], d_model)
-
-
-# Transforms of a norm's weight, by the transform for the same norm with the biased standard deviation.
-UNBIASED_TRANSFORMS: dict[Transform, Transform] = {
-    unchanged: fold_unbiased_std,
-    expand_scalar: expand_and_fold_unbiased_std,
-}
 
 
 def block_diagonal(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:

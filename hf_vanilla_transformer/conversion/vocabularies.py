@@ -225,22 +225,17 @@ class EmbeddingRows:
         return replace(weights, tensors={**weights.tensors, name: resized})
 
 
-def stored_vocabularies(layout: Layout, settings: Mapping[str, Any]) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """Return the vocabularies of source and target among the settings, or None and None."""
-    if layout.vocabulary_settings is None:
-        return None, None
-    source, target = map(settings.get, layout.vocabulary_settings)
-    return (source, target) if source and target else (None, None)
-
-
 def load_vocabularies(
-    source: Vocabulary | None, target: Vocabulary | None
+    source: Vocabulary | None, target: Vocabulary | None, layout: Layout, settings: Mapping[str, Any]
 ) -> tuple[WordVocabulary, WordVocabulary] | None:
-    """Load the vocabularies of both sides, which may be one; None if there is none.
+    """Load the given vocabularies of both sides, which may be one, or those among the settings; None without any.
 
     Raises:
         ValueError: There is only a target vocabulary, or one cannot be loaded.
     """
+    if source is target is None and layout.vocabulary_settings is not None:
+        stored = tuple(map(settings.get, layout.vocabulary_settings))
+        source, target = stored if all(stored) else (None, None)
     if source is None:
         if target is not None:
             raise ValueError("`target_vocabulary` needs `source_vocabulary`; pass both")
@@ -329,5 +324,4 @@ __all__ = [
     "WordVocabulary",
     "fit_vocabularies",
     "load_vocabularies",
-    "stored_vocabularies",
 ]

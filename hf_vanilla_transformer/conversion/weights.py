@@ -17,11 +17,12 @@ from .rules import (
     COMPUTED_POSITION_KEYS,
     EMBEDDING_NAMES,
     POSITION_NAMES,
-    UNBIASED_TRANSFORMS,
     Filler,
     Layout,
     Rule,
     Transform,
+    expand_scalar,
+    fold_unbiased_std,
     key_pattern,
     unchanged,
 )
@@ -176,8 +177,9 @@ def _transform_of(match: Match, unbiased_norms: bool | None) -> Transform:
     transform = match.rule.transform
     if unbiased_norms is None or not match.is_norm_weight:
         return transform
-    biased = {unbiased: biased for biased, unbiased in UNBIASED_TRANSFORMS.items()}
-    return (UNBIASED_TRANSFORMS if unbiased_norms else biased).get(transform, transform)
+    if unbiased_norms:
+        return fold_unbiased_std if transform in (unchanged, expand_scalar) else transform
+    return expand_scalar if transform is fold_unbiased_std else transform
 
 
 def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> list[Tensor]:
@@ -248,7 +250,7 @@ def _check_complete(
         for name, tensor in tensors.items()
         if name in shapes and tuple(tensor.shape) != shapes[name]
     ]
-    missing = {_key_of(name, layout): name for name in shapes if name not in tensors}
+    missing = {_key_of(name, layout) for name in shapes if name not in tensors}
     superfluous = sorted({origin[name].key for name in tensors if name not in shapes})
     problems = {
         "missing": sorted(missing),
@@ -256,10 +258,7 @@ def _check_complete(
         "of another shape": [*misshaped, *converted.faults],
     }
     if found := [f"{len(names)} {problem}: {abbreviate(names)}" for problem, names in problems.items() if names]:
-        unexpected = sorted(tuple(tensor.shape) for tensor in matched.unexpected.values())
-        same_shapes = unexpected == sorted(shapes[name] for name in missing.values())
-        only_names = missing and same_shapes and not (superfluous or problems["of another shape"])
-        hint = RENAME_HINT if only_names else ""
+        hint = RENAME_HINT if missing and matched.unexpected else ""
         raise ValueError(f"these are not the weights of one {layout.name}: {'; '.join(found)}{hint}")
 
 

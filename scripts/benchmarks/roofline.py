@@ -127,15 +127,12 @@ class Sizes(NamedTuple):
     @classmethod
     def of(cls, config: VanillaTransformerConfig) -> "Sizes":
         d = config.d_model
-        widths = [
+        own, other = (
             heads * sum(config.attention_dims(heads))
             for heads in (config.encoder_attention_heads, config.decoder_attention_heads)
-        ]
-        encoder, decoder = (
-            2 * d * (width + inner)
-            for width, inner in zip(widths, (config.encoder_ffn_dim, config.decoder_ffn_dim), strict=True)
         )
-        return cls(encoder, decoder, d * widths[1], *widths, d * config.decoder_vocab_size)
+        encoder, decoder = 2 * d * (own + config.encoder_ffn_dim), 2 * d * (other + config.decoder_ffn_dim)
+        return cls(encoder, decoder, d * other, own, other, d * config.decoder_vocab_size)
 
 
 def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:

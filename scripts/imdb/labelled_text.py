@@ -72,7 +72,7 @@ def load_labelled_text(arguments: LabelledTextArguments) -> datasets.DatasetDict
     splits = {}
     for split in SPLITS:
         rows, place = _rows(arguments, split)
-        columns = {"text": [], "label": []}
+        columns: dict[str, list[Any]] = {"text": [], "label": []}
         for location, row in rows:
             _check(row, location)
             columns["text"].append(clean(row["text"]))

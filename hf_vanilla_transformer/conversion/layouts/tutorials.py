@@ -18,7 +18,6 @@ from ..rules import (
     block_diagonal,
     block_diagonal_query,
     boolean_setting,
-    expand_and_fold_unbiased_std,
     expand_scalar,
     fold_unbiased_std,
     identity,
@@ -80,7 +79,7 @@ _HKPROJ = ModelKeys(
     sides=("src", "tgt"),
     norm_parts=("alpha", "bias"),
     # A norm's weight may be one scalar, and its bias another.
-    transforms={"norm.weight": expand_and_fold_unbiased_std, "norm.bias": expand_scalar},
+    transforms={"norm.weight": fold_unbiased_std, "norm.bias": expand_scalar},
     # Until August 2023 its attentions had biases.
     optional=("_proj.bias",),
 )
