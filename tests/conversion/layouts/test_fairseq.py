@@ -11,8 +11,6 @@ from conversions import convert, refused
 from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.conversion.layouts.fairseq import fairseq_sinusoids
-from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
 from tiny import close
 from transformers_models import (
     LOST,
@@ -227,21 +225,6 @@ def test_searches_as_fairseq_does(tmp_path):
     assert searched_alike(converted, expected) == len(expected)
     assert searched_alike(converted, expected, early_stopping=False) < len(expected)
     assert searched_alike(converted, expected, min_new_tokens=None) < len(expected)
-
-
-def test_exports_to_ctranslate2_with_its_search(tmp_path):
-    pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
-    convert_checkpoint(save_fairseq(tmp_path / "checkpoint_best.pt", with_likely_ends(fsmt())), tmp_path / "ours")
-    converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
-    exported = CTranslate2Model(export_model(tmp_path / "ours", "ctranslate2", tmp_path / "exported"))
-    source = {"input_ids": torch.randint(4, 38, (20, 6)), "attention_mask": torch.ones(20, 6, dtype=torch.long)}
-    options = {"num_beams": 1, "max_length": 14}
-    expected, found = converted.generate(**source, **options), exported.generate(**source, **options)
-    for own, other in zip(found[:, 1:].tolist(), expected[:, 1:].tolist(), strict=True):
-        # CTranslate2 just stops at the bound, where the original is forced to end.
-        length = other.index(2)
-        assert own[:length] == other[:length]
-    assert (converted.generate(**source, **options, min_new_tokens=None)[:, 1] == 2).any(), "none would be empty"
 
 
 def test_dictionaries_become_the_tokenizer(tmp_path):

@@ -10,9 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, Ma
 from conversions import convert, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.conversion.transformers_folder import read_generation_settings
-from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model
-from transformers_models import WORDS, assert_same_function, marian, padded_batch
+from transformers_models import WORDS, assert_same_function, marian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -207,24 +205,6 @@ def test_the_tokenizer_comes_along(tmp_path):
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     translations = ours.batch_decode(converted.generate(**source), skip_special_tokens=True)
     assert translations == tokenizer.batch_decode(original.generate(**source), skip_special_tokens=True)
-
-
-def test_exports_to_ctranslate2(tmp_path):
-    pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
-    original = marian(forced_eos_token_id=0)
-    # A trained Marian never emits padding, which its settings bar too.
-    original.final_logits_bias[0, 39] = -30
-    original.generation_config.update(early_stopping=True, max_length=14)
-    original.save_pretrained(tmp_path / "marian")
-    convert_checkpoint(tmp_path / "marian", tmp_path / "ours")
-    exported = CTranslate2Model(export_model(tmp_path / "ours", "ctranslate2", tmp_path / "exported"))
-    source, _ = padded_batch(padding=39)
-    for options in ({}, {"num_beams": 1}):
-        expected, found = original.generate(**source, **options), exported.generate(**source, **options)
-        for own, other in zip(found.tolist(), expected.tolist(), strict=True):
-            # CTranslate2 just stops at the bound, where the original is forced to end.
-            length = next((n for n, token in enumerate(other) if token == 0), len(other))
-            assert own[:length] == other[:length] and not set(own[length:]) - {0, 39}
 
 
 def test_another_model_type_with_the_same_keys(folder, tmp_path):

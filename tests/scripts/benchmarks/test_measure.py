@@ -53,13 +53,6 @@ def test_samples_count_their_own_units():
     assert found.ratios == {"marian": 4.0} and found.rates == {"ours": 50.0, "marian": 12.5}
 
 
-def test_less_memory_is_better():
-    implementations = {"ours": lambda: Sample(1e6), "marian": lambda: Sample(5e6)}
-    case = Case("memory", "case", implementations, quantity="bytes", rounds=1, warm_up=False)
-    found = measure(case, rounds=9)
-    assert found.ratios == {"marian": 5.0} and found.costs["ours"] == [1e6]
-
-
 def test_peak_of_a_gpus_memory_above_that_before(monkeypatch):
     monkeypatch.setattr(measuring, "synchronize", lambda device: None)
     peaks = iter([50, 70, 40])

@@ -1,7 +1,6 @@
 import pytest
 
 from benchmarking import results, small_arguments
-from benchmarks.power_law import fit_exponent
 from benchmarks.run import run_benchmarks
 from benchmarks.scaling import scaling_benchmark, stream_cases
 from hf_vanilla_transformer.data.arguments import DataArguments
@@ -29,9 +28,3 @@ def test_memory_is_read_along_a_stream():
     cases = list(stream_cases(small_arguments()))
     assert len(cases) == 7 and cases[-1].axis == ("pairs streamed", 2000)
     assert cases[-1].implementations["ours"]().cost >= 0
-
-
-@pytest.mark.parametrize(("cost", "exponent"), [(lambda n: 3 * n**2, 2), (lambda n: 5, 0)])
-def test_exponents_of_known_powers(cost, exponent):
-    sizes = [64, 128, 256, 512]
-    assert fit_exponent(sizes, [cost(n) for n in sizes]) == pytest.approx(exponent)

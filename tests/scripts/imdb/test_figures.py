@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from drawings import panels, tick_labels, visible
+from drawings import panels, tick_labels
 from imdb.figures import plot_accuracies, plot_learning_curves
 
 
@@ -30,9 +30,3 @@ def test_learning_curves_by_epoch(tmp_path):
     assert accuracy_axes.lines[2].get_ydata() == pytest.approx([88, 88])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
     assert imread(tmp_path / "curves.png").std() > 0.02
-
-
-def test_learning_curves_of_one_epoch_are_seen(tmp_path):
-    log = [{"epoch": 1.0, "loss": 0.5}, {"epoch": 1.0, "eval_accuracy": 0.8}]
-    figure = plot_learning_curves({"a": log}, tmp_path / "curves.png", {})
-    assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]

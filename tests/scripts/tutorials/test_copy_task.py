@@ -2,15 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from hf_vanilla_transformer import preset_config
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from tutorials import copy_task
 from tutorials.common import TutorialArguments
 from tutorials.copy_task import (
-    COPY_CONFIG,
     COPY_LENGTH,
-    COPY_TASK,
     LIGHT_COPY_TASK,
     CopyTask,
     build_copier,
@@ -24,12 +21,6 @@ def test_sequences_begin_with_the_start_symbol_and_have_no_padding():
     sequences = draw_sequences(500, torch.Generator().manual_seed(0))
     assert sequences.shape == (500, COPY_LENGTH)
     assert (sequences[:, 0] == 1).all() and set(sequences[:, 1:].flatten().tolist()) == set(range(1, 11))
-
-
-def test_the_copy_model_is_the_tutorials():
-    config = preset_config(COPY_TASK.preset, **COPY_CONFIG)
-    assert (config.vocab_size, config.encoder_layers, config.decoder_layers) == (11, 6, 6)
-    assert (config.d_model, config.encoder_attention_heads, config.encoder_ffn_dim) == (512, 8, 2048)
 
 
 def test_untrained_models_decode_as_many_symbols():

@@ -1,5 +1,4 @@
 import pytest
-import torch
 from matplotlib.image import imread
 from torch import nn
 
@@ -8,7 +7,7 @@ from hf_vanilla_transformer.data.arguments import DataArguments
 from tiny import tiny_model
 from tutorials import phrases
 from tutorials.common import TutorialArguments
-from tutorials.phrases import PHRASES, STATQUEST, draw_statquest, one_thread, train_phrases, wrong_phrases
+from tutorials.phrases import PHRASES, STATQUEST, draw_statquest, train_phrases, wrong_phrases
 
 
 @pytest.fixture
@@ -48,14 +47,6 @@ def test_wrong_phrases_are_counted(untrained, tmp_path):
     assert all(wrong) and wrong[0] != wrong[1]
     result = phrases.reproduce_phrases(args, DataArguments())
     assert result.figures["exact"] == [8 - len(each) for each in wrong] and not result.reproduced
-
-
-def test_small_models_use_one_thread():
-    torch.set_num_threads(2)
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(1)
 
 
 @pytest.mark.slow
