@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,7 +146,7 @@ def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArgum
         notes.append(f"marian: {matching_batch_size(text, args)} pairs per batch")
     if "tutorial" in args.baselines:
         tutorial = build_tutorial(ours.config, text, args)
-        implementations["nn.Transformer, tutorial"] = TutorialSteps(tutorial, text, dtype, args)
+        implementations["nn.Transformer, tutorial"] = tutorial_steps(tutorial, text, dtype, args)
         notes.append(f"tutorial: {args.tutorial_batch_size} pairs padded to {args.tutorial_length}")
     return Case(
         "train",
@@ -259,41 +259,36 @@ class TrainerSteps:
         return text_sample(self.model.config, timed, clock.times[-1] - clock.times[0])
 
 
-class TutorialSteps:
-    """Steps of the tutorials' training loop: shuffled pairs, padding to a fixed length, Adam."""
+def tutorial_steps(
+    model: TutorialTransformer, text: TokenizedText, dtype: str, args: BenchmarkArguments
+) -> Callable[[], Sample]:
+    """Return a function that takes the steps of one round: shuffled pairs, padding to a fixed length, Adam."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, eps=1e-9)
+    rows: Any = text.ids
+    generator = torch.Generator().manual_seed(args.seed)
 
-    def __init__(self, model: TutorialTransformer, text: TokenizedText, dtype: str, args: BenchmarkArguments):
-        self.model, self.dtype, self.args = model, dtype, args
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, eps=1e-9)
-        self.batches = self._endless_batches(text)
+    def collate(rows: list[Any]) -> tuple[np.ndarray, dict[str, Tensor]]:
+        lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in rows])
+        return lengths.clip(max=model.length), model.collate(rows)
 
-    def _endless_batches(self, text: TokenizedText) -> Iterator[tuple[np.ndarray, dict[str, Tensor]]]:
-        def collate(rows: list[Any]) -> tuple[np.ndarray, dict[str, Tensor]]:
-            lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in rows])
-            return lengths.clip(max=self.model.length), self.model.collate(rows)
+    loader = DataLoader(rows, args.tutorial_batch_size, shuffle=True, collate_fn=collate, generator=generator)
+    batches = chain.from_iterable(repeat(loader))
 
-        generator = torch.Generator().manual_seed(self.args.seed)
-        rows: Any = text.ids
-        loader = DataLoader(rows, self.args.tutorial_batch_size, shuffle=True, collate_fn=collate, generator=generator)
-        while True:
-            yield from loader
-
-    def __call__(self) -> Sample:
-        """Take the steps of one round."""
-        device = self.args.device
+    def take_steps() -> Sample:
         timed = []
-        synchronize(device)
+        synchronize(args.device)
         start = time.perf_counter()
-        for _ in range(self.args.steps):
-            lengths, batch = next(self.batches)
+        for lengths, batch in islice(batches, args.steps):
             timed.append(lengths)
-            with autocast(device, self.dtype):
-                loss = self.model(**{name: ids.to(device) for name, ids in batch.items()})
-            self.optimizer.zero_grad()
+            with autocast(args.device, dtype):
+                loss = model(**{name: ids.to(args.device) for name, ids in batch.items()})
+            optimizer.zero_grad()
             loss.backward()
-            self.optimizer.step()
-        synchronize(device)
-        return text_sample(self.model.config, np.concatenate(timed), time.perf_counter() - start)
+            optimizer.step()
+        synchronize(args.device)
+        return text_sample(model.config, np.concatenate(timed), time.perf_counter() - start)
+
+    return take_steps
 
 
 def text_sample(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
