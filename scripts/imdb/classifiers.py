@@ -101,13 +101,10 @@ def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
         ValueError: It is no BERT, its tokenizer cannot be loaded, or it has fewer positions than `max_length`.
     """
     name = args.model_name_or_path
-    try:
-        config = load_config(name)
-        if config.model_type != "bert":
-            raise ValueError(f"its model type is {config.model_type!r}, not 'bert'")
-        tokenizer = load_tokenizer(name)
-    except ValueError as error:
-        raise not_bert(name, error) from error
+    config = load_config(name)
+    if config.model_type != "bert":
+        raise ValueError(f"`model_name_or_path` {name} is no BERT: its model type is {config.model_type!r}")
+    tokenizer = load_tokenizer(name)
     if args.max_length > config.max_position_embeddings:
         raise ValueError(
             f"`max_length` {args.max_length} exceeds the {config.max_position_embeddings} positions of {name}"
@@ -115,10 +112,6 @@ def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
     # A single text needs no segment ids, and without them one collator serves all models.
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer
-
-
-def not_bert(name: str, error: Exception) -> ValueError:
-    return ValueError(f"`model_name_or_path` {name}: no BERT can be loaded from it ({error})")
 
 
 def tokenize(
@@ -150,17 +143,14 @@ def train_bert(task: ClassificationTask) -> Outcome:
     """
     args = task.args
     set_seed(args.seed)
-    try:
-        model = load_model(
-            args.model_name_or_path,
-            AutoModelForSequenceClassification,
-            new_weights=("classifier.", "bert.pooler."),
-            num_labels=len(LABELS),
-            id2label=ID2LABEL,
-            label2id=LABEL2ID,
-        )
-    except ValueError as error:
-        raise not_bert(args.model_name_or_path, error) from error
+    model = load_model(
+        args.model_name_or_path,
+        AutoModelForSequenceClassification,
+        new_weights=("classifier.", "bert.pooler."),
+        num_labels=len(LABELS),
+        id2label=ID2LABEL,
+        label2id=LABEL2ID,
+    )
     return train_model(
         "bert",
         model,
