@@ -31,10 +31,9 @@ with importing():
 
     from benchmarks.baselines import baseline_fields
     from hf_vanilla_transformer.cli import train
-    from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
+    from hf_vanilla_transformer.cli.options import Number, OneLineParser, one_line_errors
     from hf_vanilla_transformer.files import atomic_write
     from hf_vanilla_transformer.inference.translation import translate
-    from hf_vanilla_transformer.options import POSITIVE, check_range
     from hf_vanilla_transformer.presets import preset_config
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.training.arguments import parse_overrides
@@ -72,18 +71,18 @@ def main(argv: list[str] | None = None) -> None:
     parser = OneLineParser(description=__doc__)
     parser.usage = "%(prog)s RECIPE --minutes N --output_dir FOLDER [options] [-- options of train]"
     parser.add_argument("recipe", help="Argument file of `train`.")
-    parser.add_argument("--minutes", type=float, required=True, help="Time to train.")
+    parser.add_argument("--minutes", type=Number(float), required=True, help="Time to train.")
     parser.add_argument("--settings", choices=SETTINGS, default="defaults", help="Of the trainer (default: defaults).")
-    parser.add_argument("--batch_size", type=int, help="Sentences in a batch (default: that of the settings).")
+    parser.add_argument("--batch_size", type=Number(int), help="Sentences in a batch (default: that of the settings).")
     parser.add_argument("--output_dir", required=True, help="Folder of the model and the results.")
     parser.add_help_options()
     with one_line_errors(parser, advice="the same command starts again"):
         words = sys.argv[1:] if argv is None else argv
         end = words.index("--") if "--" in words else len(words)
         arguments = parser.parse_args(words[:end])
-        if arguments.minutes <= 0:
-            raise ValueError(f"`minutes` is {arguments.minutes:g}; it must be above 0")
-        settings = trainer_settings(arguments.settings, arguments.batch_size)
+        settings = dict(SETTINGS[arguments.settings])
+        if arguments.batch_size:
+            settings["per_device_train_batch_size"] = arguments.batch_size
         options = OneLineParser(parser.prog)
         train.add_arguments(options)
         own = ["--output_dir", arguments.output_dir]
@@ -92,14 +91,6 @@ def main(argv: list[str] | None = None) -> None:
         with atomic_write(Path(arguments.output_dir, "results.json")) as file:
             file.write(f"{json.dumps(results, indent=2)}\n".encode())
         print("\n".join(f"{name:<24} {value:g}" for name, value in results.items()))
-
-
-def trainer_settings(name: str, batch_size: int | None = None) -> dict[str, Any]:
-    """Return those of `SETTINGS`, with batches of so many sentences where that is given."""
-    if batch_size is None:
-        return SETTINGS[name]
-    check_range(POSITIVE, batch_size=batch_size)
-    return {**SETTINGS[name], "per_device_train_batch_size": batch_size}
 
 
 def train_marian(
@@ -112,7 +103,7 @@ def train_marian(
         data_args: Its text.
         args: Its training, of which only folder, seed, bfloat16 and decoding are used.
         minutes: Time to train.
-        settings: Arguments of the trainer (see `trainer_settings`).
+        settings: Arguments of the trainer (see `SETTINGS`).
 
     Raises:
         ValueError: The text cannot be used, or Marian cannot have the recipe's shape.

@@ -35,17 +35,10 @@ def test_it_is_trained_for_a_time_and_scored(settings, recipe, tmp_path, capsys,
     assert (model.config.d_model, model.config.dropout, model.config.encoder_layers) == (16, 0.25, 1)
 
 
-def test_batches_of_another_size():
-    best = marian_baseline.SETTINGS["best"]
-    assert marian_baseline.trainer_settings("best") == best
-    assert marian_baseline.trainer_settings("best", 32) == {**best, "per_device_train_batch_size": 32}
-    assert marian_baseline.trainer_settings("defaults", 32) == {"per_device_train_batch_size": 32}
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--minutes", "0"], "--minutes is 0; it must be above 0"),
+        (["--minutes", "0"], "--minutes is 0; it must be positive"),
         (["--minutes", "1", "--batch_size", "0"], "--batch_size is 0; it must be positive"),
         (["--minutes", "1", "--", "--config_overrides", "norm_position=pre"], "Marian has only post-norm layers"),
     ],
