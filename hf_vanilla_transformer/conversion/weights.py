@@ -265,13 +265,9 @@ def _check_complete(
 def _key_of(name: str, layout: Layout) -> str:
     """Return the key that one of our names comes from, or the name if no rule gives it."""
     index = re.search(r"\.(\d+)\.", name)
-    pattern = name.replace(f".{index[1]}.", ".{i}.", 1) if index else name
-    for rule in layout.rules:
-        if name in rule.names:
-            return rule.key
-        if index and pattern in rule.names:
-            return rule.key.replace("{i}", index[1])
-    return name
+    names = {name, re.sub(r"\.\d+\.", ".{i}.", name, count=1)}
+    key = next((rule.key for rule in layout.rules if names & {*rule.names}), name)
+    return key.replace("{i}", index[1]) if index else key
 
 
 def shape_text(shape: Sequence[int]) -> str:
