@@ -35,7 +35,7 @@ from .fields import (
     unread_settings,
 )
 from .positions import PositionEncodings, choose_positions, from_first_token
-from .reading import SourceCheckpoint, read_checkpoint
+from .reading import SourceCheckpoint, read_checkpoint, read_settings
 from .recognition import recognize_layout
 from .renaming import read_renames, rename_keys
 from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, Layout
@@ -218,9 +218,10 @@ def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
 
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:
     """Add settings in the folder, and the weights and position tables that the original computes or omits."""
-    weights, settings = checkpoint.weights, checkpoint.settings
-    if layout.read_settings is not None and checkpoint.folder is not None:
-        settings = layout.read_settings(checkpoint.folder) | settings
+    weights, settings, folder = checkpoint.weights, checkpoint.settings, checkpoint.folder
+    if folder is not None:
+        vocabularies = {name: str(folder / name) for name in layout.vocabulary_settings if (folder / name).is_file()}
+        settings = read_settings(folder, layout.settings_files) | vocabularies | settings
     if layout.preprocess is not None:
         weights = layout.preprocess(weights, settings)
     if layout.compute_positions is not None and not renamed:

@@ -3,7 +3,7 @@
 import os
 import re
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,12 +199,25 @@ _PlainLoader.add_multi_constructor(
 )
 
 
-def read_yaml_settings(file: Path) -> dict[str, Any]:
-    """Read settings from a YAML file.
+def read_settings(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Read settings from those of these files that there are, YAML or JSON.
+
+    The model's have their own names, others those of their parts before them, and so do all in a file that is not
+    called `config`.
 
     Raises:
-        ValueError: It cannot be read, or holds code or no settings.
+        ValueError: A file cannot be read, or holds code or no settings.
     """
+    settings: dict[str, Any] = {}
+    for file in (folder / name for name in names):
+        if file.is_file():
+            content = read_json_object(file, FETCH_AGAIN) if file.suffix == ".json" else _read_yaml(file)
+            content = content if file.stem == "config" else {file.stem: content}
+            settings |= flatten_settings({**content, "model": None}) | flatten_settings(content)
+    return settings
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
     check_json_size(file, FETCH_AGAIN)
     try:
         # A safe loader: it builds plain values alone.
@@ -289,4 +302,4 @@ def _unusable_kind(tensor: Tensor) -> str | None:
     return next((kind for kind, applies in kinds.items() if applies), None)
 
 
-__all__ = ["SourceCheckpoint", "flatten_settings", "read_checkpoint", "read_yaml_settings"]
+__all__ = ["SourceCheckpoint", "read_checkpoint", "read_settings"]

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -167,8 +166,9 @@ class Layout:
         config_class: Of a model of transformers; its `model_type` tells it from others with the same keys, and its
             folder holds settings of generation and a tokenizer.
         generation_settings: Settings that make `generate()` search as the original code does.
-        read_settings: Reads settings from the folder of the weights, beyond those in config.json.
-        vocabulary_settings: Settings that hold the tokens of source and target; used unless the caller gives others.
+        settings_files: Files of settings in the folder of the weights (see `reading.read_settings`).
+        vocabulary_settings: Settings that hold the tokens of source and target, or files of them in the folder of the
+            weights; used unless the caller gives others.
         nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
         notes: Differences between the original and what its weights become, one sentence each.
         needs_name: Whether the caller must name it; its code is then unknown, as after renaming.
@@ -195,8 +195,8 @@ class Layout:
     defects: tuple[Defect, ...] = ()
     config_class: type[PreTrainedConfig] | None = None
     generation_settings: Callable[[VanillaTransformerConfig], dict[str, Any]] | None = None
-    read_settings: Callable[[Path], dict[str, Any]] | None = None
-    vocabulary_settings: tuple[str, str] | None = None
+    settings_files: tuple[str, ...] = ()
+    vocabulary_settings: tuple[str, ...] = ()
     nonstandard_sinusoids: bool = False
     notes: tuple[str, ...] = ()
     needs_name: bool = False

@@ -1,9 +1,7 @@
 """Joey NMT's transformer: a checkpoint, with config.yaml and the vocabularies beside it."""
 
-from pathlib import Path
 from typing import Any
 
-from ..reading import flatten_settings, read_yaml_settings
 from ..rules import (
     STACKS,
     Layout,
@@ -31,22 +29,6 @@ _KEYS = ModelKeys(
 _SPECIAL_IDS = {"pad": 1, "bos": 2, "eos": 3}
 # Position of norms unless config.yaml states it.
 _DEFAULT_NORMS = {"encoder": "pre", "decoder": "post"}
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the model's part of config.yaml, the ids of special tokens, and the files of the vocabularies.
-
-    Raises:
-        ValueError: config.yaml cannot be read.
-    """
-    settings: dict[str, Any] = {}
-    file = folder / "config.yaml"
-    if file.is_file():
-        content = read_yaml_settings(file)
-        data = content.get("data")
-        settings = flatten_settings(content) | flatten_settings({"data": data if isinstance(data, dict) else {}})
-    files = {side: folder / f"{side}_vocab.txt" for side in _KEYS.sides}
-    return settings | {f"{side}_vocab": str(file) for side, file in files.items() if file.is_file()}
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
@@ -98,8 +80,8 @@ JOEY_NMT = Layout(
     },
     argument_fields=("norm_position", "activation_function", "scale_embedding"),
     infer_fields=_fields,
-    read_settings=_read_settings,
-    vocabulary_settings=("src_vocab", "trg_vocab"),
+    settings_files=("config.yaml",),
+    vocabulary_settings=("src_vocab.txt", "trg_vocab.txt"),
 )
 
 __all__ = ["JOEY_NMT"]

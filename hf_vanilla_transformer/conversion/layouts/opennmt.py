@@ -5,14 +5,11 @@ A checkpoint of OpenNMT-py holds `model`, `generator`, `opt` and `vocab`; a fold
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ...files import read_json_object
 from ...marian_fields import HEAD_FIELDS
-from ..reading import FETCH_AGAIN, flatten_settings
 from ..rules import (
     STACKS,
     Layout,
@@ -127,19 +124,6 @@ def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
     return special_ids(*(tokens.index(token) if token in tokens else None for token in special))
 
 
-def _read_eole_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the model in config.json, and the vocabularies in vocab.json.
-
-    Raises:
-        ValueError: A file cannot be read.
-    """
-    config, vocabulary = folder / "config.json", folder / "vocab.json"
-    settings = flatten_settings(read_json_object(config, FETCH_AGAIN)) if config.is_file() else {}
-    if vocabulary.is_file():
-        settings |= flatten_settings({"vocab": read_json_object(vocabulary, FETCH_AGAIN)})
-    return settings
-
-
 def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
     """Add the shared weights, which files store once.
 
@@ -223,7 +207,7 @@ EOLE = replace(
     ignored_keys=("decoder.transformer_layers.{i}.layer_scalar",),
     preprocess=_prepare_eole,
     infer_fields=_eole_fields,
-    read_settings=_read_eole_settings,
+    settings_files=("config.json", "vocab.json"),
 )
 
 __all__ = ["EOLE", "OPEN_NMT"]

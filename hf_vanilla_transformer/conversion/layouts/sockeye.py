@@ -3,13 +3,11 @@
 Shape legend: d model width [d_model], h heads, d_k key width.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..reading import flatten_settings, read_yaml_settings
 from ..rules import (
     STACKS,
     Layout,
@@ -57,18 +55,6 @@ _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "config_decoder_decoder_type": ("transformer",),
     **{f"config_embed_{side}_num_factors": (1,) for side in ("source", "target")},
 }  # fmt: skip  # a table, not an expression
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings in `config`, and the files of the vocabularies.
-
-    Raises:
-        ValueError: The file cannot be read.
-    """
-    file = folder / "config"
-    settings = flatten_settings(read_yaml_settings(file)) if file.is_file() else {}
-    files = {side: folder / f"vocab.{side}.0.json" for side in ("src", "trg")}
-    return settings | {f"vocab_{side}": str(file) for side, file in files.items() if file.is_file()}
 
 
 def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -148,8 +134,8 @@ SOCKEYE = Layout(
     argument_fields=("norm_position", "activation_function"),
     preprocess=_separate_heads,
     infer_fields=_fields,
-    read_settings=_read_settings,
-    vocabulary_settings=("vocab_src", "vocab_trg"),
+    settings_files=("config",),
+    vocabulary_settings=("vocab.src.0.json", "vocab.trg.0.json"),
 )
 
 __all__ = ["SOCKEYE"]
