@@ -233,8 +233,9 @@ def load_vocabularies(
     Raises:
         ValueError: There is only a target vocabulary, or one cannot be loaded.
     """
-    if source is target is None and all(map(settings.get, layout.vocabulary_settings)):
-        source, target = map(settings.get, layout.vocabulary_settings or (None, None))
+    if source is target is None and layout.vocabulary_settings:
+        stored = [settings.get(name) for name in layout.vocabulary_settings]
+        source, target = stored if all(stored) else (None, None)
     if source is None:
         if target is not None:
             raise ValueError("`target_vocabulary` needs `source_vocabulary`; pass both")

@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 import torch
 
-from conversions import HEADS, STATED, TOLERANCE, batch, convert, converted_logits, refused
+from conversions import HEADS, STATED, assert_same_logits, convert, refused
 from source_models import normed_embeddings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -20,15 +20,6 @@ OPTIONS = {
 
 def checkpoint(model, **changes):
     return {"epoch": 3, "settings": Namespace(**{**OPTIONS, **changes}), "model": model.state_dict()}
-
-
-def assert_same_logits(model, converted):
-    source, target, source_mask, target_mask = batch(model)
-    with torch.no_grad():
-        expected = model(source, target, source_mask, target_mask)
-    found = converted_logits(converted, source, target, source_mask, target_mask)
-    # Logits themselves: log-probabilities would not show all of a wrong scale.
-    torch.testing.assert_close(found[target_mask], expected[target_mask], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("scale", ["emb", "prj", "none"])
