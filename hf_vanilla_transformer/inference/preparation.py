@@ -15,12 +15,13 @@ from unicodedata import name
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import Link
-from ..text.casing import Case, capitalized, case_of, in_case, sentence_case
+from ..text.casing import WORDS, Case, capitalized, case_of, in_case, sentence_case
 from ..text.protection import (
     LARGE_SCRIPTS,
     PLACEHOLDERS,
     ProtectedText,
     Protector,
+    Span,
     checked_pattern,
     edited,
     moved,
@@ -174,8 +175,11 @@ class Preparation:
         """
         if self.raw or not source.strip():
             return Sentence(source, protected=ProtectedText(source))
-        is_term = any(term in source for term in terms)
-        protected = ProtectedText(source) if is_term else self.protector.protect(source, self.placeholders)
+        if any(term in source for term in terms):
+            protected = ProtectedText(source)
+        else:
+            text, names = self._capital_words(source)
+            protected = self.protector.protect(text, self.placeholders, names)
         protected = self._with_plain_punctuation(protected)
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source)
@@ -187,6 +191,28 @@ class Preparation:
         if len(text) != len(protected.text):
             text = protected.text
         return Sentence(source, case, replace(protected, text=text))
+
+    def _capital_words(self, text: str) -> tuple[str, list[Span]]:
+        """Return a text that is not all in capitals with its words in capitals as the vocabulary has them.
+
+        Without placeholders, they stay as they are: such models have learned what becomes of them.
+
+        Returns:
+            The text, and where words in capitals stand that the vocabulary has in no case: names and acronyms.
+        """
+        names: list[Span] = []
+        if not self.placeholders or case_of(text) is not Case.SENTENCE:
+            return text, names
+        for match in WORDS.finditer(text):
+            word = match[0]
+            if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
+                continue
+            written = self._spell(word)
+            if self._is_one_token(written) and len(written) == len(word):
+                text = text[: match.start()] + written + text[match.end() :]
+            else:
+                names.append(match.span())
+        return text, names
 
     def _with_plain_punctuation(self, protected: ProtectedText) -> ProtectedText:
         text, plain = protected.text, self._alphabet.plain
@@ -202,18 +228,17 @@ class Preparation:
     def _spelled(self, word: str) -> str:
         """Return a word in the case that the vocabulary writes in the fewest and the most frequent tokens."""
         lower = word.lower()
-        variants = list(dict.fromkeys((lower, capitalized(lower), word)))
-        if len(variants) == 1:
-            return lower
-        source_tokenizer: Any = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
-        texts = [f"a {variant}" for variant in variants]
-        rows = source_tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        unknown = source_tokenizer.unk_token_id
         # Frequent tokens come first in a vocabulary.
-        costs = {
-            variant: (row.count(unknown), len(row), row[-1:]) for variant, row in zip(variants, rows, strict=True)
-        }
-        return min(variants, key=lambda variant: costs[variant])
+        return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._tokens_of)
+
+    def _tokens_of(self, word: str) -> tuple[int, int, list[int]]:
+        """Return how many tokens of a word within a text are unknown, how many it has, and the last one."""
+        side: Any = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
+        before, row = side(["a", f"a {word}"], add_special_tokens=False, verbose=False)["input_ids"]
+        return row.count(side.unk_token_id), len(row) - len(before), row[-1:]
+
+    def _is_one_token(self, word: str) -> bool:
+        return self._tokens_of(word)[:2] == (0, 1)
 
 
 def placeholders_of(tokenizer: Any) -> tuple[str, ...]:

@@ -50,4 +50,4 @@ def capitalized(text: str) -> str:
     return text[:first] + text[first : first + 1].upper() + text[first + 1 :]
 
 
-__all__ = ["Case", "capitalized", "case_of", "in_case", "sentence_case"]
+__all__ = ["WORDS", "Case", "capitalized", "case_of", "in_case", "sentence_case"]

@@ -190,21 +190,23 @@ class Protector:
     ):
         self._patterns, self._is_known = (*patterns, ITEMS, *([NUMBERS] if with_numbers else [])), is_known
 
-    def spans(self, text: str) -> list[Span]:
-        """Return where the items of a sentence begin and end; patterns that come first count first."""
-        found: list[Span] = []
+    def spans(self, text: str, names: Iterable[Span] = ()) -> list[Span]:
+        """Return where the items of a sentence begin and end, names among them; earlier patterns count first."""
+        found = list(names)
         for pattern in self._patterns:
             self._add(found, (match.span() for match in pattern.finditer(text)))
         if self._is_known is not None:
             self._add(found, self._unknown(text))
         return _joined(sorted(found))
 
-    def protect(self, text: str, placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
-        """Return a sentence with the placeholders for its first items, and without the others."""
+    def protect(
+        self, text: str, placeholders: Sequence[str] = PLACEHOLDERS, names: Iterable[Span] = ()
+    ) -> ProtectedText:
+        """Return a sentence with the placeholders for its first items, names among them, and without the others."""
         pieces: list[str] = []
         items: list[Item] = []
         end = length = 0
-        for start, stop in self.spans(text):
+        for start, stop in self.spans(text, names):
             placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
             whole = piece = text[end:start]
             if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
@@ -306,6 +308,7 @@ __all__ = [
     "Item",
     "ProtectedText",
     "Protector",
+    "Span",
     "checked_pattern",
     "edited",
     "moved",

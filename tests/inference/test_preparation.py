@@ -1,0 +1,163 @@
+"""Text as people type it, before and after the model."""
+
+import pytest
+import torch
+from tokenizers import AddedToken
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.inference.decoding import Hypothesis
+from hf_vanilla_transformer.inference.glossary import Glossary
+from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
+from hf_vanilla_transformer.inference.translation import finished, joined, translate
+from hf_vanilla_transformer.text.protection import PLACEHOLDERS
+from hf_vanilla_transformer.text.sentences import split_sentences
+
+SENTENCES = [
+    "the dog sees a cat in Paris", "a cat sees the dog", "dogs sleep in Paris", "a DJ sees us", "(im Café) “ja”",
+]  # fmt: skip  # one list
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def copying():
+    """A model that has learned to copy its source, with placeholders, and its tokenizer."""
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=400)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in PLACEHOLDERS[:3]])
+    config = VanillaTransformerConfig(
+        vocab_size=len(tokenizer), decoder_vocab_size=len(tokenizer), d_model=48, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96, decoder_ffn_dim=96, dropout=0.0,
+    )  # fmt: skip  # short lines
+    model = VanillaTransformerForConditionalGeneration(config)
+    texts = [
+        "The dog sees a cat.", "A cat sleeps in Paris.", "The dog sees ⟦1⟧ in Paris.", "⟦1⟧ sees ⟦2⟧.", "A cat ⟦1⟧.",
+        "The dog ⟦1⟧ sees ⟦2⟧ a cat.", "Dogs sleep.", "The dog and ⟦1⟧ sleep.", "(⟦1⟧) sees us.",
+    ]  # fmt: skip  # one list
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    for _ in range(200):
+        model(batch["input_ids"], batch["attention_mask"], labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval(), tokenizer
+
+
+def best(translator, *texts, **options):
+    return [row[0].text for row in translate(*translator, list(texts), **options)]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_items_are_copied(copying, num_beams):
+    texts = ["The dog sees https://x.org in Paris.", "12:30 sees 🙂.", "A cat {name}.", "The dog and Иван sleep."]
+    assert best(copying, *texts, num_beams=num_beams) == texts
+    assert best(copying, "The dog and Ann Lee sleep.", protect=["Ann Lee"]) == ["The dog and Ann Lee sleep."]
+    assert best(copying, "The dog and NASA sleep.") == ["The dog and NASA sleep."]
+
+
+def test_every_item_is_required(copying):
+    """Of a model that would leave it out."""
+    model, tokenizer = copying
+    barred = [[tokenizer.convert_tokens_to_ids(token)] for token in PLACEHOLDERS[:3]]
+    text = "The dog sees https://x.org in Paris."
+    (row,) = translate(model, tokenizer, [text], bad_words_ids=barred, num_beams=4, num_hypotheses=3, with_scores=True)
+    assert all(each.text.count("https://x.org") == 1 for each in row)
+    drawn = best(copying, text, bad_words_ids=barred, do_sample=True)
+    assert drawn[0].count("https://x.org") == 1, "where nothing is searched, it is put at its place"
+
+
+def test_without_placeholders_items_are_put_at_their_places(copying):
+    model, tokenizer = copying
+    plain = train_tokenizer(SENTENCES * 3, vocab_size=400)
+    assert not Preparation(model, plain).placeholders
+    texts = ["The dog 🙂 sees a cat.", "See https://x.org", "🙂", "12 a cat"]
+    for text, found in zip(texts, best((model, plain), *texts), strict=True):
+        assert all(item in found for item in ("🙂", "https://x.org") if item in text)
+    assert Preparation(model, plain).sentence("12 dogs 🙂").text == "12 dogs"
+
+
+def test_case_by_rule(copying):
+    upper, title = best(copying, "THE DOG SEES A CAT.", "The Dog Sees A Cat.")
+    assert upper == "THE DOG SEES A CAT." and title == "The Dog Sees A Cat."
+    preparation = Preparation(*copying)
+    assert preparation.sentence("A CAT SLEEPS IN PARIS, X@Y.DE").text == "A cat sleeps in Paris, ⟦1⟧"
+    assert preparation.sentence("The dog and the CAT, a DJ, a XQZ").text == "The dog and the cat, a DJ, a ⟦1⟧"
+    assert preparation.sentence("A Cat Sees Us", ["Cat 5"]).text == "A cat sees us"
+
+
+@pytest.mark.parametrize("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
+def test_what_has_no_letters_is_its_own_translation(copying, text):
+    ((hypothesis,),) = translate(*copying, [text], with_scores=True, with_alignments=True)
+    assert hypothesis.text == text and hypothesis.score == 0
+    assert hypothesis.alignment == [(i, i) for i in range(len(text.split()))]
+    assert translate(*copying, [text], raw=True)[0][0].text != text or text == "-"
+
+
+def test_paragraphs(copying):
+    model, tokenizer = copying
+    sentences = ["The dog sees a cat.", "Dogs sleep.", "A cat sleeps in Paris."]
+    text = "  ".join(sentences)
+    options = {"with_scores": True, "with_alignments": True, "num_beams": 3, "num_hypotheses": 2}
+    ((first, second),) = translate(model, tokenizer, [text], **options)
+    parts = [row for row in translate(model, tokenizer, sentences, **options)]
+    assert first.text == text and second.text == "  ".join(row[1].text for row in parts)
+    assert first.score == pytest.approx(sum(row[0].score for row in parts) / 3, rel=1e-4)
+    assert first.alignment[5:7] == [(i + 5, k + 5) for i, k in parts[1][0].alignment]
+    assert translate(model, tokenizer, [text], split_sentences="never")[0][0].text != text
+    model.generation_config.training_paragraphs = True
+    try:
+        assert best(copying, text) != [text] and best(copying, text, split_sentences="always") == [text]
+    finally:
+        del model.generation_config.training_paragraphs
+
+
+def test_sentences_longer_than_in_training_are_cut(copying, caplog):
+    model, tokenizer = copying
+    model.generation_config.training_source_length = 8
+    try:
+        rows = translate(model, tokenizer, ["The dog sees a cat, the dog sees a cat, dogs sleep.", "Dogs sleep."])
+    finally:
+        del model.generation_config.training_source_length
+    assert rows[0][0].remarks == ["cut"] and rows[1][0].remarks is None
+    assert len(rows[0][0].text) > len("The dog sees a cat.") * 1.5
+    assert "of 2 lines, 1 had a sentence longer than any in training" in caplog.text
+
+
+def test_suspicious_translations():
+    source = "A man in a red shirt rides a bicycle along the street with a dog."
+    assert is_suspicious("a", "") and is_suspicious(source, "Ein Mann") and not is_suspicious(source, source[:30])
+    assert not is_suspicious("", "") and not is_suspicious("A dog", "x") and not is_suspicious(source, "人" * 10)
+
+
+def test_terms_of_a_glossary_that_look_like_items(copying):
+    glossary = Glossary.of({"https://x.org": "the dog"})
+    (found,) = best(copying, "The dog sees https://x.org in Paris.", glossary=glossary)
+    assert found.count("the dog") == 1 and "https" not in found
+
+
+def test_alignments_count_the_words_of_the_text(copying):
+    preparation = Preparation(*copying)
+    sentence = preparation.sentence("The dog `a b c` sees {x} a cat.")
+    assert sentence.text == "The dog ⟦1⟧ sees ⟦2⟧ a cat."
+    text, links = sentence.finished("⟦2⟧ the ⟦1⟧ dog", [(1, 3), (2, 2), (3, 1), (4, 0)])
+    assert text == "{x} the `a b c` dog" and links == [(1, 5), (2, 2), (5, 1), (6, 0)]
+    whole = finished(copying[0], preparation, [sentence], [[Hypothesis(sentence.text)]], with_alignments=True)
+    assert {i for i, _ in whole[0][0].alignment} <= set(range(9))
+    layout = split_sentences("Dr. A saw b. C d!", "en")
+    first, second = Hypothesis("x y", alignment=[(0, 1)]), Hypothesis("z", alignment=[(1, 0)])
+    assert len(layout.sentences) == 2 and joined(layout, [[first], [second]])[0].alignment == [(0, 1), (5, 2)]
+
+
+def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
+    preparation = Preparation(*copying)
+    assert preparation.sentence("A cat … sees “us” – now").text == "A cat ... sees “us” - now"
+    assert preparation.sentence("A cat sees x–y@z.de").placeholders
+
+
+def test_a_converted_class_takes_the_same(copying, tmp_path):
+    model, tokenizer = copying
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert best((loaded, tokenizer), "The dog sees 🙂 in Paris.") == ["The dog sees 🙂 in Paris."]
