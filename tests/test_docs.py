@@ -148,6 +148,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "latin1.de").write_text("Tür\n" * 40, encoding="latin-1")
     (path / "headed.tsv").write_text("English\tGerman\none\teins\n", encoding="utf-8")
     (path / "terms.tsv").write_text("three\tdrei\n", encoding="utf-8")
+    (path / "names.txt").write_text("Ann( Lee)?\n", encoding="utf-8")
+    (path / "page.html").write_text("<p>three <b>two</b></p>\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache, partial
 from re import Pattern
 from typing import Any, Literal
 from unicodedata import name
+from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -131,7 +132,7 @@ class Preparation:
         self._has_paragraphs = bool(getattr(settings, "training_paragraphs", False))
         patterns = [checked_pattern(each) if isinstance(each, str) else each for each in protect]
         # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
-        self._alphabet = _Alphabet(tokenizer)
+        self._alphabet = _Alphabet.of(tokenizer)
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
         self._spell = lru_cache(maxsize=65536)(self._spelled)
 
@@ -184,9 +185,9 @@ class Preparation:
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source)
         case = case_of(protected.text)
-        if case is Case.SENTENCE:
+        if case is Case.SENTENCE and self._alphabet.is_cased:
             return Sentence(source, case, protected)
-        text = sentence_case(protected.text, self._spell)
+        text = sentence_case(protected.text, self._spell) if self._alphabet.is_cased else protected.text.lower()
         # Letters whose other case is longer, such as ß, would move the items.
         if len(text) != len(protected.text):
             text = protected.text
@@ -201,7 +202,7 @@ class Preparation:
             The text, and where words in capitals stand that the vocabulary has in no case: names and acronyms.
         """
         names: list[Span] = []
-        if not self.placeholders or case_of(text) is not Case.SENTENCE:
+        if not self.placeholders or case_of(text) is not Case.SENTENCE or not self._alphabet.is_cased:
             return text, names
         for match in WORDS.finditer(text):
             word = match[0]
@@ -226,19 +227,18 @@ class Preparation:
         return [term for term in terms if self.protector.spans(term)]
 
     def _spelled(self, word: str) -> str:
-        """Return a word in the case that the vocabulary writes in the fewest and the most frequent tokens."""
+        """Return a word in the case that the vocabulary writes in the fewest tokens, the lower one first."""
         lower = word.lower()
-        # Frequent tokens come first in a vocabulary.
         return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._tokens_of)
 
-    def _tokens_of(self, word: str) -> tuple[int, int, list[int]]:
-        """Return how many tokens of a word within a text are unknown, how many it has, and the last one."""
+    def _tokens_of(self, word: str) -> tuple[int, int]:
+        """Return how many tokens of a word within a text are unknown, and how many it has."""
         side: Any = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
         before, row = side(["a", f"a {word}"], add_special_tokens=False, verbose=False)["input_ids"]
-        return row.count(side.unk_token_id), len(row) - len(before), row[-1:]
+        return row.count(side.unk_token_id), len(row) - len(before)
 
     def _is_one_token(self, word: str) -> bool:
-        return self._tokens_of(word)[:2] == (0, 1)
+        return self._tokens_of(word) == (0, 1)
 
 
 def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
@@ -262,9 +262,20 @@ def is_suspicious(source: str, translation: str) -> bool:
 class _Alphabet:
     """The characters that the source vocabulary of a tokenizer can write in other ways than byte by byte."""
 
+    _of: "WeakKeyDictionary[PreTrainedTokenizerBase, _Alphabet]" = WeakKeyDictionary()
+
     def __init__(self, tokenizer: Any):
         self._side = getattr(tokenizer, "source_tokenizer", tokenizer)
+        self._size = len(self._side)
         self.knows = lru_cache(maxsize=65536)(self._knows)
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "_Alphabet":
+        """Return that of a tokenizer, built at the first call."""
+        known = cls._of.get(tokenizer)
+        if known is None or known._size != len(getattr(tokenizer, "source_tokenizer", tokenizer)):
+            known = cls._of[tokenizer] = cls(tokenizer)
+        return known
 
     def can_write(self, character: str) -> bool:
         """Whether the vocabulary has a character, or plain punctuation for it."""
@@ -285,9 +296,20 @@ class _Alphabet:
         return self._characters.issuperset(written.strip("\u2581 "))
 
     @cached_property
+    def is_cased(self) -> bool:
+        """Whether tokens of several letters have capitals, or any where none has several letters."""
+        words = [text for text in self._texts if sum(map(str.isalpha, text)) > 1]
+        return any(text != text.lower() for text in words or self._texts)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        rows = [[token] for token in range(self._size)]
+        texts: list[str] = self._side.batch_decode(rows, skip_special_tokens=True)
+        return texts
+
+    @cached_property
     def _characters(self) -> frozenset[str]:
-        texts = self._side.batch_decode([[token] for token in range(len(self._side))])
-        return frozenset("".join(texts)) - {"\ufffd"}
+        return frozenset("".join(self._texts)) - {"\ufffd"}
 
     @cached_property
     def _scripts(self) -> set[str]:

@@ -7,14 +7,14 @@ from enum import Enum
 # Fewest words of a title: shorter ones are names, or German nouns.
 MIN_TITLE_WORDS = 3
 
-# Words with their apostrophes and digits.
-WORDS = re.compile(r"\w+(?:['’]\w+)*")
+# Words with their apostrophes and digits, and the same with their hyphens.
+WORDS, COMPOUNDS = re.compile(r"\w+(?:['’]\w+)*"), re.compile(r"\w+(?:['’-]\w+)*")
 
 
 class Case(Enum):
     """How a text is written."""
 
-    SENTENCE, UPPER, TITLE = range(3)
+    SENTENCE, UPPER, TITLE, LOWER = range(4)
 
 
 def case_of(text: str) -> Case:
@@ -22,6 +22,8 @@ def case_of(text: str) -> Case:
     letters = [letter for letter in text if letter.isupper() or letter.islower()]
     if len(letters) > 1 and all(letter.isupper() for letter in letters):
         return Case.UPPER
+    if letters and all(letter.islower() for letter in letters):
+        return Case.LOWER
     words = [word for word in WORDS.findall(text) if word[0].isupper() or word[0].islower()]
     is_title = all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
     return Case.TITLE if is_title and len(words) >= MIN_TITLE_WORDS else Case.SENTENCE
@@ -31,22 +33,22 @@ def sentence_case(text: str, spell: Callable[[str], str] = str.lower) -> str:
     """Return a text in sentence case.
 
     Args:
-        text: A sentence in upper or title case.
+        text: A sentence in another case.
         spell: Returns how a word is written within a sentence.
     """
-    return capitalized(WORDS.sub(lambda match: spell(match[0]), text))
+    return capitalized(COMPOUNDS.sub(lambda match: spell(match[0]), text))
 
 
 def in_case(text: str, case: Case) -> str:
-    """Return a text in sentence case in another."""
+    """Return a text in sentence case in another; lower case is taken for haste, and stays sentence case."""
     if case is Case.UPPER:
         return text.upper()
     return WORDS.sub(lambda match: capitalized(match[0]), text) if case is Case.TITLE else text
 
 
 def capitalized(text: str) -> str:
-    """Return the text with a capital for its first letter, if that has one."""
-    first = next((i for i, letter in enumerate(text) if letter.isalpha()), 0)
+    """Return the text with a capital for its first letter, unless a digit comes before it."""
+    first = next((i for i, character in enumerate(text) if character.isalnum()), 0)
     return text[:first] + text[first : first + 1].upper() + text[first + 1 :]
 
 

@@ -10,6 +10,7 @@ from hf_vanilla_transformer.text.casing import Case, case_of, in_case, sentence_
         ("A MAN RIDES A BIKE.", Case.UPPER),
         ("STOP", Case.UPPER),
         ("ÉTÉ 2024!", Case.UPPER),
+        ("a man rides a bike.", Case.LOWER),
         ("I", Case.SENTENCE),
         ("NASA sent a man.", Case.SENTENCE),
         ("A Man Rides A Bike.", Case.TITLE),
@@ -32,4 +33,5 @@ def test_there_and_back():
     assert sentence_case("IN PARIS", lambda word: names.get(word, word.lower())) == "In Paris"
     assert in_case("Ein Mann läuft.", Case.UPPER) == "EIN MANN LÄUFT."
     assert in_case("l'homme court", Case.TITLE) == "L'homme Court"
-    assert in_case("Ein Mann", Case.SENTENCE) == "Ein Mann"
+    assert in_case("Ein Mann", Case.SENTENCE) == in_case("Ein Mann", Case.LOWER) == "Ein Mann"
+    assert sentence_case("A RED-HAIRED MAN") == "A red-haired man"
