@@ -100,41 +100,8 @@ class EarlyStopping(EarlyStoppingCallback):
             control.should_training_stop = True
 
 
-class _Stored(TrainerCallback, ExportableState):
-    """Attributes kept across the sessions of a run: those in `initial`, with their first values."""
-
-    initial: ClassVar[dict[str, Any]]
-
-    def __init__(self) -> None:
-        vars(self).update(self.initial)
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.initial}}
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        states, name = _stored_states(state), type(self).__name__
-        stored = states.get(name) if state.global_step else None
-        vars(self).update(self.initial | (stored["attributes"] if stored else {}))
-        states[name] = self.state()
-
-
-class SkippedSteps(_Stored):
-    """Counts of steps skipped for a loss or gradient that was not finite, over all sessions of a run.
-
-    Attributes:
-        total: Skipped steps.
-        in_a_row: Those since a step was taken.
-    """
-
-    initial: ClassVar[dict[str, Any]] = {"total": 0, "in_a_row": 0}
-    total: int
-    in_a_row: int
-
-
-class RunRecord(_Stored):
-    """What the results need from earlier sessions of a run.
+class RunRecord(TrainerCallback, ExportableState):
+    """What the sessions of a run pass on: attributes in its checkpoints, by their first values.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
@@ -142,28 +109,37 @@ class RunRecord(_Stored):
         seconds: Training time before this session.
         since_epoch: First epoch whose time is recorded: 0, or later if an earlier release began the run.
         train_pairs: Pairs kept of a stream, at the last checkpoint; None if the training data are no stream.
-        first_step: Steps before this session.
+        skipped_steps: Steps skipped for a loss or gradient that was not finite.
+        skipped_in_a_row: Those since a step was taken.
+        first_step: Steps before this session; not stored.
     """
 
-    initial: ClassVar[dict[str, Any]] = {"seconds": 0.0, "since_epoch": None, "train_pairs": None}
+    initial: ClassVar[dict[str, Any]] = {
+        "seconds": 0.0, "since_epoch": None, "train_pairs": None, "skipped_steps": 0, "skipped_in_a_row": 0,
+    }  # fmt: skip  # one line says it
     seconds: float
     since_epoch: float
     train_pairs: int | None
+    skipped_steps: int
+    skipped_in_a_row: int
 
     def __init__(self) -> None:
-        super().__init__()
+        vars(self).update(self.initial)
         self._start, self.first_step = time.perf_counter(), 0
 
     def state(self) -> dict[str, Any]:
-        stored = super().state()
-        stored["attributes"]["seconds"] += time.perf_counter() - self._start
-        return stored
+        attributes = {name: getattr(self, name) for name in self.initial}
+        attributes["seconds"] += time.perf_counter() - self._start
+        return {"args": {}, "attributes": attributes}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._start, self.first_step = time.perf_counter(), state.global_step
-        super().on_train_begin(args, state, control, **kwargs)
+        states, name = _stored_states(state), type(self).__name__
+        stored = states.get(name, {}) if state.global_step else {}
+        vars(self).update(self.initial | stored.get("attributes", {}))
+        states[name] = self.state()
         if self.since_epoch is None:
             self.since_epoch = state.epoch or 0.0
 
@@ -195,6 +171,5 @@ __all__ = [
     "EarlyStopping",
     "RunRecord",
     "SamplerEpoch",
-    "SkippedSteps",
     "mean_training_loss",
 ]

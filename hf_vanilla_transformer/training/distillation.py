@@ -4,7 +4,7 @@ import json
 import shutil
 import time
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +38,6 @@ NARROW = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
 
 # Sentences to translate before time counts.
 WARM_UP_SENTENCES = 8
-
-
-@dataclass(frozen=True)
-class System:
-    """How a model translates the sentences of the comparison.
-
-    Attributes:
-        device: Where it computed.
-        bleu: BLEU of its translations.
-        chrf: Their chrF2.
-        seconds: Time that they took.
-        sentences_per_second: Speed.
-        megabytes: Size of its weights, in 10^6 bytes.
-    """
-
-    device: str
-    bleu: float
-    chrf: float
-    seconds: float
-    sentences_per_second: float
-    megabytes: float
 
 
 def distill(
@@ -180,31 +159,32 @@ def _compare(
         "split": "validation" if text.test is None else "test",
         "sentences": len(pairs),
         "threads": torch.get_num_threads(),
-        "systems": {name: asdict(system) for name, system in systems.items()},
+        "systems": systems,
     }
     with atomic_write(Path(args.output_dir, COMPARISON_FILE)) as file:
         file.write(f"{json.dumps(comparison, indent=2)}\n".encode())
-    print(_table(comparison, systems), flush=True)
+    print(_table(comparison), flush=True)
     return comparison
 
 
 def _measure(
     model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, tokenize: str | None, **options: Any
-) -> System:
+) -> dict[str, Any]:
+    """Return where a model computed, BLEU and chrF2 of its translations, their time, and its size in 10^6 bytes."""
     sources = pairs["source"][:]
     translate(model, tokenizer, sources[:WARM_UP_SENTENCES], **options)
     begin = time.perf_counter()
     translations = [hypotheses[0].text for hypotheses in translate(model, tokenizer, sources, **options)]
     seconds = time.perf_counter() - begin
     scores = translation_scores(translations, pairs["target"][:], tokenize=tokenize)
-    return System(
-        device=str(model.device),
-        bleu=float(scores["bleu"]),
-        chrf=float(scores["chrf"]),
-        seconds=seconds,
-        sentences_per_second=len(sources) / seconds,
-        megabytes=_weight_bytes(model) / 1e6,
-    )
+    return {
+        "device": str(model.device),
+        "bleu": scores["bleu"],
+        "chrf": scores["chrf"],
+        "seconds": seconds,
+        "sentences_per_second": len(sources) / seconds,
+        "megabytes": _weight_bytes(model) / 1e6,
+    }
 
 
 def _weight_bytes(model: Any) -> int:
@@ -213,7 +193,8 @@ def _weight_bytes(model: Any) -> int:
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
-def _table(comparison: dict[str, Any], systems: dict[str, System]) -> str:
+def _table(comparison: dict[str, Any]) -> str:
+    systems = comparison["systems"]
     teacher = systems["teacher"]
     lines = [
         "",
@@ -221,11 +202,9 @@ def _table(comparison: dict[str, Any], systems: dict[str, System]) -> str:
         f"{'':20}  {'BLEU':>6}  {'chrF2':>6}  {'sentences/s':>11}  {'MB':>7}  {'speed':>6}  {'size':>6}",
     ]
     for name, system in systems.items():
-        speed, size = teacher.seconds / system.seconds, system.megabytes / teacher.megabytes
-        lines.append(
-            f"{name:20}  {system.bleu:6.2f}  {system.chrf:6.2f}  {system.sentences_per_second:11.1f}  "
-            f"{system.megabytes:7.1f}  {speed:5.1f}x  {size:5.2f}x"
-        )
+        figures = "{bleu:6.2f}  {chrf:6.2f}  {sentences_per_second:11.1f}  {megabytes:7.1f}".format(**system)
+        speed, size = teacher["seconds"] / system["seconds"], system["megabytes"] / teacher["megabytes"]
+        lines.append(f"{name:20}  {figures}  {speed:5.1f}x  {size:5.2f}x")
     return "\n".join(lines)
 
 

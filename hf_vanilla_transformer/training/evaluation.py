@@ -1,6 +1,7 @@
 """Evaluating a trained model: choice between it and an average, test scores, sample translations."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,7 @@ from .arguments import VanillaTransformerTrainingArguments
 from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import METRIC_NAMES, bleu_fault, translation_scores
-from .results import FinalScores, ModelChoice, Sample, TrainingResults
+from .results import FinalScores, ModelChoice, Sample
 from .setup import TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
@@ -35,149 +36,142 @@ ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
 
 def training_results(
     trainer: VanillaTransformerTrainer, metrics: dict[str, float], ids: TokenizedSplits
-) -> TrainingResults:
-    """Summarize a finished training over all of its sessions.
+) -> dict[str, Any]:
+    """Summarize a finished training over all of its sessions, as `all_results.json` has it.
 
     Args:
         trainer: Trainer of the last session.
         metrics: Those of its `TrainOutput`, which cover all sessions.
         ids: Tokenized pairs.
+
+    Returns:
+        Pairs kept of each split, time in seconds, mean loss, epochs, parameters, steps (skipped ones included),
+        skipped steps, source and target tokens a second (evaluation included; none for a stream) and, if the run
+        ended with the best checkpoint, its name and the metric that chose it.
     """
-    state, seconds, speed = trainer.state, metrics["train_runtime"], None
-    best = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+    state, record, seconds = trainer.state, trainer.run_record, metrics["train_runtime"]
+    pairs = {split: count.kept for split, count in ids.counts.items() if count.read}
+    if "train" not in pairs and record.train_pairs is not None:
+        # A stream, of which this session had nothing left to read.
+        pairs = {"train": record.train_pairs, **pairs}
+    results: dict[str, Any] = {
+        **{f"{split}_pairs": count for split, count in pairs.items()},
+        "train_runtime": seconds,
+        "train_loss": metrics["train_loss"],
+        "epoch": state.epoch,
+        "parameters": cast(PreTrainedModel, trainer.model).num_parameters(),
+        "steps": state.global_step,
+        "skipped_steps": record.skipped_steps,
+    }
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
         tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
-        speed = tokens * (cast(float, state.epoch) - trainer.run_record.since_epoch) / seconds
-    pairs = {split: count.kept for split, count in ids.counts.items() if count.read}
-    if "train" not in pairs and trainer.run_record.train_pairs is not None:
-        # A stream, of which this session had nothing left to read.
-        pairs = {"train": trainer.run_record.train_pairs, **pairs}
-    return TrainingResults(
-        pairs=pairs,
-        seconds=seconds,
-        loss=metrics["train_loss"],
-        epoch=state.epoch,
-        parameters=cast(PreTrainedModel, trainer.model).num_parameters(),
-        steps=state.global_step,
-        skipped_steps=trainer.skipped_steps.total,
-        tokens_per_second=speed,
-        best_checkpoint=Path(best).name if best else None,
-        best_metric=trainer.args.metric_for_best_model if best else None,
-    )
+        results["train_tokens_per_second"] = tokens * (cast(float, state.epoch) - record.since_epoch) / seconds
+    if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
+        results["best_checkpoint"] = Path(state.best_model_checkpoint).name
+        results["best_checkpoint_metric"] = trainer.args.metric_for_best_model
+    return results
 
 
-def choose_model(
-    tokenizer: PreTrainedTokenizerBase,
-    text: TextSplits,
-    args: VanillaTransformerTrainingArguments,
-    trust_remote_code: bool = False,
-    limits: LengthLimits = NO_LIMITS,
-) -> ModelChoice:
-    """Compare the saved model with the average of its last checkpoints on the validation pairs.
+@dataclass(frozen=True)
+class Evaluation:
+    """What a trained model is evaluated on, and how.
 
-    By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide where
-    it ties. The average wins ties of all, and runs without validation pairs.
+    Attributes:
+        text: Sentence pairs.
+        tokenizer: Of the model.
+        args: Training arguments: folder, metrics, device.
+        limits: Sources are truncated as in training.
+        trust_remote_code: Whether to run Python code that comes with the model.
     """
-    models = {"trained": load_model(args.output_dir, trust_remote_code=trust_remote_code)}
-    number, averaged = args.average_last_checkpoints, None
-    checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
-    if number > 1 and len(checkpoints) > 1:
-        models["averaged"] = average_checkpoints(checkpoints, trust_remote_code)
-        models["averaged"].generation_config = models["trained"].generation_config
-        averaged = len(checkpoints)
-    scores, metric = {}, None
-    for name, model in models.items():
-        model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
-        if text.validation is not None:
-            references = text.validation["target"][:]
-            metric = args.metric_for_best_model
-            if metric not in METRICS:
-                metric = "chrf" if bleu_fault(references, args.bleu_tokenize) else "bleu"
-            translations = best_translations(model, tokenizer, text.validation["source"][:], args, limits)
-            found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
-            scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
 
-    def rank(name: str) -> tuple[float, ...]:
-        known = [scores[name][each] for each in (metric, *TIE_BREAKERS)] if metric else []
-        return (*known, name == "averaged")
+    text: TextSplits
+    tokenizer: PreTrainedTokenizerBase
+    args: VanillaTransformerTrainingArguments
+    limits: LengthLimits = NO_LIMITS
+    trust_remote_code: bool = False
 
-    best = max(models, key=rank)
-    return ModelChoice(best, models[best], scores, averaged, metric)
+    def choose_model(self) -> ModelChoice:
+        """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
+        By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide
+        where it ties. The average wins ties of all, and runs without validation pairs.
+        """
+        args, validation = self.args, self.text.validation
+        models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
+        number, averaged = args.average_last_checkpoints, None
+        checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
+        if number > 1 and len(checkpoints) > 1:
+            models["averaged"] = average_checkpoints(checkpoints, self.trust_remote_code)
+            models["averaged"].generation_config = models["trained"].generation_config
+            averaged = len(checkpoints)
+        scores, metric = {}, None
+        for name, model in models.items():
+            model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
+            if validation is not None:
+                references = validation["target"][:]
+                metric = args.metric_for_best_model
+                if metric not in METRICS:
+                    metric = "chrf" if bleu_fault(references, args.bleu_tokenize) else "bleu"
+                translations = self.translations(model, validation["source"][:])
+                found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
+                scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
 
-def choose_alignment_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> None:
-    """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
+        def rank(name: str) -> tuple[float, ...]:
+            known = [scores[name][each] for each in (metric, *TIE_BREAKERS)] if metric else []
+            return (*known, name == "averaged")
 
-    Needs validation pairs, training pairs in memory, and a fast tokenizer.
-    """
-    known = getattr(model.generation_config, "alignment_heads", None)
-    if known or text.validation is None or not isinstance(text.train, datasets.Dataset) or not tokenizer.is_fast:
-        return
-    tried = text.validation.select(range(min(ALIGNED_PAIRS, len(text.validation))))
-    # Too few pairs have no statistics.
-    others = text.train.select(range(min(STATISTICS_PAIRS, len(text.train))))
-    sources, targets = tried["source"][:], tried["target"][:]
-    links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
-    if any(links):
-        set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
+        best = max(models, key=rank)
+        return ModelChoice(best, models[best], scores, averaged, metric)
 
+    def choose_alignment_heads(self, model: PreTrainedModel) -> None:
+        """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
 
-def best_translations(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: list[str],
-    args: VanillaTransformerTrainingArguments,
-    limits: LengthLimits = NO_LIMITS,
-) -> list[str]:
-    """Translate with the model's own generation settings, sources truncated as in training."""
-    options: Any = {"max_source_length": limits.source, "show_progress": not args.disable_tqdm}
-    hypotheses = translate(model, tokenizer, sources, **options)
-    return [candidates[0].text for candidates in hypotheses]
+        Needs validation pairs, training pairs in memory, and a fast tokenizer.
+        """
+        train, validation, tokenizer = self.text.train, self.text.validation, self.tokenizer
+        known = getattr(model.generation_config, "alignment_heads", None)
+        if known or validation is None or not isinstance(train, datasets.Dataset) or not tokenizer.is_fast:
+            return
+        tried = validation.select(range(min(ALIGNED_PAIRS, len(validation))))
+        # Too few pairs have no statistics.
+        others = train.select(range(min(STATISTICS_PAIRS, len(train))))
+        sources, targets = tried["source"][:], tried["target"][:]
+        links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
+        if any(links):
+            set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
 
+    def translations(self, model: PreTrainedModel, sources: list[str]) -> list[str]:
+        """Translate with the model's own generation settings."""
+        options: Any = {"max_source_length": self.limits.source, "show_progress": not self.args.disable_tqdm}
+        return [candidates[0].text for candidates in translate(model, self.tokenizer, sources, **options)]
 
-def score_test(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    text: TextSplits,
-    args: VanillaTransformerTrainingArguments,
-    limits: LengthLimits = NO_LIMITS,
-) -> FinalScores | None:
-    """Translate the test pairs, if any, and score them by every metric."""
-    if text.test is None:
-        return None
-    references = text.test["target"][:]
-    translations = best_translations(model, tokenizer, text.test["source"][:], args, limits)
-    scores = translation_scores(translations, references, tokenize=args.bleu_tokenize, metrics=METRIC_NAMES)
-    return FinalScores(translations, scores, bleu_fault(references, args.bleu_tokenize))
+    def score_test(self, model: PreTrainedModel) -> FinalScores | None:
+        """Translate the test pairs, if any, and score them by every metric."""
+        if self.text.test is None:
+            return None
+        references, tokenize = self.text.test["target"][:], self.args.bleu_tokenize
+        translations = self.translations(model, self.text.test["source"][:])
+        scores = translation_scores(translations, references, tokenize=tokenize, metrics=METRIC_NAMES)
+        return FinalScores(translations, scores, bleu_fault(references, tokenize))
 
+    def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
+        """Translate some pairs; return the name of their split, and the samples."""
+        split, pairs = self.choose_samples()
+        outputs = self.translations(model, [pair["source"] for pair in pairs])
+        return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
 
-def translate_samples(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    text: TextSplits,
-    args: VanillaTransformerTrainingArguments,
-    limits: LengthLimits = NO_LIMITS,
-) -> tuple[str, list[Sample]]:
-    """Translate some pairs; return the name of their split, and the samples."""
-    split, pairs = choose_samples(text, tokenizer, limits)
-    outputs = best_translations(model, tokenizer, [pair["source"] for pair in pairs], args)
-    return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
+    def choose_samples(self) -> tuple[str, list[dict[str, str]]]:
+        """Choose pairs within the limits from the test split, else from the validation or the training split."""
+        source, target = (tightest_limit(limit, SAMPLE_TOKENS) for limit in self.limits[:2])
+        limits = self.limits._replace(source=source, target=target)
 
+        def is_usable(pair: dict[str, str]) -> bool:
+            return all(within_limits({side: [pair[side]] for side in PAIR_FEATURES}, self.tokenizer, limits))
 
-def choose_samples(
-    text: TextSplits, tokenizer: PreTrainedTokenizerBase, limits: LengthLimits = NO_LIMITS
-) -> tuple[str, list[dict[str, str]]]:
-    """Choose pairs within the limits from the test split, else from the validation or the training split."""
-    source, target = (tightest_limit(limit, SAMPLE_TOKENS) for limit in limits[:2])
-    limits = limits._replace(source=source, target=target)
-
-    def is_usable(pair: dict[str, str]) -> bool:
-        return all(within_limits({side: [pair[side]] for side in PAIR_FEATURES}, tokenizer, limits))
-
-    for split, pairs in reversed(text.present().items()):
-        if samples := list(islice(_spread_pairs(pairs, is_usable), SAMPLE_TRANSLATIONS)):
-            return split, samples
-    return SPLITS[0], []
+        for split, pairs in reversed(self.text.present().items()):
+            if samples := list(islice(_spread_pairs(pairs, is_usable), SAMPLE_TRANSLATIONS)):
+                return split, samples
+        return SPLITS[0], []
 
 
 def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, str]], bool]) -> Iterator[dict[str, str]]:
@@ -194,4 +188,4 @@ def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, str]], bool]) -> It
         yield from islice(filter(is_usable, rows), 1)
 
 
-__all__ = ["choose_model", "choose_samples", "score_test", "training_results", "translate_samples"]
+__all__ = ["Evaluation", "training_results"]

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, set_seed
 from ..data.arguments import DataArguments
 from ..files import disk_errors
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
-from .evaluation import choose_alignment_heads, choose_model, score_test, training_results, translate_samples
+from .evaluation import Evaluation, training_results
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
 from .results import Results
@@ -57,7 +57,7 @@ def _train(
 
     # Set-up
     experiment = set_up(model_args, data_args, args, checkpoint)
-    text, tokenizer, trainer = experiment.text, experiment.tokenizer, experiment.trainer
+    tokenizer, trainer = experiment.tokenizer, experiment.trainer
     if trainer.is_world_process_zero():
         print(start_summary(experiment, data_args), flush=True)
 
@@ -65,18 +65,18 @@ def _train(
     outcome = trainer.train(resume_from_checkpoint=checkpoint)
     training = training_results(trainer, outcome.metrics, experiment.ids)
     if not trainer.is_world_process_zero():
-        return training.as_dict()
+        return training
     # Before the evaluation, so that an interruption loses nothing.
     save_final_model(cast(PreTrainedModel, trainer.model), args.output_dir)
     save_tokenizer(tokenizer, args.output_dir)
 
     # Evaluation and report
     limits = experiment.ids.counts["train"].limits
-    choice = choose_model(tokenizer, text, args, model_args.trust_remote_code, limits)
-    choose_alignment_heads(choice.model, tokenizer, text)
-    test = score_test(choice.model, tokenizer, text, args, limits)
-    split, samples = translate_samples(choice.model, tokenizer, text, args, limits)
-    results = Results(training, choice, test, split, samples)
+    evaluation = Evaluation(experiment.text, tokenizer, args, limits, model_args.trust_remote_code)
+    choice = evaluation.choose_model()
+    evaluation.choose_alignment_heads(choice.model)
+    test = evaluation.score_test(choice.model)
+    results = Results(training, choice, test, *evaluation.translate_samples(choice.model))
     with disk_errors(args.output_dir, ROOM_AND_RESUME):
         save_results(results, trainer)
     save_pictures(results, experiment)

@@ -74,11 +74,7 @@ def write_model_card(
         data_args: Its text.
         args: Its training arguments.
         template: Jinja template of the card.
-
-    Raises:
-        ValueError: The template cannot be read.
     """
-    check_template(template)
     name = Path(args.output_dir).resolve().name
     languages = [language for language in (data_args.source_lang, data_args.target_lang) if language]
     codes = [language for language in languages if LANGUAGE_CODE.fullmatch(language)]
@@ -105,7 +101,7 @@ def write_model_card(
         results=results.as_dict(),
         metric_names=METRIC_NAMES,
         bleu_fault=results.test.bleu_fault if results.test else None,
-        minutes=results.training.seconds / 60,
+        minutes=results.training["train_runtime"] / 60,
         hyperparameters=_hyperparameters(args, data_args.links),
         command=_command(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",

@@ -25,17 +25,12 @@ class Muon(torch.optim.Muon):
         self.precision = torch.bfloat16 if bf16_is_fast() else torch.float32
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
-        """Update the matrices that have gradients; `closure` computes the loss anew."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]  # `MuonWithAdam` calls the closure
+        """Update the matrices that have gradients."""
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     self._update(matrix, matrix.grad, group)
-        return loss
 
     def _update(self, matrix: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state, momentum = self.state[matrix], group["momentum"]
@@ -94,15 +89,10 @@ class MuonWithAdam(torch.optim.Optimizer):
         self.adam = torch.optim.AdamW(others, lr=lr, **adam)
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {"lr": lr})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
         """Step with both; `closure` computes the loss anew."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self.adam.step(closure)
         self.muon.step()
-        self.adam.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:

@@ -139,18 +139,19 @@ def end_summary(results: Results, output_dir: str) -> str:
         if results.test.bleu_fault:
             lines.append(f"note         BLEU says little about this text: {results.test.bleu_fault}")
     training = results.training
-    speed = f", {training.tokens_per_second:.0f} tokens a second" if training.tokens_per_second else ""
-    if training.skipped_steps:
-        lines.append(f"skipped      {training.skipped_steps} of {training.steps} steps: loss or gradient not finite")
-    lines.append(f"training     {training.seconds / 60:.1f} minutes{speed}")
+    tokens = training.get("train_tokens_per_second")
+    speed = f", {tokens:.0f} tokens a second" if tokens else ""
+    if skipped := training["skipped_steps"]:
+        lines.append(f"skipped      {skipped} of {training['steps']} steps: loss or gradient not finite")
+    lines.append(f"training     {training['train_runtime'] / 60:.1f} minutes{speed}")
     lines.append(f"model        {output_dir} ({_chosen(results)})")
     return "\n".join(lines)
 
 
 def _chosen(results: Results) -> str:
     choice, training = results.choice, results.training
-    if choice.name == "trained" and training.best_metric:
-        return f"the trained weights of {training.best_checkpoint}, by {CHOOSING_METRICS[training.best_metric]}"
+    if choice.name == "trained" and (metric := training.get("best_checkpoint_metric")):
+        return f"the trained weights of {training['best_checkpoint']}, by {CHOOSING_METRICS[metric]}"
     by = f", by {CHOOSING_METRICS[choice.metric]}" if choice.metric and choice.averaged_checkpoints else ""
     return f"the {choice.name} weights{by}"
 

@@ -9,45 +9,6 @@ from .metrics import Scores
 
 
 @dataclass(frozen=True)
-class TrainingResults:
-    """Data and training of all sessions of a run.
-
-    Attributes:
-        pairs: Pairs kept of each split; a stream, not yet read, is left out.
-        seconds: Training time.
-        loss: Mean training loss.
-        epoch: Passes over the training pairs.
-        parameters: Parameters of the model.
-        steps: Optimizer steps, skipped ones included.
-        skipped_steps: Steps skipped for a loss or gradient that was not finite.
-        tokens_per_second: Source and target tokens a second, evaluation included; None for a stream.
-        best_checkpoint: Name of the checkpoint that the run ended with, if it was chosen.
-        best_metric: Metric that it was chosen by.
-    """
-
-    pairs: dict[str, int]
-    seconds: float
-    loss: float
-    epoch: float | None
-    parameters: int
-    steps: int
-    skipped_steps: int = 0
-    tokens_per_second: float | None = None
-    best_checkpoint: str | None = None
-    best_metric: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        results: dict[str, Any] = {f"{split}_pairs": count for split, count in self.pairs.items()}
-        results |= {"train_runtime": self.seconds, "train_loss": self.loss, "epoch": self.epoch}
-        results |= {"parameters": self.parameters, "steps": self.steps, "skipped_steps": self.skipped_steps}
-        if self.tokens_per_second is not None:
-            results["train_tokens_per_second"] = self.tokens_per_second
-        if self.best_checkpoint is not None:
-            results |= {"best_checkpoint": self.best_checkpoint, "best_checkpoint_metric": self.best_metric}
-        return results
-
-
-@dataclass(frozen=True)
 class ModelChoice:
     """The better of the trained model and the average of its last checkpoints.
 
@@ -90,9 +51,6 @@ class FinalScores:
     scores: Scores
     bleu_fault: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {f"test_{name}": value for name, value in self.scores.items()}
-
 
 class Sample(NamedTuple):
     """A sentence pair and its translation."""
@@ -107,14 +65,14 @@ class Results:
     """Results of an experiment.
 
     Attributes:
-        training: Data and training.
+        training: Data and training, by name.
         choice: The model that is kept.
         test: Its scores on the test pairs, if any.
         sample_split: Split of the samples.
         samples: Some pairs with their translations; may be empty.
     """
 
-    training: TrainingResults
+    training: dict[str, Any]
     choice: ModelChoice
     test: FinalScores | None
     sample_split: str
@@ -122,8 +80,8 @@ class Results:
 
     def as_dict(self) -> dict[str, Any]:
         """Flatten to the entries of `all_results.json`."""
-        test = self.test.as_dict() if self.test else {}
-        return {**self.training.as_dict(), **self.choice.as_dict(), **test, "sample_split": self.sample_split}
+        test = {f"test_{name}": value for name, value in self.test.scores.items()} if self.test else {}
+        return {**self.training, **self.choice.as_dict(), **test, "sample_split": self.sample_split}
 
 
-__all__ = ["ModelChoice", "Results", "Sample", "FinalScores", "TrainingResults"]
+__all__ = ["FinalScores", "ModelChoice", "Results", "Sample"]

@@ -19,13 +19,25 @@ from ..presets import preset_config
 from .arguments import ModelArguments, parse_overrides
 from .checkpoints import trained_with
 
-# Each argument is in one of these sets. Those of transformers that are in none are `FREE`.
+# Recorded beside the arguments; fields of the configuration have a prefix.
+TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
+    "training text", "validation text", "training data", "tokenizer", "processes",
+)  # fmt: skip  # one line says it
+FIELD = "config_overrides "
+
+# Fields of the configuration that say nothing of the weights; those of dropout may change.
+UNTRACKED_FIELDS = ("use_cache", "is_encoder_decoder", "init_std")
+VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+
+# Arguments in none of the following sets are neither recorded nor compared: they change no weight, name a folder, or
+# follow from the configuration or the text.
 
 # The model and its vocabulary are those of the checkpoint, whatever else changes.
 FIXED = frozenset(
     "model_name_or_path extend_vocab tokenizer_name_or_path tokenizer_algorithm vocab_size min_frequency "
     "separate_vocabularies lowercase normalization synthetic_tag".split()
-)
+) | {TOKENIZER}
 
 # They change training, from the next step on: only with `resume_with_changes`.
 MEANT = frozenset(
@@ -41,48 +53,17 @@ MEANT = frozenset(
     # Pairs
     "validation_split_size test_split_size split_seed max_train_samples train_copies guided_alignment "
     "max_source_length max_target_length on_long max_length_ratio".split()
-)
+) | {TEXT, DATA, PROCESSES, *(f"{FIELD}{name}" for name in DROPOUTS)}
 
-# They change no weight but for rounding, or only the length of the run.
+# They change no weight but for rounding, or only the length of the run; a change is taken over and logged.
 FREE = frozenset(
-    "attn_implementation packing num_train_epochs per_device_eval_batch_size predict_with_generate "
-    "generation_num_beams generation_max_length eval_strategy save_strategy save_steps logging_steps "
-    "logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end metric_for_best_model "
-    "bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience final_num_beams "
-    "final_length_penalty source_lang target_lang".split()
+    "attn_implementation packing bf16 fp16 tf32 gradient_checkpointing torch_compile dataloader_num_workers use_cpu "
+    "max_steps num_train_epochs per_device_eval_batch_size predict_with_generate generation_num_beams "
+    "generation_max_length eval_strategy eval_steps eval_delay save_strategy save_steps save_total_limit "
+    "logging_strategy logging_steps logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end "
+    "metric_for_best_model bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience "
+    "save_only_model final_num_beams final_length_penalty source_lang target_lang".split()
 )
-
-# Neither recorded nor compared: given by another field or by the text, or without effect on weights.
-UNTRACKED = frozenset(
-    # By the configuration
-    "preset config_overrides "
-    # By the text
-    "train_source_file train_target_file train_file validation_source_file validation_target_file validation_file "
-    "test_source_file test_target_file test_file synthetic_source_file synthetic_target_file synthetic_file "
-    "monolingual_target reverse_model source_column target_column dataset_name dataset_config_name toy_corpus "
-    # By another field
-    "bf16_if_fast greater_is_better "
-    # Folders, reports, the Hub
-    "output_dir cache_dir synthetic_dir resume_from_checkpoint resume_with_changes ignore_data_skip "
-    "restore_callback_states_from_checkpoint trust_remote_code test_dataset_name preprocessing_num_workers "
-    "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm log_level "
-    "log_level_replica log_on_each_node push_to_hub hub_token hub_private_repo hub_model_id hub_strategy "
-    "hub_always_push hub_revision do_train do_eval do_predict "
-    # The machine
-    "local_rank dataloader_pin_memory accelerator_config parallelism_config deepspeed fsdp fsdp_config debug "
-    "ddp_backend ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph".split()
-)
-
-# Recorded beside the arguments; fields of the configuration have a prefix.
-TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
-    "training text", "validation text", "training data", "tokenizer", "processes",
-)  # fmt: skip  # one line says it
-FIELD = "config_overrides "
-
-# Fields of the configuration that say nothing of the weights; those of dropout may change.
-UNTRACKED_FIELDS = ("use_cache", "is_encoder_decoder", "init_std")
-VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 # They may change while their product stays.
 BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
@@ -114,9 +95,9 @@ Changes = dict[str, tuple[Any, Any]]
 
 def arguments_record(arguments: Any, names: Collection[str] | None = None) -> dict[str, Any]:
     """Return the fields of a dataclass that are recorded, all or those with such names."""
-    found = {each.name: getattr(arguments, each.name) for each in fields(arguments)}
-    tracked = (found.keys() if names is None else found.keys() & names) - UNTRACKED
-    values = {name: getattr(found[name], "value", found[name]) for name in sorted(tracked)}
+    tracked = {each.name for each in fields(arguments)} & (FIXED | MEANT | FREE)
+    found = {name: getattr(arguments, name) for name in sorted(tracked if names is None else tracked & {*names})}
+    values = {name: getattr(value, "value", value) for name, value in found.items()}
     return cast(dict[str, Any], json.loads(json.dumps(values, default=str)))
 
 
@@ -203,26 +184,17 @@ def check_changes(checkpoint: str | Path, record: Mapping[str, Any], with_change
     before, now = trained_with(checkpoint) or {}, record
     changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
     where = f"`resume_from_checkpoint` {checkpoint} was trained otherwise"
-    if fixed := {name for name in changes if _is_fixed(name)}:
+    if fixed := {name for name in changes if name in FIXED or name.startswith(FIELD)} - MEANT:
         raise ValueError(
             f"{where}: {_listed(changes, fixed)}; its model and vocabulary stay, so leave that out, or train anew in "
             "another `output_dir`"
         )
-    same_batch = _batch_size(before) == _batch_size(now)
-    meant = {name for name in changes if _is_meant(name) and not (name in BATCH and same_batch)}
+    meant = changes.keys() & MEANT - (BATCH if _batch_size(before) == _batch_size(now) else set())
     if meant and not with_changes:
         raise ValueError(
             f"{where}: {_listed(changes, meant)}; repeat its command, or give `resume_with_changes` if that is meant"
         )
     return changes
-
-
-def _is_fixed(name: str) -> bool:
-    return name in FIXED or name == TOKENIZER or (name.startswith(FIELD) and name.removeprefix(FIELD) not in DROPOUTS)
-
-
-def _is_meant(name: str) -> bool:
-    return name in MEANT or name in (TEXT, DATA, PROCESSES) or name.startswith(FIELD)
 
 
 def _batch_size(record: Mapping[str, Any]) -> int:
@@ -267,7 +239,6 @@ __all__ = [
     "FIXED",
     "FREE",
     "MEANT",
-    "UNTRACKED",
     "arguments_record",
     "asked_dropout",
     "changes_summary",

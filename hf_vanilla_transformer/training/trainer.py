@@ -1,20 +1,369 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming.
 
-In three parts: `trainer_loss`, `trainer_optimizer` and `trainer_checkpoints`, each built on the one before.
+Built on `trainer_loss` and `trainer_optimizer`; this part saves, resumes, and chooses the best model.
 """
 
-from .trainer_checkpoints import CheckpointTrainer
+import pickle
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from math import isfinite
+from pathlib import Path
+from typing import Any, cast
+
+import datasets
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
+from transformers.utils import logging
+
+from ..data.encoding import PairCounts
+from ..data.fingerprint import data_fingerprint
+from ..errors import one_line, redacted
+from ..files import SCRATCH, clear_scratch, disk_errors
+from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
+from .best_model import breaks_tie, metric_name
+from .callbacks import BestCheckpointLocation, mean_training_loss
+from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
+from .options import AUTO_METRIC
+from .resuming import DATA, NEW_OPTIMIZER, SCORES, TEXT, Changes, changes_summary, check_changes, run_record
+from .signals import DeferredSignals
+from .trainer_optimizer import OptimizerTrainer
+
+logger = logging.get_logger(__name__)
+
+# On a GPU, steps between two looks at whether another process received a signal: each waits for the device.
+STEPS_BETWEEN_SIGNALS = 8
+
+# Raised for files that torch can read but this run cannot use.
+LOADING_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
+
+# Length at which a message cuts an error of torch.
+SHOWN_ERROR = 200
 
 
-class VanillaTransformerTrainer(CheckpointTrainer):
+class VanillaTransformerTrainer(OptimizerTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
-    Batches and loss are described by `LossTrainer`. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
+    Batches and loss are described by `LossTrainer`; `OptimizerTrainer` stops or skips at a NaN or infinite loss or
+    gradient. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
 
-    A NaN or infinite loss or gradient stops training or skips the step, as `args.on_nonfinite` says; see
-    `OptimizerTrainer`. Such weights are never saved. Checkpoints are whole or absent, and signals wait for one; see
-    `CheckpointTrainer`.
+    Checkpoints are whole or absent: a run loses nothing that it saved, whenever it is killed. Ctrl-C and SIGTERM take
+    effect after the step, once a checkpoint is saved, in all processes; a second Ctrl-C at once, and so does the first
+    without checkpoints (`save_strategy="no"`). Resumed from that checkpoint, a run ends as if never interrupted; to
+    resume otherwise than it began is refused, unless `args.resume_with_changes`.
+
+    Other metrics decide where `metric_for_best_model` ties: BLEU is 0 in every evaluation on targets of fewer than
+    four tokens, and `Trainer` would keep the first checkpoint.
+
+    Attributes:
+        experiment: What the run trains with, beside arguments, model, tokenizer and token ids.
     """
+
+    experiment: Mapping[str, Any] = {}
+    _changes: Changes = {}
+    _told_of_tie = False
+    # Whether a checkpoint is being written, and whether at a step of the schedule.
+    _is_saving, _is_scheduled = False, True
+    # What checkpoints say that they were trained with.
+    trained_with: dict[str, Any] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_callback(BestCheckpointLocation)
+        # Before an evaluation falls back on another.
+        self._metric = self.args.metric_for_best_model
+        self._signals = DeferredSignals()
+        # Steps of the last call of `_maybe_log_save_evaluate` and of the last checkpoint of this session.
+        self._last_call_step: int | None = None
+        self._last_saved_step: int | None = None
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
+
+        Raises:
+            ValueError: There is no such checkpoint, or the disk is full.
+        """
+        output_dir = cast(str, self.args.output_dir)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = newest_checkpoint(output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"{output_dir} holds no complete checkpoint to resume from")
+        self._begin(resume_from_checkpoint or None)
+        self._clear_scratch(output_dir)
+        if resume_from_checkpoint and self.args.should_save:
+            self._finish_rotation(Path(output_dir), Path(resume_from_checkpoint))
+        self._last_call_step = self._last_saved_step = None
+        self._is_scheduled = True
+        with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    # Signals
+
+    def _maybe_log_save_evaluate(
+        self, tr_loss: torch.Tensor, grad_norm: Any, model: torch.nn.Module, trial: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Log, evaluate and save; if a signal asks to stop, save in any case and stop.
+
+        `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the
+        second call, which evaluates first: a resumed run starts the next epoch, without that evaluation.
+        """
+        state, control = self.state, self.control
+        is_first_call, self._last_call_step = self._last_call_step != state.global_step, state.global_step
+        is_last_step = (
+            float(state.epoch or 0).is_integer() or control.should_training_stop or control.should_epoch_stop
+        )
+        if is_first_call and is_last_step:
+            postponed, control.should_save = control.should_save, False
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+            self.control.should_save = postponed
+            return
+        number = self._received_signal(is_last_step)
+        # The log in a checkpoint covers all of its steps.
+        control.should_log = control.should_log or bool(number)
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *args, **kwargs)
+        # After early stopping, the second call may have a checkpoint to save.
+        if not number or (is_first_call and self.control.should_training_stop):
+            return
+        # Only now: with `save_strategy="best"`, the evaluation decides whether this step is saved.
+        if self._last_saved_step != state.global_step:
+            self._is_scheduled = False
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        self._signals.deliver(number)
+
+    def _received_signal(self, is_last_step: bool) -> int:
+        """Number of a signal that asks this or another process to stop; 0: none."""
+        if self.args.world_size == 1:
+            return self._signals.pending
+        if self.args.device.type != "cpu" and not is_last_step and self.state.global_step % STEPS_BETWEEN_SIGNALS:
+            return 0
+        return int(self.accelerator.gather(torch.tensor([self._signals.pending], device=self.args.device)).max())
+
+    # Saving
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Save a checkpoint, whole or not at all: under a temporary name, which changes once all processes are done.
+
+        Raises:
+            ValueError: The disk is full, or training diverged.
+        """
+        counts = getattr(self.train_dataset, "counts", None)
+        if isinstance(counts, PairCounts) and counts.read:
+            # Of a stream, of which resuming a finished run reads nothing.
+            self.run_record.train_pairs = counts.kept
+        run_dir = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        partial, checkpoint = run_dir / SCRATCH / name, run_dir / name
+        earlier, best = any(run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*")), self.state.best_model_checkpoint
+        remedy = "continue with `resume_from_checkpoint=last`" if earlier else "start again"
+        self._clear_scratch(run_dir)
+        self.accelerator.wait_for_everyone()
+        self._is_saving = True
+        try:
+            with disk_errors(checkpoint, f"make room, and {remedy}"):
+                super()._save_checkpoint(model, trial)
+                if self.state.best_global_step == self.state.global_step:
+                    # An unscheduled one is deleted by the next, and a run without interruption has none.
+                    self.state.best_model_checkpoint = str(checkpoint) if self._is_scheduled else best
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+                    publish_checkpoint(partial, checkpoint, self._is_scheduled, self.trained_with)
+                    rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+        finally:
+            self._is_saving = False
+            self._clear_scratch(run_dir)
+        self._last_saved_step = self.state.global_step
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _finish_rotation(self, run_dir: Path, checkpoint: Path) -> None:
+        """Delete what the resumed checkpoint made superfluous: the program may have been killed before it could."""
+        saved = run_dir / checkpoint.name
+        if saved.is_dir() and saved.samefile(checkpoint):
+            rotate_checkpoints(saved, self.args.save_total_limit, best_checkpoint(saved))
+            clear_scratch(run_dir)
+
+    def _clear_scratch(self, run_dir: str | Path) -> None:
+        if self.args.should_save:
+            clear_scratch(run_dir)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder of checkpoints; of the one being saved, the temporary one."""
+        run_dir = super()._get_output_dir(trial)
+        return str(Path(run_dir, SCRATCH)) if self._is_saving else run_dir
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint once it is complete; a push that fails in the background is reported."""
+        if self._is_saving:
+            return
+        earlier = self._push_jobs()
+        super()._push_from_checkpoint(checkpoint_folder)
+        for job in self._push_jobs():
+            if job not in earlier:
+                job.add_done_callback(self._warn_of_failed_push)
+
+    def _push_jobs(self) -> list[Future[Any]]:
+        return [] if self.push_in_progress is None else list(self.push_in_progress.jobs)
+
+    def _warn_of_failed_push(self, job: Future[Any]) -> None:
+        if not job.cancelled() and (error := job.exception()):
+            logger.warning(
+                f"a push to the Hub failed: {redacted(one_line(error), self.args.hub_token)}; training goes on"
+            )
+
+    # Resuming
+
+    def record(self) -> dict[str, Any]:
+        """Return what the run trains with."""
+        record = run_record(self.args, self.model, self.processing_class)
+        record["metric_for_best_model"] = self._metric
+        if TEXT not in self.experiment and isinstance(self.train_dataset, datasets.Dataset):
+            record[DATA] = data_fingerprint(self.train_dataset, ("input_ids", "labels"))
+        return record | dict(self.experiment)
+
+    def _begin(self, checkpoint: str | None) -> None:
+        record, self._changes = self.record(), {}
+        if checkpoint:
+            before = trained_with(checkpoint)
+            self._changes = check_changes(checkpoint, record, getattr(self.args, "resume_with_changes", False))
+            record = {**(before or {}), **record}
+            if before is None and self.is_world_process_zero():
+                logger.warning(f"{checkpoint} does not say what it was trained with, so nothing is compared")
+            if self._changes and self.is_world_process_zero():
+                logger.warning(changes_summary(checkpoint, self._changes))
+        self.trained_with = record
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Train for an epoch, unless the run is finished: resuming one, `Trainer` would take another step."""
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
+        """End training with the loss and time of the whole run; `Trainer` knows only this session and process."""
+        if self.state.global_step == self.run_record.first_step > 0 and self.is_world_process_zero():
+            logger.warning(
+                f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train on, raise "
+                "`max_steps` or `num_train_epochs`"
+            )
+        self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
+        mean = mean_training_loss(self.state.log_history)
+        if mean is not None:
+            # From the log, which ends with the last step: the same bits however often the run was interrupted.
+            self._initial_global_step, self._total_loss_scalar = 0, mean * self.state.global_step
+            self._tr_loss.zero_()
+        return super()._finalize_training(trial, num_train_samples, start_time - self.run_record.seconds)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        with _loading(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the state of the optimizer; after changes, its settings and schedule are those of the arguments."""
+        if not (checkpoint and self._changes) or self.is_deepspeed_enabled:
+            with _loading(checkpoint):
+                super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        optimizer, schedule = cast(torch.optim.Optimizer, self.optimizer), cast(Any, self.lr_scheduler)
+        settings = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        if not NEW_OPTIMIZER & self._changes.keys():
+            if "lr_scheduler_type" in self._changes:
+                self.lr_scheduler = cast(Any, _WithoutState())
+            with _loading(checkpoint):
+                super()._load_optimizer_and_scheduler(checkpoint)
+            for group, own in zip(optimizer.param_groups, settings, strict=True):
+                group.update(own)
+        self.lr_scheduler = schedule
+        if isinstance(schedule, LambdaLR):
+            step = schedule.last_epoch or self.state.global_step
+            self.lr_scheduler = LambdaLR(optimizer, schedule.lr_lambdas, last_epoch=step - 1)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the random generators, unless another seed has set them."""
+        if "seed" not in self._changes:
+            with _loading(checkpoint):
+                super()._load_rng_state(checkpoint)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # `Trainer` pushes what it saves.
+        if self.args.push_to_hub and getattr(getattr(self.model, "config", None), "model_type", None) == MODEL_TYPE:
+            add_code(output_dir or self.args.output_dir)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn of missing weights, except tied ones, which a checkpoint stores once."""
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    # The best model
+
+    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
+        """Choose the metric of the best model by what the first evaluation set computes: BLEU or else the loss."""
+        super().after_evaluation(metrics, prefix)
+        sets = [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
+        if self.args.metric_for_best_model != AUTO_METRIC or prefix not in sets[:1]:
+            return
+        computed = f"{prefix}_bleu" in metrics
+        metric = f"{prefix}_{'bleu' if computed else 'loss'}".removeprefix("eval_")
+        if metric != "bleu":
+            logger.warning(f"evaluation computes no eval_bleu: eval_{metric} decides which model is best")
+        self.args.metric_for_best_model, self.args.greater_is_better = metric, computed
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Decide whether this model is the best: by finite scores, that can be compared, and others where they tie."""
+        name = metric_name(self.args)
+        if not isfinite(value := metrics.get(name, 0.0)):
+            logger.warning(f"step {self.state.global_step}: {name} is {value}, so this is not the best model")
+            return False
+        if breaks_tie(self.args, self.state, metrics):
+            self._tell_of_tie(metrics)
+            # Whatever equals it is then better.
+            self.state.best_metric = None
+        if SCORES & self._changes.keys():
+            self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
+            self._changes = {name: change for name, change in self._changes.items() if name not in SCORES}
+        return super()._determine_best_metric(metrics, trial)
+
+    def _tell_of_tie(self, metrics: Mapping[str, float]) -> None:
+        if not self._told_of_tie:
+            name = metric_name(self.args)
+            logger.warning(
+                f"step {self.state.global_step}: {name} is {metrics[name]:g} as before and cannot tell which model is "
+                "better; chrF, exact match and, if all are 0, the loss decide where it ties"
+            )
+        self._told_of_tie = True
+
+
+@contextmanager
+def _loading(checkpoint: str | None) -> Iterator[None]:
+    """Name the checkpoint whose files are readable, but not those of this model and optimizer."""
+    try:
+        yield
+    except pickle.UnpicklingError:
+        # The error's own text advises to unpickle anything.
+        raise ValueError(
+            f"`resume_from_checkpoint` {checkpoint}: a file in it is a pickle that holds more than tensors, which is "
+            "never run; resume from a checkpoint of your own"
+        ) from None
+    except LOADING_ERRORS as error:
+        raise ValueError(
+            f"`resume_from_checkpoint` {checkpoint} cannot be loaded ({one_line(error)[:SHOWN_ERROR]}); resume from "
+            "another checkpoint of this model"
+        ) from error
+
+
+class _WithoutState:
+    """Null object for a schedule of another kind, whose saved state does not fit."""
+
+    def load_state_dict(self, state: Any) -> None: ...
 
 
 __all__ = ["VanillaTransformerTrainer"]

@@ -352,7 +352,11 @@ class LossTrainer(Seq2SeqTrainer):
         metrics = cast(dict[str, float], output.metrics)
         if self._batch_losses:
             metrics[f"{metric_key_prefix}_loss"] = self._mean_loss()
+        self.after_evaluation(metrics, metric_key_prefix)
         return output
+
+    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
+        """Act on the metrics of an evaluation, whose names have this prefix."""
 
     def _mean_loss(self) -> float:
         """Mean loss of all labels of an evaluation, in all processes."""

@@ -1,7 +1,7 @@
 """The trainer's optimizer: Muon, steps that are not finite, and the moving average of the weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -15,7 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..inference.loading import check_finite
-from .callbacks import SkippedSteps
+from .callbacks import RunRecord
 from .checkpoints import newest_checkpoint
 from .moving_average import TRAINED_WEIGHTS, MovingAverage
 from .muon import muon_with_adam
@@ -95,7 +95,7 @@ class OptimizerTrainer(LossTrainer):
             raise ValueError("`ema_decay` needs whole weights in each process; leave it out with FSDP and DeepSpeed")
         if self._ema_decay:
             self.add_callback(_AverageAfterStep(self))
-        self.add_callback(SkippedSteps)
+        self.add_callback(RunRecord)
         self._batches: list[MicroBatch] = []
         self._unchecked: list[Step] = []
         # The sum of losses before the current step, and the steps taken and skipped since it was last logged.
@@ -103,9 +103,9 @@ class OptimizerTrainer(LossTrainer):
         self._taken = self._skipped = 0
 
     @property
-    def skipped_steps(self) -> SkippedSteps:
-        """Counts of skipped steps; `restore_callback_states_from_checkpoint` replaces the callback."""
-        return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, SkippedSteps))
+    def run_record(self) -> RunRecord:
+        """What sessions of a run pass on; `restore_callback_states_from_checkpoint` replaces the callback."""
+        return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; see `Trainer.train`. The model ends as the best checkpoint, or else as the average.
@@ -245,16 +245,17 @@ class OptimizerTrainer(LossTrainer):
         Raises:
             ValueError: A weight is not finite either, or too many steps in a row were skipped.
         """
-        skipped, fault = self.skipped_steps, self._find_fault()
+        record, fault = self.run_record, self._find_fault()
         if fault is None:
-            self._taken, skipped.in_a_row = self._taken + 1, 0
+            self._taken, record.skipped_in_a_row = self._taken + 1, 0
             return
         # Otherwise no later step can be better.
         self._check_finite()
-        skipped.total, skipped.in_a_row, self._skipped = skipped.total + 1, skipped.in_a_row + 1, self._skipped + 1
-        if skipped.in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise ValueError(f"{fault}, after {skipped.in_a_row - 1} skipped steps{self._divergence_advice}")
-        logger.warning(f"{fault}: the step is skipped ({skipped.total} so far)")
+        record.skipped_steps, self._skipped = record.skipped_steps + 1, self._skipped + 1
+        record.skipped_in_a_row += 1
+        if record.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise ValueError(f"{fault}, after {record.skipped_in_a_row - 1} skipped steps{self._divergence_advice}")
+        logger.warning(f"{fault}: the step is skipped ({record.skipped_steps} so far)")
         # Without gradients an optimizer changes nothing, not even its own state.
         model.zero_grad(set_to_none=True)
         self._tr_loss.copy_(self._loss_before)
@@ -269,7 +270,7 @@ class OptimizerTrainer(LossTrainer):
         super().log(logs, *args, **kwargs)
 
     def _without_skipped_steps(self, logs: dict[str, float]) -> dict[str, float]:
-        logs = {**logs, "skipped_steps": self.skipped_steps.total}
+        logs = {**logs, "skipped_steps": self.run_record.skipped_steps}
         if not math.isfinite(logs.get("grad_norm", 0.0)):
             del logs["grad_norm"]
         loss = logs.pop("loss")
@@ -278,27 +279,20 @@ class OptimizerTrainer(LossTrainer):
 
     # Evaluating and saving
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Evaluate the average, if there is one; in training, treat the loss as that of a step."""
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate the average, if there is one."""
         with self._with_average():
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
-        name = f"{metric_key_prefix}_loss"
-        loss = (output.metrics or {}).get(name, 0.0)
+            return super().evaluation_loop(*args, **kwargs)
+
+    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
+        """In training, treat the loss as that of a step."""
+        super().after_evaluation(metrics, prefix)
+        loss = metrics.get(f"{prefix}_loss", 0.0)
         if self.is_in_train and not math.isfinite(loss):
-            fault = f"step {self.state.global_step}: {name} is {loss}"
+            fault = f"step {self.state.global_step}: {prefix}_loss is {loss}"
             if self.args.on_nonfinite == "stop":
                 raise ValueError(fault + self._divergence_advice)
             logger.warning(fault)
-        return output
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, or its average, unless a weight is NaN or infinite.

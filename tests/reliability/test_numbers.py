@@ -94,7 +94,7 @@ def check(injection, folder, monkeypatch):
         # Not one step with it, and nothing saved.
         assert equal(states[before], snapshot(trainer)) and saved == list(range(1, at))
     else:
-        assert stopped is None and trainer.skipped_steps.total == 1 and trainer.state.global_step == 6
+        assert stopped is None and trainer.run_record.skipped_steps == 1 and trainer.state.global_step == 6
         assert equal(states[before], states[at]) and not equal(states[at], snapshot(trainer)) or at == 6
         assert saved == list(range(1, 7))
     for step in saved:
@@ -241,7 +241,7 @@ def run_as_process(folder, policy):
         except ValueError as error:
             stopped = str(error)
     weights = torch.cat([weight.flatten() for weight in trainer.model.state_dict().values()])
-    found = {"stopped": stopped, "step": trainer.state.global_step, "skipped": trainer.skipped_steps.total}
+    found = {"stopped": stopped, "step": trainer.state.global_step, "skipped": trainer.run_record.skipped_steps}
     Path(folder, f"{policy}-{rank}.json").write_text(json.dumps({**found, "weights": weights.double().sum().item()}))
     leave()
 

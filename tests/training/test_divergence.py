@@ -143,7 +143,7 @@ class TestSkipping:
             trainer.add_callback(At(step, lambda step=step, **kwargs: states.update({step: copy_of(trainer)})))
         trainer.train()
         assert all(map(torch.equal, states[2], states[3])) and not all(map(torch.equal, states[3], states[4]))
-        assert trainer.state.global_step == 5 and trainer.skipped_steps.total == 1
+        assert trainer.state.global_step == 5 and trainer.run_record.skipped_steps == 1
         log = {entry["step"]: entry for entry in trainer.state.log_history}
         assert log[3]["skipped_steps"] == 1 and not {"loss", "grad_norm"} & log[3].keys()
         assert all(math.isfinite(log[step]["loss"]) and "skipped_steps" not in log[step] for step in (1, 2, 4))
@@ -172,11 +172,11 @@ class TestSkipping:
         resumed = trainer_of(tmp_path, trainable_model(seed=7), **{**options, "max_steps": 8})
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
         # Passes 4 to 7 were those of the second session.
-        assert (resumed.skipped_steps.total, resumed.skipped_steps.in_a_row) == (1, 0)
+        assert (resumed.run_record.skipped_steps, resumed.run_record.skipped_in_a_row) == (1, 0)
         spoil_losses(monkeypatch, [0, 1], math.nan)
         again = trainer_of(tmp_path, trainable_model(seed=7), **{**options, "max_steps": 10})
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
-        assert (again.skipped_steps.total, again.skipped_steps.in_a_row) == (3, 2)
+        assert (again.run_record.skipped_steps, again.run_record.skipped_in_a_row) == (3, 2)
 
     def test_too_many_in_a_row_stop(self, tmp_path, monkeypatch):
         monkeypatch.setattr(trainer_optimizer, "MAX_SKIPPED_IN_A_ROW", 3)
@@ -206,7 +206,7 @@ class TestSkipping:
         for step in (1, 3, 4):
             trainer.add_callback(At(step, lambda step=step, **kwargs: states.update({step: copy_of(trainer)})))
         trainer.train()
-        assert trainer.skipped_steps.total == 2 and scaler.get_scale() == 2.0
+        assert trainer.run_record.skipped_steps == 2 and scaler.get_scale() == 2.0
         assert all(map(torch.equal, states[1], states[3])) and not all(map(torch.equal, states[3], states[4]))
 
 

@@ -11,6 +11,7 @@ from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.best_model import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
+from hf_vanilla_transformer.training.evaluation import Evaluation
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.setup import TextSplits
 
@@ -29,24 +30,25 @@ def pairs_of(rows):
 
 
 def test_test_scores_are_cased_and_lowercased(monkeypatch):
-    monkeypatch.setattr(evaluation, "best_translations", lambda *args: ["A Cat sat on the mat"])
+    monkeypatch.setattr(Evaluation, "translations", lambda *args: ["A Cat sat on the mat"])
     text = TextSplits(pairs_of(sentences(3)), test=pairs_of([("x", "a cat sat on the mat")]))
-    found = evaluation.score_test(None, None, text, VanillaTransformerTrainingArguments(use_cpu=True)).scores
+    found = Evaluation(text, None, VanillaTransformerTrainingArguments(use_cpu=True)).score_test(None).scores
     assert found["lowercase_bleu"] == pytest.approx(100) and found["bleu"] < 90
     assert {*METRIC_NAMES, "exact_match"} <= found.keys()
 
 
 def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):
     """By the choice of the model and by the test."""
-    monkeypatch.setattr(evaluation, "best_translations", lambda *args: ["It may rain tomorrow."])
+    monkeypatch.setattr(Evaluation, "translations", lambda *args: ["It may rain tomorrow."])
     pairs = pairs_of([("x", "It may rain tomorrow .")])
     text = TextSplits(pairs_of(sentences(3)), validation=pairs, test=pairs)
     found = {}
     for tokenize in ("13a", "none"):
         args = VanillaTransformerTrainingArguments(str(finished), bleu_tokenize=tokenize, use_cpu=True)
-        test = evaluation.score_test(None, None, text, args).scores
+        evaluated = Evaluation(text, AutoTokenizer.from_pretrained(finished), args)
+        test = evaluated.score_test(None).scores
         assert f"tok:{tokenize}|" in test["bleu_signature"] and f"tok:{tokenize}|" in test["lowercase_bleu_signature"]
-        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        choice = evaluated.choose_model()
         found[tokenize] = test["bleu"]
         assert {scores["bleu"] for scores in choice.validation_scores.values()} == {test["bleu"]}
     assert found["13a"] == pytest.approx(100) and found["none"] < 70
@@ -73,13 +75,13 @@ class TestChoice:
             "averaged": dict.fromkeys(METRICS, 0.0) | averaged,
         }
         found = iter(scores.values())
-        monkeypatch.setattr(evaluation, "best_translations", lambda *args: [""])
+        monkeypatch.setattr(Evaluation, "translations", lambda *args: [""])
         monkeypatch.setattr(evaluation, "translation_scores", lambda *args, **options: next(found))
         args = VanillaTransformerTrainingArguments(
             str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
         )
         text = TextSplits(pairs_of(sentences(3)), validation=pairs_of([("a", "b")]))
-        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        choice = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
         assert choice.name == chosen and choice.averaged_checkpoints == 2
         assert choice.validation_scores == scores
         averaged = average_checkpoints(last_checkpoints(finished, 2)).state_dict()
@@ -94,20 +96,24 @@ class TestChoice:
     def test_without_validation_pairs(self, finished, options, chosen):
         args = VanillaTransformerTrainingArguments(str(finished), use_cpu=True, **options)
         text = TextSplits(pairs_of(sentences(3)))
-        choice = evaluation.choose_model(AutoTokenizer.from_pretrained(finished), text, args)
+        choice = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
         assert choice.name == chosen and choice.validation_scores == {}
         assert ("averaged_checkpoints" in choice.as_dict()) == (chosen == "averaged")
+
+
+def samples_of(text, tokenizer, *limits):
+    return Evaluation(text, tokenizer, None, *limits).choose_samples()
 
 
 class TestSamples:
     def test_none_at_all(self, words):
         blank = pairs_of([("", "b"), ("a", " ")])
-        assert evaluation.choose_samples(TextSplits(blank.to_iterable_dataset(), test=blank), words) == ("train", [])
+        assert samples_of(TextSplits(blank.to_iterable_dataset(), test=blank), words) == ("train", [])
 
     @pytest.mark.parametrize("number", [1, 9, 10, 11, 95])
     def test_they_are_spread(self, number, words):
         pairs = pairs_of([(f"{i}", "x") for i in range(number)])
-        split, samples = evaluation.choose_samples(TextSplits(pairs, validation=pairs), words)
+        split, samples = samples_of(TextSplits(pairs, validation=pairs), words)
         chosen = [int(pair["source"]) for pair in samples]
         assert split == "validation" and chosen == sorted(set(chosen)) and chosen[0] == 0
         assert len(chosen) == min(number, 10) or (number == 11 and len(chosen) == 6)
@@ -121,7 +127,7 @@ class TestSamples:
         rows = [[*blank, *sentences(), ("ant", "")], [*blank, *sentences(5, 1)], blank]
         train, *held_out = map(pairs_of, rows[:splits])
         text = TextSplits(train.to_iterable_dataset() if streamed else train, *held_out)
-        split, samples = evaluation.choose_samples(text, words)
+        split, samples = samples_of(text, words)
         assert split == expected and len(samples) >= 4
         assert all(pair["source"].strip() and pair["target"].strip() for pair in samples)
 
@@ -130,4 +136,4 @@ class TestSamples:
         pairs = pairs_of(
             [("a " * 300, "b"), ("a", "b " * 300), ("a " * 5, "b") if limits.source == 5 else ("a", ""), ("c", "d")]
         )
-        assert evaluation.choose_samples(TextSplits(pairs), words, limits)[1] == [{"source": "c", "target": "d"}]
+        assert samples_of(TextSplits(pairs), words, limits)[1] == [{"source": "c", "target": "d"}]

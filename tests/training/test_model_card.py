@@ -19,12 +19,12 @@ from hf_vanilla_transformer.training.model_card import (
     write_eval_results,
     write_model_card,
 )
-from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
+from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample
 from hub_server import hub_of_this_process
 from parallel_text import write
 from paths import ROOT
 
-FACTS = TrainingResults({"train": 80}, seconds=90.0, loss=2.0, epoch=2.0, parameters=9000, steps=6)
+FACTS = {"train_pairs": 80, "train_runtime": 90.0, "epoch": 2.0, "parameters": 9000, "steps": 6}
 
 
 def card_of(folder, samples=(), split="train", template=TEMPLATE, **options):

@@ -12,7 +12,7 @@ from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.model_card import TEMPLATE
-from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample, TrainingResults
+from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample
 from hf_vanilla_transformer.training.setup import set_up
 from parallel_text import tsv, write
 from trainers import TOKENIZER, trainable_model
@@ -33,8 +33,8 @@ def summary(folder, **options):
 
 
 def results_of(speed=120.0, test=True, skipped=0):
-    sizes = {"epoch": 2.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
-    facts = TrainingResults({"train": 80}, 90.0, 2.0, **sizes, tokens_per_second=speed)
+    facts = {"train_runtime": 90.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
+    facts |= {"train_tokens_per_second": speed} if speed else {}
     samples = [Sample("w1 w2", "w2 w1", "w1")]
     scores = FinalScores(["one\u2028line"], SCORES) if test else None
     return Results(facts, ModelChoice("averaged", trainable_model()), scores, "test" if test else "train", samples)
@@ -120,11 +120,9 @@ class TestEnd:
     )
     def test_what_chose_the_model(self, choice, chosen):
         results = results_of()
-        training = replace(results.training, best_checkpoint="checkpoint-9", best_metric="loss")
+        training = {**results.training, "best_checkpoint": "checkpoint-9", "best_checkpoint_metric": "loss"}
         results = replace(results, training=training, choice=ModelChoice(model=None, **choice))
         assert report.end_summary(results, "my-model").endswith(f"model        my-model ({chosen})")
-        assert results.as_dict()["best_checkpoint_metric"] == "loss"
-        assert results.as_dict()["chosen_model_metric"] == choice["metric"]
 
     def test_a_score_that_says_little(self):
         results = results_of()
@@ -190,7 +188,7 @@ class TestFiles:
     def test_a_card_that_fails(self, tmp_path, warnings):
         _, data_args, args = arguments(tmp_path / "model", train_file="x.tsv")
         report.save_card(results_of(), data_args, args, tmp_path / "none.md")
-        assert len(warnings) == 1 and warnings[0].startswith("the model card could not be made (ValueError: ")
+        assert len(warnings) == 1 and warnings[0].startswith("the model card could not be made (")
 
 
 @pytest.mark.parametrize("skipped", [0, 2])
@@ -199,14 +197,6 @@ def test_skipped_steps_are_reported(tmp_path, skipped):
     _, data_args, args = arguments(tmp_path, train_file="x.tsv")
     report.save_card(results, data_args, args, TEMPLATE)
     card = (tmp_path / "README.md").read_text()
-    assert results.as_dict()["skipped_steps"] == skipped
     assert ("skipped      2 of 6 steps: loss or" in report.end_summary(results, "my-model")) == bool(skipped)
     assert ("6 steps (2 skipped, because loss or gradient was not finite), 1.5 minutes" in card) == bool(skipped)
     assert ("6 steps, 1.5 minutes" in card) == (not skipped)
-
-
-def test_results_without_speed_and_scores():
-    assert results_of(speed=None, test=False).as_dict() == {
-        "train_pairs": 80, "train_runtime": 90.0, "train_loss": 2.0, "epoch": 2.0, "parameters": 9000, "steps": 6,
-        "skipped_steps": 0, "chosen_model": "averaged", "sample_split": "train",
-    }  # fmt: skip  # in the order of the file
