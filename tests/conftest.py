@@ -56,16 +56,9 @@ def pytest_collection_finish() -> None:
 # Folders whose tests make their models and inputs on `TEST_DEVICE`, and modules in them that are about the CPU.
 DEVICE_FOLDERS = ("model", "inference")
 ABOUT_THE_CPU = {
-    "model/test_chunked_loss.py": "sizes of a CPU's chunks; tests/gpu/test_loss_cuda.py has a GPU's",
-    "model/test_cpu_ops.py": "routines of the CPU",
-    "model/test_cpu_routines.py": "routines of the CPU",
-    "model/test_cuda_graphs.py": "stand-ins for a GPU's graphs; tests/gpu/test_decoding_cuda.py has these",
     "model/test_from_pretrained.py": "weights that are moved between memory and disk",
     "model/test_graphs.py": "graphs that run on a CPU; tests/gpu compiles for a GPU",
     "model/test_hub_code.py": "files, no numbers",
-    "model/test_linear.py": "routines of the CPU",
-    "model/test_packing.py": "stand-ins for a GPU's kernels; tests/gpu/test_packing_cuda.py runs these",
-    "model/test_recomputation.py": "activations that a CPU computes again",
     "model/test_remote_code.py": "other processes, which use the CPU",
     "inference/test_ctranslate2.py": "CTranslate2 on a CPU",
     "inference/test_fingerprint.py": "files, no numbers",

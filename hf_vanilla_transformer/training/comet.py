@@ -52,23 +52,18 @@ def comet_scores(
         words = [program, "--quiet", "--only_system", "-t", *paths.values(), *chain(*options.items())]
         try:
             done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
-        except OSError as error:
-            raise _no_scores(error) from error
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            raise ValueError(
-                f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
-            )
-        try:
-            found = json.loads(scores.read_text(encoding="utf-8"))
-            return {name: _mean(found[str(path)], sum(counts)) for name, path in paths.items()}
+            if not done.returncode:
+                found = json.loads(scores.read_text(encoding="utf-8"))
+                return {name: _mean(found[str(path)], sum(counts)) for name, path in paths.items()}
         # Damaged or none at all, or of another form.
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _no_scores(error) from error
-
-
-def _no_scores(error: Exception) -> ValueError:
-    return ValueError(f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}")
+            raise ValueError(
+                f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}"
+            ) from error
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise ValueError(
+            f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
+        )
 
 
 def comet_program() -> str:

@@ -23,7 +23,7 @@ from .arguments import VanillaTransformerTrainingArguments
 from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import METRIC_NAMES, bleu_fault, translation_scores
-from .results import FinalScores, ModelChoice, Sample
+from .results import Results, Sample
 from .setup import TextSplits, TokenizedSplits
 from .trainer import VanillaTransformerTrainer
 
@@ -90,21 +90,38 @@ class Evaluation:
     limits: LengthLimits = NO_LIMITS
     trust_remote_code: bool = False
 
-    def choose_model(self) -> ModelChoice:
+    def results(self, training: dict[str, Any]) -> Results:
+        """Choose the model, score it on the test pairs, and translate samples.
+
+        Args:
+            training: Entries of the results on the training.
+        """
+        model, chosen = self.choose_model()
+        self.choose_alignment_heads(model)
+        translations, scores, fault = self.score_test(model)
+        split, samples = self.translate_samples(model)
+        entries = {**training, **chosen, **scores, "sample_split": split}
+        return Results(entries, model, samples, translations, fault)
+
+    def choose_model(self) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
         By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide
         where it ties. The average wins ties of all, and runs without validation pairs.
+
+        Returns:
+            The better one, and entries of the results: the number of checkpoints in the average, the scores of each
+            candidate, the metric, and the name of the model, "trained" or "averaged".
         """
         args, validation = self.args, self.text.validation
         models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
-        number, averaged = args.average_last_checkpoints, None
+        number, entries = args.average_last_checkpoints, dict[str, Any]()
         checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
         if number > 1 and len(checkpoints) > 1:
             models["averaged"] = average_checkpoints(checkpoints, self.trust_remote_code)
             models["averaged"].generation_config = models["trained"].generation_config
-            averaged = len(checkpoints)
-        scores, metric = {}, None
+            entries["averaged_checkpoints"] = len(checkpoints)
+        metric = None
         for name, model in models.items():
             model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
             if validation is not None:
@@ -114,14 +131,14 @@ class Evaluation:
                     metric = "chrf" if bleu_fault(references, args.bleu_tokenize) else "bleu"
                 translations = self.translations(model, validation["source"][:])
                 found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
-                scores[name] = {metric: cast(float, found[metric]) for metric in METRICS}
+                entries |= {f"validation_{name}_{each}": found[each] for each in METRICS}
 
         def rank(name: str) -> tuple[float, ...]:
-            known = [scores[name][each] for each in (metric, *TIE_BREAKERS)] if metric else []
+            known = [entries[f"validation_{name}_{each}"] for each in (metric, *TIE_BREAKERS)] if metric else []
             return (*known, name == "averaged")
 
         best = max(models, key=rank)
-        return ModelChoice(best, models[best], scores, averaged, metric)
+        return models[best], entries | ({"chosen_model_metric": metric} if metric else {}) | {"chosen_model": best}
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
@@ -145,14 +162,15 @@ class Evaluation:
         options: Any = {"max_source_length": self.limits.source, "show_progress": not self.args.disable_tqdm}
         return [candidates[0].text for candidates in translate(model, self.tokenizer, sources, **options)]
 
-    def score_test(self, model: PreTrainedModel) -> FinalScores | None:
-        """Translate the test pairs, if any, and score them by every metric."""
+    def score_test(self, model: PreTrainedModel) -> tuple[list[str] | None, dict[str, Any], str | None]:
+        """Translate the test pairs, if any; return translations, scores by every metric, and why BLEU says little."""
         if self.text.test is None:
-            return None
+            return None, {}, None
         references, tokenize = self.text.test["target"][:], self.args.bleu_tokenize
         translations = self.translations(model, self.text.test["source"][:])
         scores = translation_scores(translations, references, tokenize=tokenize, metrics=METRIC_NAMES)
-        return FinalScores(translations, scores, bleu_fault(references, tokenize))
+        entries = {f"test_{name}": value for name, value in scores.items()}
+        return translations, entries, bleu_fault(references, tokenize)
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
         """Translate some pairs; return the name of their split, and the samples."""

@@ -11,7 +11,6 @@ from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .evaluation import Evaluation, training_results
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
-from .results import Results
 from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final_model, save_tokenizer
 from .setup import check_arguments, set_up
 from .synthetic import with_back_translations
@@ -73,17 +72,14 @@ def _train(
     # Evaluation and report
     limits = experiment.ids.counts["train"].limits
     evaluation = Evaluation(experiment.text, tokenizer, args, limits, model_args.trust_remote_code)
-    choice = evaluation.choose_model()
-    evaluation.choose_alignment_heads(choice.model)
-    test = evaluation.score_test(choice.model)
-    results = Results(training, choice, test, *evaluation.translate_samples(choice.model))
+    results = evaluation.results(training)
     with disk_errors(args.output_dir, ROOM_AND_RESUME):
         save_results(results, trainer)
     save_pictures(results, experiment)
     if card_template:
         save_card(results, data_args, args, card_template)
     print(end_summary(results, args.output_dir), flush=True)
-    return results.as_dict()
+    return results.entries
 
 
 __all__ = ["train_translation"]

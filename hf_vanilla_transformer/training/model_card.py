@@ -22,7 +22,7 @@ from ..errors import redacted, without_secrets
 from ..files import atomic_write
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
-from .results import FinalScores, Results
+from .results import Results
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
@@ -86,7 +86,7 @@ def write_model_card(
         tags=["vanilla_transformer", "attention-is-all-you-need"],
         datasets=[data_args.dataset_name] if data_args.dataset_name else None,
         model_name=name,
-        eval_results=_eval_results(data_args, results.test) if results.test else None,
+        eval_results=None if results.translations is None else _eval_results(data_args, results.entries),
     )
     samples = results.samples
     card = ModelCard.from_template(
@@ -98,10 +98,10 @@ def write_model_card(
         samples=[{name: " ".join(text.split()) for name, text in sample._asdict().items()} for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it holds.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
-        results=results.as_dict(),
+        results=results.entries,
         metric_names=METRIC_NAMES,
-        bleu_fault=results.test.bleu_fault if results.test else None,
-        minutes=results.training["train_runtime"] / 60,
+        bleu_fault=results.bleu_fault,
+        minutes=results.entries["train_runtime"] / 60,
         hyperparameters=_hyperparameters(args, data_args.links),
         command=_command(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
@@ -147,11 +147,11 @@ def write_eval_results(results: Results, data_args: DataArguments, folder: str |
         The file; None without test pairs, or if they are of no dataset on the Hub.
     """
     dataset = data_args.test_dataset
-    if not (results.test and dataset):
+    if results.translations is None or not dataset:
         return None
     entries = [
         EvalResultEntry(dataset, data_args.dataset_config_name or "default", value, notes=name)
-        for _, name, value in _metrics(results.test)
+        for _, name, value in _metrics(results.entries)
     ]
     path = Path(folder, EVAL_RESULTS, f"{NOT_IN_NAMES.sub('-', dataset)}.yaml")
     path.parent.mkdir(exist_ok=True)
@@ -159,7 +159,7 @@ def write_eval_results(results: Results, data_args: DataArguments, folder: str |
     return path
 
 
-def _eval_results(data_args: DataArguments, test: FinalScores) -> list[EvalResult]:
+def _eval_results(data_args: DataArguments, entries: dict[str, Any]) -> list[EvalResult]:
     data = data_args.description
     return [
         EvalResult(
@@ -172,14 +172,14 @@ def _eval_results(data_args: DataArguments, test: FinalScores) -> list[EvalResul
             metric_name=name,
             metric_value=value,
         )
-        for metric, name, value in _metrics(test)
+        for metric, name, value in _metrics(entries)
     ]
 
 
-def _metrics(test: FinalScores) -> list[tuple[str, str, float]]:
+def _metrics(entries: dict[str, Any]) -> list[tuple[str, str, float]]:
     """Return type, name and value of each metric."""
     return [
-        (metric, f"{key} ({test.scores[f'{key}_signature']})", round(float(test.scores[key]), 2))
+        (metric, f"{key} ({entries[f'test_{key}_signature']})", round(entries[f"test_{key}"], 2))
         for key, metric in METRIC_TYPES.items()
     ]
 

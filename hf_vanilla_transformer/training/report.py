@@ -128,45 +128,44 @@ def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmu
 
 def end_summary(results: Results, output_dir: str) -> str:
     """Describe a finished run in one screen: sample translations, scores, time, folder."""
-    lines = [f"translations of {results.sample_split} pairs", ""] if results.samples else []
+    entries = results.entries
+    lines = [f"translations of {entries['sample_split']} pairs", ""] if results.samples else []
     for sample in results.samples:
         lines += [f"{name:<12} {text}" for name, text in sample._asdict().items()] + [""]
-    if results.test:
-        scores = results.test.scores
+    if results.translations is not None:
         for key, name in METRIC_NAMES.items():
-            lines.append(f"test {name:<17} {scores[key]:7.2f}  {scores[f'{key}_signature']}")
-        lines.append(f"test {'exact match':<17} {scores['exact_match']:7.2f}  %")
-        if results.test.bleu_fault:
-            lines.append(f"note         BLEU says little about this text: {results.test.bleu_fault}")
-    training = results.training
-    tokens = training.get("train_tokens_per_second")
+            lines.append(f"test {name:<17} {entries[f'test_{key}']:7.2f}  {entries[f'test_{key}_signature']}")
+        lines.append(f"test {'exact match':<17} {entries['test_exact_match']:7.2f}  %")
+    if results.bleu_fault:
+        lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
+    tokens = entries.get("train_tokens_per_second")
     speed = f", {tokens:.0f} tokens a second" if tokens else ""
-    if skipped := training["skipped_steps"]:
-        lines.append(f"skipped      {skipped} of {training['steps']} steps: loss or gradient not finite")
-    lines.append(f"training     {training['train_runtime'] / 60:.1f} minutes{speed}")
-    lines.append(f"model        {output_dir} ({_chosen(results)})")
+    if skipped := entries["skipped_steps"]:
+        lines.append(f"skipped      {skipped} of {entries['steps']} steps: loss or gradient not finite")
+    lines.append(f"training     {entries['train_runtime'] / 60:.1f} minutes{speed}")
+    lines.append(f"model        {output_dir} ({_chosen(entries)})")
     return "\n".join(lines)
 
 
-def _chosen(results: Results) -> str:
-    choice, training = results.choice, results.training
-    if choice.name == "trained" and (metric := training.get("best_checkpoint_metric")):
-        return f"the trained weights of {training['best_checkpoint']}, by {CHOOSING_METRICS[metric]}"
-    by = f", by {CHOOSING_METRICS[choice.metric]}" if choice.metric and choice.averaged_checkpoints else ""
-    return f"the {choice.name} weights{by}"
+def _chosen(entries: dict[str, Any]) -> str:
+    name, metric = entries["chosen_model"], entries.get("chosen_model_metric")
+    if name == "trained" and (decided := entries.get("best_checkpoint_metric")):
+        return f"the trained weights of {entries['best_checkpoint']}, by {CHOOSING_METRICS[decided]}"
+    by = f", by {CHOOSING_METRICS[metric]}" if metric and "averaged_checkpoints" in entries else ""
+    return f"the {name} weights{by}"
 
 
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     """Write model, test translations, results and training log into the run's folder."""
     folder = Path(trainer.args.output_dir)
-    save_final_model(results.choice.model, folder)
+    save_final_model(results.model, folder)
     # Together, so that scores and translations are always of the same model; killed meanwhile, there are no results.
     with atomic_update(folder, last="all_results.json") as partial:
-        if results.test:
-            lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.test.translations)
+        if results.translations is not None:
+            lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.translations)
             (partial / "test_translations.txt").write_text(lines, encoding="utf-8")
         trainer.state.save_to_json(str(partial / "trainer_state.json"))
-        content = json.dumps(results.as_dict(), indent=2, ensure_ascii=False)
+        content = json.dumps(results.entries, indent=2, ensure_ascii=False)
         (partial / "all_results.json").write_text(content + "\n", encoding="utf-8")
 
 
@@ -179,7 +178,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
     trainer = experiment.trainer
     folder = Path(trainer.args.output_dir)
     with _warn_on_failure("training_curve.png"):
-        config: Any = results.choice.model.config
+        config: Any = results.model.config
         plot_training_curve(
             trainer.state.log_history,
             folder / "training_curve.png",
@@ -190,7 +189,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
         )
     for sample in results.samples[:1]:
         with _warn_on_failure("attention.png"):
-            weights, sources, targets = cross_attention(results.choice.model, experiment.tokenizer, sample.source)
+            weights, sources, targets = cross_attention(results.model, experiment.tokenizer, sample.source)
             plot_attention(weights, sources, targets, folder / "attention.png", title="Cross-attention")
 
 

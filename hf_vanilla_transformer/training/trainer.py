@@ -217,19 +217,16 @@ class VanillaTransformerTrainer(OptimizerTrainer):
 
     # Resuming
 
-    def record(self) -> dict[str, Any]:
-        """Return what the run trains with."""
-        record = run_record(self.args, self.model, self.processing_class)
+    def _begin(self, checkpoint: str | None) -> None:
+        """Record what the run trains with, and compare it with the record of the checkpoint that it resumes from."""
+        record, self._changes = run_record(self.args, self.model, self.processing_class), {}
         record["metric_for_best_model"] = self._metric
         if TEXT not in self.experiment and isinstance(self.train_dataset, datasets.Dataset):
             record[DATA] = data_fingerprint(self.train_dataset, ("input_ids", "labels"))
-        return record | dict(self.experiment)
-
-    def _begin(self, checkpoint: str | None) -> None:
-        record, self._changes = self.record(), {}
+        record |= self.experiment
         if checkpoint:
             before = trained_with(checkpoint)
-            self._changes = check_changes(checkpoint, record, getattr(self.args, "resume_with_changes", False))
+            self._changes = check_changes(checkpoint, record, self.args.resume_with_changes)
             record = {**(before or {}), **record}
             if before is None and self.is_world_process_zero():
                 logger.warning(f"{checkpoint} does not say what it was trained with, so nothing is compared")

@@ -102,7 +102,7 @@ class LossTrainer(Seq2SeqTrainer):
             self.data_collator = AlignedPairsCollator(tokenizer, model=model)
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
-        if self._packing:
+        if self.args.packing:
             self._check_packing(unwrapped)
         self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
@@ -121,10 +121,6 @@ class LossTrainer(Seq2SeqTrainer):
 
     # Makes a batch of pairs with `args.packing`.
     packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
-
-    @property
-    def _packing(self) -> bool:
-        return getattr(self.args, "packing", False)
 
     def _check_packing(self, model: Any) -> None:
         if not getattr(model, "takes_packing", False):
@@ -167,9 +163,8 @@ class LossTrainer(Seq2SeqTrainer):
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
-        alpha = getattr(self.args, "rdrop_alpha", 0.0)
-        if alpha and model.training and "labels" in inputs:
-            return self._rdrop_loss(alpha, model, inputs, return_outputs, num_items_in_batch)
+        if self.args.rdrop_alpha and model.training and "labels" in inputs:
+            return self._rdrop_loss(model, inputs, return_outputs, num_items_in_batch)
         return self._guided_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _guided_loss(
@@ -200,7 +195,6 @@ class LossTrainer(Seq2SeqTrainer):
 
     def _rdrop_loss(
         self,
-        alpha: float,
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool,
@@ -221,7 +215,7 @@ class LossTrainer(Seq2SeqTrainer):
             states = outputs["decoder_hidden_states"][-1]
             summed = without_logits(states, labels.ne(IGNORE_INDEX))
             divergence = mean_over_labels(summed, labels, num_items_in_batch)
-        loss = loss + alpha / 2 * self._loss_scale(num_items_in_batch) * divergence
+        loss = loss + self.args.rdrop_alpha / 2 * self._loss_scale(num_items_in_batch) * divergence
         return (loss, outputs) if return_outputs else loss
 
     def _divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -253,13 +247,13 @@ class LossTrainer(Seq2SeqTrainer):
         # Dispatching needs batches of equal width, and would cut a packed row in as many parts as there are processes.
         # Instead each process reads the whole stream, and keeps its batches.
         config = self.accelerator.dataloader_config
-        dispatches = bool(config.dispatch_batches) and not self._packing
-        collator = self.packed_collator if self._packing else self.data_collator
+        dispatches = bool(config.dispatch_batches) and not self.args.packing
+        collator = self.packed_collator if self.args.packing else self.data_collator
         with replaced(self, "data_collator", collator), replaced(config, "dispatch_batches", dispatches):
             return self._train_dataloader()
 
     def _train_dataloader(self) -> DataLoader:
-        if not getattr(self.args, "max_tokens", None):
+        if not self.args.max_tokens:
             return super().get_train_dataloader()
         if self.train_dataset is None:
             raise ValueError("training needs a `train_dataset`.")
@@ -302,7 +296,7 @@ class LossTrainer(Seq2SeqTrainer):
 
     def _training_rows(self, step: int, micro_batch: int) -> list[int]:
         """Rows of the training data in a micro-batch of this process; none for a stream, or without `max_tokens`."""
-        if not (getattr(self.args, "max_tokens", None) and hasattr(self.train_dataset, "__len__")):
+        if not (self.args.max_tokens and hasattr(self.train_dataset, "__len__")):
             return []
         world, accumulated = self.args.world_size, self.args.gradient_accumulation_steps
         sampler = self._sampler(self.train_dataset)

@@ -91,9 +91,9 @@ class OptimizerTrainer(LossTrainer):
             ValueError: The weights are sharded, and cannot be averaged.
         """
         super().__init__(*args, **kwargs)
-        if self._ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError("`ema_decay` needs whole weights in each process; leave it out with FSDP and DeepSpeed")
-        if self._ema_decay:
+        if self.args.ema_decay:
             self.add_callback(_AverageAfterStep(self))
         self.add_callback(RunRecord)
         self._batches: list[MicroBatch] = []
@@ -129,7 +129,7 @@ class OptimizerTrainer(LossTrainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create the optimizer once."""
-        if self.optimizer is not None or not getattr(self.args, "muon", False):
+        if self.optimizer is not None or not self.args.muon:
             return super().create_optimizer(model)
         model = cast(nn.Module, self.model if model is None else model)
         self.optimizer = muon_with_adam(model, self.get_decay_parameter_names(model), self.args)
@@ -307,10 +307,6 @@ class OptimizerTrainer(LossTrainer):
     # The average
 
     @property
-    def _ema_decay(self) -> float:
-        return getattr(self.args, "ema_decay", 0.0)
-
-    @property
     def _trained_model(self) -> nn.Module:
         return cast(nn.Module, self.model)
 
@@ -320,7 +316,7 @@ class OptimizerTrainer(LossTrainer):
 
     def _started_average(self) -> MovingAverage:
         if self._average is None:
-            self._average = MovingAverage(self._trained_model.parameters(), self._ema_decay)
+            self._average = MovingAverage(self._trained_model.parameters(), self.args.ema_decay)
         return self._average
 
     def _with_average(self) -> Any:
@@ -337,7 +333,7 @@ class OptimizerTrainer(LossTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint, TRAINED_WEIGHTS)
-        if self._ema_decay:
+        if self.args.ema_decay:
             self._started_average()
         if file.is_file():
             (self._trained_model if model is None else model).load_state_dict(load_file(file), strict=False)

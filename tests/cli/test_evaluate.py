@@ -1,28 +1,21 @@
-import gzip
 import io
 import json
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import sacrebleu
 
 from hf_vanilla_transformer.cli.main import main
+from parallel_text import write_lines
 
 REFERENCES = ["A man sleeps in a green room .", "Two dogs run over the\u0085grass .", "¿ Dónde está el niño ?"]
 PREDICTIONS = ["A man sleeps in the green room .", "Two dogs run over the\u0085grass .", "¿ DÓNDE está el niño ?"]
 
 
-def write(path: Path, lines: list[str]) -> str:
-    data = "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
-
-
 @pytest.fixture
 def references(tmp_path):
-    return write(tmp_path / "references.txt", REFERENCES)
+    return write_lines(tmp_path / "references.txt", REFERENCES)
 
 
 def run(capsys, *arguments: object) -> str:
@@ -37,7 +30,7 @@ def fail(refusal):
 
 @pytest.mark.parametrize("name", ["predictions.txt", "predictions.txt.gz"])
 def test_scores_and_signatures(tmp_path, capsys, references, name):
-    predictions = write(tmp_path / name, PREDICTIONS)
+    predictions = write_lines(tmp_path / name, PREDICTIONS)
     report = tmp_path / "scores.json"
     printed = run(capsys, "--predictions", predictions, "--references", references, "--json", str(report))
     scores = json.loads(report.read_text(encoding="utf-8"))
@@ -57,7 +50,7 @@ def test_scores_and_signatures(tmp_path, capsys, references, name):
 
 
 def test_standard_input_several_references_and_lowercase(tmp_path, capsys, references, monkeypatch):
-    second = write(tmp_path / "second.txt.gz", PREDICTIONS[:1] + REFERENCES[1:])
+    second = write_lines(tmp_path / "second.txt.gz", PREDICTIONS[:1] + REFERENCES[1:])
     data = "".join(line + "\r\n" for line in PREDICTIONS).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="ascii"))
     printed = run(capsys, "--predictions", "-", "--references", references, second, "--lowercase")
@@ -66,7 +59,7 @@ def test_standard_input_several_references_and_lowercase(tmp_path, capsys, refer
 
 
 def test_tokenize_option(tmp_path, capsys, references, fail):
-    predictions = write(tmp_path / "predictions.txt", PREDICTIONS)
+    predictions = write_lines(tmp_path / "predictions.txt", PREDICTIONS)
     both = ("--predictions", predictions, "--references", references)
     assert "tok:char" in run(capsys, *both, "--tokenize", "char")
     assert "--tokenize spacy is unknown" in fail(*both, "--tokenize", "spacy")
@@ -74,7 +67,7 @@ def test_tokenize_option(tmp_path, capsys, references, fail):
 
 @pytest.mark.parametrize(("options", "fault"), [([], "(13a)"), (["--tokenize", "char"], None)])
 def test_text_that_bleu_does_not_suit(tmp_path, capsys, options, fault):
-    words = write(tmp_path / "words.txt", ["katze", "hund", "vogel"])
+    words = write_lines(tmp_path / "words.txt", ["katze", "hund", "vogel"])
     both = ("--predictions", words, "--references", words, *options)
     printed = run(capsys, *both)
     assert ("BLEU  " in printed and " 0.00  nrefs:1" in printed) and "100.00  % of 3 segments" in printed
@@ -82,18 +75,18 @@ def test_text_that_bleu_does_not_suit(tmp_path, capsys, options, fault):
         f"BLEU says little about this text: 3 of 3 references have fewer than the 4 tokens {fault} it needs; go by"
     )
     assert (remark in printed) == bool(fault)
-    other = write(tmp_path / "other.txt", ["katze", "hund", "vogl"])
+    other = write_lines(tmp_path / "other.txt", ["katze", "hund", "vogl"])
     assert run(capsys, "--predictions", words, other, *both[2:]).count("says little") == bool(fault)
 
 
 def test_different_line_counts(tmp_path, references, fail):
-    predictions = write(tmp_path / "short.txt", PREDICTIONS[:2])
+    predictions = write_lines(tmp_path / "short.txt", PREDICTIONS[:2])
     message = fail("--predictions", predictions, "--references", references)
     assert f"{predictions} has 2 lines but {references} has 3" in message
 
 
 def test_empty_missing_and_unreadable_files(tmp_path, references, monkeypatch, fail):
-    empty, missing = write(tmp_path / "empty.txt", []), str(tmp_path / "missing.txt")
+    empty, missing = write_lines(tmp_path / "empty.txt", []), str(tmp_path / "missing.txt")
     assert "empty" in fail("--predictions", empty, "--references", empty)
     assert missing in fail("--predictions", references, "--references", missing)
     unwritable = str(tmp_path / "no folder" / "scores.json")
@@ -106,7 +99,7 @@ def test_empty_missing_and_unreadable_files(tmp_path, references, monkeypatch, f
 class TestSeveralSystems:
     @pytest.fixture
     def systems(self, tmp_path):
-        return [write(tmp_path / "one.hyp", PREDICTIONS), write(tmp_path / "other.hyp", REFERENCES)]
+        return [write_lines(tmp_path / "one.hyp", PREDICTIONS), write_lines(tmp_path / "other.hyp", REFERENCES)]
 
     def test_a_table(self, tmp_path, capsys, references, systems):
         report = tmp_path / "scores.json"
@@ -171,7 +164,7 @@ class TestSeveralSystems:
         )
         both = ("--references", references, "--significance", "bootstrap")
         assert "--seed is 0" in fail("--predictions", *systems, *both, "--seed", "0")
-        short = write(tmp_path / "short.hyp", PREDICTIONS[:1])
+        short = write_lines(tmp_path / "short.hyp", PREDICTIONS[:1])
         message = fail("--predictions", systems[0], short, "--references", references)
         assert f"{short} has 1 lines but {references} has 3" in message
         message = fail("--predictions", systems[0], "--references", references, "--sources", short)
@@ -182,7 +175,7 @@ class TestPublicSets:
     def test_several_follow_one_another(self, tmp_path, capsys, public_set, fail):
         public_set("wmt14", "en-de", REFERENCES)
         public_set("wmt15", "en-de", PREDICTIONS)
-        predictions = write(tmp_path / "both.hyp", REFERENCES + PREDICTIONS)
+        predictions = write_lines(tmp_path / "both.hyp", REFERENCES + PREDICTIONS)
         report = tmp_path / "scores.json"
         options = ("--predictions", predictions, "--langpair", "en-de")
         printed = run(capsys, *options, "--sets", "wmt14,wmt15", "--json", report)
@@ -193,7 +186,7 @@ class TestPublicSets:
 
     def test_the_target_language_decides_the_tokenizer(self, tmp_path, capsys, public_set):
         public_set("wmt17", "en-zh", REFERENCES)
-        options = ("--predictions", write(tmp_path / "x", REFERENCES), "--sets", "wmt17", "--langpair", "en-zh")
+        options = ("--predictions", write_lines(tmp_path / "x", REFERENCES), "--sets", "wmt17", "--langpair", "en-zh")
         assert run(capsys, *options).count("tok:zh") == 2
         assert run(capsys, *options, "--tokenize", "char").count("tok:char") == 2
 
@@ -209,7 +202,7 @@ class TestPublicSets:
 class TestComet:
     @pytest.mark.usefixtures("comet")
     def test_its_score_stands_beside_the_others(self, tmp_path, capsys, references):
-        predictions = write(tmp_path / "predictions.txt", PREDICTIONS)
+        predictions = write_lines(tmp_path / "predictions.txt", PREDICTIONS)
         report = tmp_path / "scores.json"
         options = ("--predictions", predictions, references, "--references", references, "--sources", references)
         printed = run(capsys, *options, "--comet", "--json", report)

@@ -1,6 +1,5 @@
 """The command inspect: what is odd about text, with the lines that show it."""
 
-import gzip
 import json
 import unicodedata
 from functools import partial
@@ -10,14 +9,9 @@ import pytest
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli.inspect import truncated
 from hf_vanilla_transformer.cli.main import main
+from parallel_text import write_lines
 
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("A cat sleeps.", "Eine Katze schläft."), ("A cow.", "A cow.")]
-
-
-def write(path, lines, end="\n"):
-    data = "".join(f"{line}{end}" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
 
 
 @pytest.fixture
@@ -28,7 +22,7 @@ def fail(refusal):
 @pytest.fixture
 def files(tmp_path):
     english, german = zip(*PAIRS, strict=True)
-    source, target = write(tmp_path / "en.gz", english), write(tmp_path / "de", german)
+    source, target = write_lines(tmp_path / "en.gz", english), write_lines(tmp_path / "de", german)
     return ["--train_source_file", source, "--train_target_file", target]
 
 
@@ -44,14 +38,14 @@ def test_two_files(files, capsys):
 
 
 def test_text_without_oddities(tmp_path, capsys):
-    tsv = write(tmp_path / "x.tsv", map("\t".join, PAIRS[:2]))
+    tsv = write_lines(tmp_path / "x.tsv", map("\t".join, PAIRS[:2]))
     assert run(capsys, "--train_file", tsv) == "train: 2 pairs, none of them odd\n\n"
 
 
 def test_every_split_and_the_places_in_files_with_a_header(files, tmp_path, capsys):
     rows = [("source", "target"), *PAIRS]
-    csv = write(tmp_path / "x.csv", map(",".join, rows))
-    synthetic = write(tmp_path / "x.tsv", map("\t".join, rows))
+    csv = write_lines(tmp_path / "x.csv", map(",".join, rows))
+    synthetic = write_lines(tmp_path / "x.tsv", map("\t".join, rows))
     printed = run(capsys, *files, "--test_file", csv, "--synthetic_file", synthetic, "--validation_file", csv)
     assert [line for line in printed.splitlines() if line.endswith(" pairs")] == [
         f"{split}: 3 pairs" for split in ("train", "validation", "test", "synthetic")
@@ -67,7 +61,7 @@ def test_options_of_train_that_hold_pairs_out_do_not_move_lines(files, capsys):
 def test_a_data_set(tmp_path, capsys):
     (tmp_path / "set").mkdir()
     rows = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in PAIRS]
-    write(tmp_path / "set" / "train.jsonl", rows)
+    write_lines(tmp_path / "set" / "train.jsonl", rows)
     printed = run(capsys, "--dataset_name", tmp_path / "set", "--source_lang", "en", "--target_lang", "de")
     assert printed.startswith("train: 3 pairs\n") and "  row 3  A cow.\n" in printed
 
@@ -75,7 +69,7 @@ def test_a_data_set(tmp_path, capsys):
 def test_lines_are_cut_to_the_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = ["漢字" * 40, "long " * 30, "a\x1b[31m\tb"]
-    tsv = write(tmp_path / "x.jsonl", ['{"source": "%s", "target": "%s"}' % (2 * (line,)) for line in lines[:2]])
+    tsv = write_lines(tmp_path / "x.jsonl", ['{"source": "%s", "target": "%s"}' % (2 * (line,)) for line in lines[:2]])
     printed = run(capsys, "--train_file", tsv).splitlines()
     shown = [line for line in printed if "…" in line]
     assert len(shown) == 4 and {line.index(line.strip()) for line in shown[1::2]} == {10}
@@ -94,10 +88,11 @@ def test_unknown_tokens(files, tmp_path, capsys):
 def test_faults(files, tmp_path, fail):
     assert "no data is named; give --train_source_file" in fail()
     assert "--examples is -1; it must be at least 0" in fail(*files, "--examples", "-1")
-    empty = write(tmp_path / "empty", [])
+    empty = write_lines(tmp_path / "empty", [])
     assert "empty: no lines in it" in fail("--train_source_file", empty, "--train_target_file", empty)
-    assert "no pairs in it" in fail("--train_file", write(tmp_path / "x.jsonl", []))
-    mac = write(tmp_path / "mac", ["a", "b"], end="\r")
+    assert "no pairs in it" in fail("--train_file", write_lines(tmp_path / "x.jsonl", []))
+    (tmp_path / "mac").write_text("a\rb\r")
+    mac = str(tmp_path / "mac")
     assert f"{mac}: its lines end in carriage returns" in fail("--train_source_file", mac, "--train_target_file", mac)
     assert "no such file" in fail("--train_file", str(tmp_path / "absent.tsv"))
     assert "unknown option --preset" in fail("--preset", "tiny")

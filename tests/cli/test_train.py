@@ -20,23 +20,7 @@ from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import experiment
 from parallel_text import lines, write
 from paths import SCRIPTS
-from processes import ACCELERATE_LAUNCH, surroundings
-
-SMALL = (
-    "--config_overrides", "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,"
-    "decoder_attention_heads=2,encoder_ffn_dim=32,decoder_ffn_dim=32",
-    "--preset", "tiny", "--tokenizer_algorithm", "word", "--vocab_size", "20", "--max_steps", "2", "--use_cpu",
-    "--max_tokens", "32", "--warmup_steps", "1", "--eval_strategy", "no", "--final_num_beams", "1",
-)  # fmt: skip  # a command line
-
-
-def read_tensorboard(folder):
-    """Values by their names, and the file that holds them."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    (file,) = (folder / "model" / "runs").rglob("events.out.tfevents.*")
-    events = EventAccumulator(str(file)).Reload()
-    return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, file
+from processes import surroundings
 
 
 def read_trackio(folder):
@@ -55,13 +39,6 @@ def parser(shows_all):
     made = OneLineParser("train", shows_all=shows_all)
     train.add_arguments(made)
     return made
-
-
-@pytest.fixture
-def text(tmp_path):
-    pairs = [f"{'a b c d'[: 1 + 2 * (i % 4)]}\t{'x y z w'[: 1 + 2 * (i % 4)]}" for i in range(24)]
-    (tmp_path / "train.tsv").write_text("\n".join(pairs) + "\n")
-    return tmp_path / "train.tsv"
 
 
 def test_main_options_are_options_of_the_full_parser():
@@ -190,21 +167,11 @@ class TestRun:
         assert lines(outputs) == (folder / "test_translations.txt").read_text()
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("service", ["tensorboard", "trackio"])
-    def test_reports_to_a_service_on_this_machine(self, words, tmp_path, service):
+    def test_reports_to_trackio(self, words, tmp_path):
         """In a process of its own, since Trackio looks for its folder once; no token is reported."""
-        pytest.importorskip(service, reason=f"installed by the extra `{service}`")
-        command = [
-            sys.executable,
-            "-m",
-            "hf_vanilla_transformer",
-            "train",
-            *words,
-            *self.MODEL,
-            "--logging_steps",
-            "5",
-        ]
-        command += ["--report_to", service, "--hub_token", "hf_secret", "--project", "tests", "--run_name", "tiny"]
+        pytest.importorskip("trackio", reason="installed by the extra `trackio`")
+        command = [sys.executable, "-m", "hf_vanilla_transformer", "train", *words, *self.MODEL, "--logging_steps=5"]
+        command += ["--report_to", "trackio", "--hub_token", "hf_secret", "--project", "tests", "--run_name", "tiny"]
         done = subprocess.run(
             command, capture_output=True, text=True, env={**surroundings(), "HF_HOME": str(tmp_path / "home")}
         )
@@ -212,8 +179,7 @@ class TestRun:
         state = TrainerState.load_from_json(tmp_path / "model" / "trainer_state.json")
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
-        read = {"tensorboard": read_tensorboard, "trackio": read_trackio}[service]
-        values, file = read(tmp_path)
+        values, file = read_trackio(tmp_path)
         assert values["train/loss"] == pytest.approx(losses) and values["eval/bleu"] == pytest.approx(scores)
         assert len(losses) > 1 and b"hf_secret" not in file.read_bytes()
 
@@ -248,28 +214,7 @@ class TestRun:
         assert self.interrupted([*words, *self.MODEL], capsys) == message
 
     def test_interrupted_in_the_evaluation_of_a_run_without_checkpoints(self, words, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr(experiment.Evaluation, "choose_model", Mock(side_effect=KeyboardInterrupt))
         message = self.interrupted([*words, *self.MODEL, "--save_strategy", "no"], capsys)
         assert message == f"interrupted; {tmp_path / 'model'} holds the trained model, not evaluated yet"
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
-
-    @pytest.mark.slow
-    def test_interrupted_and_resumed(self, words, tmp_path, capsys, monkeypatch):
-        with monkeypatch.context() as patch:
-            patch.setattr(experiment, "choose_model", Mock(side_effect=KeyboardInterrupt))
-            message = self.interrupted([*words, *self.MODEL], capsys)
-        assert message == "interrupted; --resume_from_checkpoint last continues from the last checkpoint"
-        # Without preset and tokenizer: they come from the checkpoint.
-        main(["train", *words, "--resume_from_checkpoint", "last"])
-        assert json.loads((tmp_path / "model" / "all_results.json").read_text())["steps"] == 6
-
-
-@pytest.mark.slow  # two processes that import PyTorch
-def test_accelerate_launches_it_on_two_processes(text, tmp_path):
-    command = [*ACCELERATE_LAUNCH, "-m", "hf_vanilla_transformer", "train", "--train_file", str(text), *SMALL]
-    done = subprocess.run(
-        [*command, "--output_dir", "model"], cwd=tmp_path, env=surroundings(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("output       model") == 1, "the first process prints the summary"
-    assert (tmp_path / "model" / "model.safetensors").is_file() and (tmp_path / "model" / "README.md").is_file()

@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: files, pipes, JSON lines, and what it says of mistakes."""
 
-import gzip
 import io
 import json
 import shutil
@@ -24,6 +23,7 @@ from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.translation import load, translate
+from parallel_text import write_lines
 from translators import build
 
 SENTENCES = ["two dogs run over the grass", "", "a cat", "the\u0085cat sat", "grün ist das Gras", " ", "a dog"]
@@ -79,19 +79,16 @@ def lines_of(results):
     return [hypotheses[0].text.replace("\n", " ").replace("\r", " ") for hypotheses in results]
 
 
-def write(path, lines):
-    data = "".join(line + "\n" for line in lines).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return str(path)
-
-
 @pytest.fixture
 def fail(refusal):
     return partial(refusal, "translate")
 
 
 def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
-    files = [write(tmp_path / "first.txt", SENTENCES[:3]), write(tmp_path / "second.txt.gz", SENTENCES[3:])]
+    files = [
+        write_lines(tmp_path / "first.txt", SENTENCES[:3]),
+        write_lines(tmp_path / "second.txt.gz", SENTENCES[3:]),
+    ]
     output = tmp_path / "out.txt"
     output.write_text("from before")
     capsys.readouterr()
@@ -111,7 +108,7 @@ def test_standard_input_to_standard_output(capsysbinary, monkeypatch, folder, ex
 
 
 def test_json_lines(tmp_path, capsysbinary, folder, expected):
-    source = write(tmp_path / "source.txt", SENTENCES)
+    source = write_lines(tmp_path / "source.txt", SENTENCES)
     main(["translate", "--model", folder, "--input", source, "--format", "json", "--num_hypotheses", "2"])
     rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
     assert [row["source"] for row in rows] == SENTENCES
@@ -125,7 +122,7 @@ class TestAlignments:
     """Word alignments beside the translations."""
 
     def test_text_has_them_behind_three_bars(self, tmp_path, capsysbinary, folder, expected):
-        source = write(tmp_path / "source.txt", SENTENCES)
+        source = write_lines(tmp_path / "source.txt", SENTENCES)
         main(["translate", "--model", folder, "--input", source, "--alignments"])
         rows = [line.split(" |||") for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
         assert [text for text, _ in rows] == lines_of(expected)
@@ -133,7 +130,7 @@ class TestAlignments:
         assert [parse_pharaoh(links) for _, links in rows] == found and any(found)
 
     def test_json_has_them_as_pairs(self, tmp_path, capsysbinary, folder, expected):
-        source = write(tmp_path / "source.txt", SENTENCES)
+        source = write_lines(tmp_path / "source.txt", SENTENCES)
         main(["translate", "--model", folder, "--input", source, "--format", "json", "--alignments"])
         lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
         for line, own in zip(lines, expected, strict=True):
@@ -143,7 +140,7 @@ class TestAlignments:
 
 
 def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
-    source = write(tmp_path / "source.txt", SENTENCES)
+    source = write_lines(tmp_path / "source.txt", SENTENCES)
 
     def scores(*options):
         main(["translate", "--model", folder, "--input", source, "--format", "json", *options])
@@ -175,7 +172,7 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, fo
 
 
 def test_what_cannot_be_used(tmp_path, capsys, folder, fail):
-    source, missing = write(tmp_path / "source.txt", ["a cat"]), str(tmp_path / "missing")
+    source, missing = write_lines(tmp_path / "source.txt", ["a cat"]), str(tmp_path / "missing")
     assert f"model {missing} cannot be loaded" in fail("--model", missing, "--input", source)
     assert f"{missing}: cannot be read" in fail("--model", folder, "--input", missing)
     given = ("--model", folder, "--input", source)
@@ -206,7 +203,7 @@ def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys, fail):
     (tmp_path / "model" / "remote.py").write_text(module)
     names = {"AutoConfig": "remote.Config", "AutoModelForSeq2SeqLM": "remote.Model"}
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "remote-thing", "auto_map": names}))
-    given = ("--model", str(tmp_path / "model"), "--input", write(tmp_path / "source.txt", ["a cat"]))
+    given = ("--model", str(tmp_path / "model"), "--input", write_lines(tmp_path / "source.txt", ["a cat"]))
     assert "trust_remote_code" in fail(*given)
     assert not (tmp_path / "ran").exists()
     assert "the code has run" in fail(*given, "--trust_remote_code")
@@ -215,7 +212,17 @@ def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys, fail):
 def test_output_to_a_device_is_written_to_it(tmp_path, folder):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
-    main(["translate", "--model", folder, "--input", write(tmp_path / "source.txt", ["a cat"]), "--output", str(link)])
+    main(
+        [
+            "translate",
+            "--model",
+            folder,
+            "--input",
+            write_lines(tmp_path / "source.txt", ["a cat"]),
+            "--output",
+            str(link),
+        ]
+    )
     assert link.is_symlink() and link.is_char_device()
 
 
@@ -240,7 +247,7 @@ def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
 
 class TestEnsemble:
     def test_several_models_translate_together(self, tmp_path, capsysbinary, folder, other, expected):
-        source = write(tmp_path / "source.txt", SENTENCES)
+        source = write_lines(tmp_path / "source.txt", SENTENCES)
         main(["translate", "--model", folder, other, "--input", source])
         together = translate(*load([folder, other]), SENTENCES)
         assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(together), ""]
@@ -258,7 +265,7 @@ class TestEnsemble:
 
 class TestReranking:
     def test_another_model_chooses_among_the_beams(self, tmp_path, capsysbinary, folder, other, expected):
-        source = write(tmp_path / "source.txt", SENTENCES)
+        source = write_lines(tmp_path / "source.txt", SENTENCES)
         given = ("translate", "--model", folder, "--input", source, "--num_beams", "4")
         main([*given, "--rerank_model", other, "--rerank_weight", "-5", "--format", "json"])
         rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
@@ -278,12 +285,12 @@ class TestReranking:
         file = forward / "tokenizer_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"source_lang": "en", "target_lang": "de"}))
         message = fail(
-            "--model", str(forward), "--input", write(tmp_path / "x", SENTENCES), "--rerank_model", str(forward)
+            "--model", str(forward), "--input", write_lines(tmp_path / "x", SENTENCES), "--rerank_model", str(forward)
         )
         assert f"--rerank_model {forward} translates en to de; name one of the opposite direction" in message
 
     def test_what_cannot_be_used(self, tmp_path, folder, other, fail):
-        given = ("--model", folder, "--input", write(tmp_path / "source.txt", SENTENCES))
+        given = ("--model", folder, "--input", write_lines(tmp_path / "source.txt", SENTENCES))
         assert "--rerank_weight needs --rerank_model" in fail(*given, "--rerank_weight", "2")
         given = (*given, "--rerank_model")
         assert f"model {tmp_path / 'none'} cannot be loaded" in fail(*given, str(tmp_path / "none"))
@@ -295,8 +302,8 @@ class TestReranking:
 class TestGlossary:
     def test_terms_are_in_the_output(self, tmp_path, capsysbinary, folder):
         source, terms = (
-            write(tmp_path / "source.txt", SENTENCES),
-            write(tmp_path / "terms.tsv", ["dog\téaé", "cat\tbb"]),
+            write_lines(tmp_path / "source.txt", SENTENCES),
+            write_lines(tmp_path / "terms.tsv", ["dog\téaé", "cat\tbb"]),
         )
         main(["translate", "--model", folder, "--input", source, "--glossary", terms])
         lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
@@ -304,13 +311,13 @@ class TestGlossary:
             assert ("éaé" in line) >= ("a dog" in sentence) and ("bb" in line) >= ("a cat" in sentence)
 
     def test_what_cannot_be_used(self, tmp_path, folder, fail):
-        given = ("--model", folder, "--input", write(tmp_path / "source.txt", SENTENCES), "--glossary")
-        terms = write(tmp_path / "terms.tsv", ["dog\tab", "dog"])
+        given = ("--model", folder, "--input", write_lines(tmp_path / "source.txt", SENTENCES), "--glossary")
+        terms = write_lines(tmp_path / "terms.tsv", ["dog\tab", "dog"])
         assert f"{terms}, line 2: 0 tabs; write a term" in fail(*given, terms)
         assert "missing.tsv: cannot be read" in fail(*given, str(tmp_path / "missing.tsv"))
-        strange = write(tmp_path / "strange.tsv", ["dog\tperro"])
+        strange = write_lines(tmp_path / "strange.tsv", ["dog\tperro"])
         assert "'perro' cannot be written with the model's vocabulary" in fail(*given, strange)
-        message = fail(*given, write(tmp_path / "good.tsv", ["dog\tab"]), "--backend", "ctranslate2")
+        message = fail(*given, write_lines(tmp_path / "good.tsv", ["dog\tab"]), "--backend", "ctranslate2")
         assert "--glossary is for --backend transformers" in message
 
 
@@ -327,8 +334,8 @@ class TestGlossary:
 )
 def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folder, other, fail, begun, others):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
-    write(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
+    write_lines(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
+    write_lines(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
     given = ("--model", folder, "--input", "in", "--chunk_size", "1", "--output")
     begun, *others = ([word.format(folder=folder, other=other) for word in words] for words in (begun, *others))
     Path("in").write_bytes(b"a dog\na cat\n\xff\n")
@@ -339,7 +346,7 @@ def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folde
             *given, "out", *words, "--resume"
         )
     # The terms count, not their file.
-    write(tmp_path / "terms.tsv", ["cat\tbb", "", "dog\tab"])
+    write_lines(tmp_path / "terms.tsv", ["cat\tbb", "", "dog\tab"])
     main(["translate", *given, "out", *begun, "--resume"])
     assert "resuming after 2 finished lines" in capsys.readouterr().err
     main(["translate", *given, "whole", *begun])

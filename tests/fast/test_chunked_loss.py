@@ -8,7 +8,7 @@ from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
 from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss
-from tiny import VOCABULARY, close, close_gradients, gradients, labelled_batch, one_layer_model
+from tiny import VOCABULARY, close_gradients, gradients, labelled_batch, one_layer_model
 
 
 @pytest.mark.parametrize(
@@ -114,31 +114,6 @@ def test_backward_twice_adds_up():
         torch.testing.assert_close(tensor.grad, 3 * grad)
 
 
-def test_two_losses_of_one_head_add_their_gradients():
-    head, labels = nn.Linear(8, 13).double(), torch.randint(0, 13, (2, 2, 3))
-    states = torch.randn(2, 2, 3, 8, dtype=torch.float64)
-    sum(summed_loss_without_logits(states[i], head, labels[i], 0.1) for i in range(2)).backward()
-    actual, head.weight.grad = head.weight.grad, None
-    sum(summed_loss(head(states[i]), labels[i], 0.1) for i in range(2)).backward()
-    torch.testing.assert_close(actual, head.weight.grad, rtol=1e-12, atol=1e-12)
-
-
-def test_gradients_of_the_chunked_loss_by_finite_differences():
-    states = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
-    head, labels = nn.Linear(4, 6).double(), torch.tensor([[1, 5, IGNORE_INDEX]])
-    summed_loss_without_logits(states, head, labels, 0.2).backward()
-    step = 1e-6
-    for tensor in (states, head.weight, head.bias):
-        flat = tensor.data.view(-1)
-        for index in range(0, flat.numel(), 5):
-            flat[index] += step
-            above = summed_loss_without_logits(states, head, labels, 0.2).item()
-            flat[index] -= 2 * step
-            below = summed_loss_without_logits(states, head, labels, 0.2).item()
-            flat[index] += step
-            assert tensor.grad.view(-1)[index].item() == pytest.approx((above - below) / (2 * step), abs=1e-6)
-
-
 # opcheck of torch 2.14 reads it.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_op_passes_opcheck():
@@ -147,21 +122,6 @@ def test_the_op_passes_opcheck():
     tensors = [tensor.requires_grad_() for tensor in (states, weight, bias)]
     for arguments in ((*tensors, labels, 0.1, True), (*tensors[:2], None, labels, 0.0, True)):
         torch.library.opcheck(chunked_loss.chunked_cross_entropy, arguments)
-
-
-@pytest.mark.slow
-def test_compiles_to_one_graph():
-    # A backend without a compiler: it is given the graph that any backend would be given.
-    model, batch = one_layer_model().train(), labelled_batch()
-    loss = model(**batch, smoothing=0.1, skip_logits=True).loss
-    loss.backward()
-    expected = gradients(model)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    other = compiled(**batch, smoothing=0.1, skip_logits=True).loss
-    close(other, loss)
-    other.backward()
-    actual = gradients(model)
-    close_gradients(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

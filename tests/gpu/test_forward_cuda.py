@@ -12,6 +12,7 @@ from devices import on
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
 from hf_vanilla_transformer.fast import linear as linear
+from hf_vanilla_transformer.fast import modules as modules
 from tiny import VOCABULARIES, batch_with_padding, close, close_gradients, gradients, labelled_batch, perturbed_model
 
 SHAPES = {
@@ -108,8 +109,7 @@ def test_the_routines_of_a_cpu_step_aside(cuda, monkeypatch):
 
     monkeypatch.setattr(linear, "_ONEDNN", refuse)
     monkeypatch.setattr(cpu_ops._Dropout, "apply", refuse)
-    for module in ("attention", "cpu_ops"):
-        monkeypatch.setattr(f"hf_vanilla_transformer.model.{module}_vanilla_transformer.bmm_attention", refuse)
+    monkeypatch.setattr(modules, "bmm_attention", refuse)
     model, batch = perturbed_model(dropout=0.1).train().to(cuda), on(cuda, padded_labels())
     assert not cpu_ops.is_plain_cpu(batch["input_ids"])
     model(**batch, skip_logits=True).loss.backward()

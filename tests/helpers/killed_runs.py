@@ -45,7 +45,7 @@ FUNCTIONS = (
     f"{PACKAGE}.trainer:VanillaTransformerTrainer.prediction_step",
     f"{PACKAGE}.trainer:VanillaTransformerTrainer._load_best_model",
     f"{PACKAGE}.checkpoints:load_model",
-    f"{PACKAGE}.evaluation:best_translations",
+    f"{PACKAGE}.evaluation:Evaluation.translations",
 )
 
 # Entries of JSON files that are times, or follow from them: the checksums of trainer_state.json and the manifest.

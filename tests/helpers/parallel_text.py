@@ -17,6 +17,10 @@ def lines(items):
     return "".join(f"{item}\n" for item in items)
 
 
+def write_lines(path, items):
+    return write(path, lines(items))
+
+
 def tsv(pairs):
     return lines("\t".join(pair) for pair in pairs)
 

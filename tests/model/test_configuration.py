@@ -130,18 +130,14 @@ def test_the_same_configuration_behaves_the_same(unchanged):
         ({"d_model": 18, "head_dim": 4}, ["`d_model` is 18", "value_head_dim"]),
         ({"decoder_vocab_size": 41}, ["share_encoder_decoder_embeddings", "41", "40", "False"]),
         ({"norm_position": "middle"}, ["`norm_position`", "'middle'", "'post'", "'pre'", "'none'"]),
-        ({"norm_position": None}, ["`norm_position`", "None", "'post'"]),
         ({"position_embedding_type": "rotary"}, ["`position_embedding_type`", "'rotary'", "'learned'"]),
         ({"sinusoidal_layout": "mixed"}, ["`sinusoidal_layout`", "'mixed'", "'concatenated'"]),
         ({"activation_function": "rleu"}, ["`activation_function`", "'rleu'", "'relu'"]),
         ({"is_encoder_decoder": False}, ["`is_encoder_decoder`", "False", "True"]),
         ({"encoder_ffn_dim": -1}, ["`encoder_ffn_dim`", "-1", "0"]),
-        ({"decoder_ffn_dim": -1}, ["`decoder_ffn_dim`", "-1", "0"]),
         ({"layer_norm_eps": 0.0}, ["`layer_norm_eps`", "0.0", "above 0"]),
-        ({"layer_norm_eps": float("nan")}, ["`layer_norm_eps`", "nan", "above 0"]),
         ({"init_std": 0.0}, ["`init_std`", "0.0", "None"]),
         ({"d_model": "16"}, ["`d_model`", "'16'", "int"]),
-        ({"d_model": 16.0}, ["`d_model`", "16.0", "int"]),
         ({"encoder_layers": True}, ["`encoder_layers`", "True", "int"]),
         ({"attention_bias": "false"}, ["`attention_bias`", "'false'", "bool"]),
         ({"dropout": "0.1"}, ["`dropout`", "'0.1'", "float"]),
@@ -210,17 +206,12 @@ def test_misspelt_fields_are_named(misspelt, meant, stored):
 # Changes that were once accepted by a model or saved to a file that could not be loaded, and their errors.
 LATE = [
     ({"norm_position": "prenorm"}, "`norm_position` is 'prenorm'; did you mean 'pre'"),
-    ({"norm_position": "Pre"}, "`norm_position` is 'Pre'; did you mean 'pre'"),
-    ({"sinusoidal_layout": "interleave"}, "`sinusoidal_layout` is 'interleave'; did you mean 'interleaved'"),
-    ({"activation_function": "rleu"}, "`activation_function` is 'rleu'; did you mean 'relu'"),
     ({"dropout": -1}, "`dropout` is -1"),
     ({"scale_embedding": "false"}, "`scale_embedding` is 'false'; it must be bool"),
-    ({"layer_norm_eps": -1.0}, "`layer_norm_eps` is -1.0"),
     ({"vocab_size": 2}, "`eos_token_id` is 2"),
     ({"decoder_vocab_size": 400}, "`decoder_vocab_size` is 400"),
     ({"hidden_size": 17}, "`d_model` is 17"),
     ({"num_attention_heads": 0}, "`encoder_attention_heads` is 0"),
-    ({"head_dim": "4"}, "`head_dim` is '4'"),
 ]
 
 LOADERS: tuple[Callable[..., Any], ...] = (
@@ -369,11 +360,6 @@ class TestDerivedFields:
         defaults = {field.name: field.default for field in fields(VanillaTransformerConfig)}
         assert {defaults[name] for name in self.READ} == {None}
         assert VanillaTransformerConfig.head_dim is None
-
-    def test_a_file_of_an_earlier_release(self, tmp_path):
-        settings = {**tiny_config().to_dict(), "decoder_vocab_size": 40}
-        (tmp_path / "config.json").write_text(json.dumps(settings))
-        assert self.read(AutoConfig.from_pretrained(tmp_path)) == self.READ
 
 
 def test_one_side_has_its_sizes_under_every_name():

@@ -171,27 +171,12 @@ class TestConstraints:
         if num_beams == 1:
             assert torch.equal(out, by_hand(model, source, 7, prefix))
 
-    def test_min_new_tokens(self):
-        model, source = varied_model(), padded_source()
-        soon = by_hand(model, source, 1)[0, 1].item()
-        assert model.generate(**source, eos_token_id=soon, max_new_tokens=7)[0, 1:].tolist()[0] == soon
-        late = model.generate(**source, eos_token_id=soon, max_new_tokens=7, min_new_tokens=4)
-        assert not (late[0, 1:5] == soon).any()
-
     def test_finished_rows_are_padded(self):
         model, source = varied_model(), padded_source()
         ends = by_hand(model, source, 3)[0, 2].item()
         out = model.generate(**source, eos_token_id=ends, max_new_tokens=7)
         end = out[0].tolist().index(ends)
         assert (out[0, end + 1 :] == model.config.pad_token_id).all()
-
-    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    def test_bad_words(self, num_beams):
-        model, source = varied_model(), padded_source()
-        free = model.generate(**source, **ENDLESS, num_beams=num_beams)
-        words = [[token] for token in free[:, 1:].unique().tolist()]
-        barred = model.generate(**source, **ENDLESS, num_beams=num_beams, bad_words_ids=words)
-        assert not torch.isin(barred[:, 1:], torch.tensor(words).flatten()).any()
 
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
     def test_no_repeat_ngram_size(self, num_beams):
@@ -352,24 +337,6 @@ class TestInputs:
 
 
 class TestOutputs:
-    @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
-    def test_attentions_and_states_of_each_step(self, num_beams):
-        model, source = varied_model(), padded_source()
-        model.set_attn_implementation("eager")
-        flags = {"output_attentions": True, "output_hidden_states": True, "output_scores": True, "output_logits": True}
-        out = model.generate(**source, **ENDLESS, num_beams=num_beams, **flags, return_dict_in_generate=True)
-        rows = 3 * num_beams
-        assert [weights.shape for weights in out.encoder_attentions] == [(3, 4, 6, 6)]
-        assert [state.shape for state in out.encoder_hidden_states] == [(3, 6, 16)] * 2
-        assert len(out.scores) == len(out.logits) == len(out.cross_attentions) == len(out.decoder_attentions) == 7
-        for step, (cross, own, states) in enumerate(
-            zip(out.cross_attentions, out.decoder_attentions, out.decoder_hidden_states, strict=True)
-        ):
-            assert [weights.shape for weights in cross] == [(rows, 2, 1, 6)] * 2
-            assert [weights.shape for weights in own] == [(rows, 2, 1, step + 1)] * 2
-            assert [state.shape for state in states] == [(rows, 1, 16)] * 3
-            assert (cross[0].view(3, num_beams, 2, 6)[1, ..., 4:] == 0).all()
-
     @pytest.mark.parametrize("cache", ["dynamic", "static"])
     @pytest.mark.parametrize(
         "options",

@@ -35,13 +35,11 @@ EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 ATTENTION_AND_SHAPES = pytest.mark.parametrize(
     ("attention", "changes"),
     [
-        ("eager", {}),
         ("sdpa", SEVERAL),
         *(
             pytest.param(attention, changes, marks=pytest.mark.slow, id=f"{attention}-{name}")
             for attention in ("eager", "sdpa")
             for name, changes in SHAPES.items()
-            if (attention, name) != ("eager", "paper")
         ),
     ],
 )
@@ -183,8 +181,8 @@ def filled_cache(model, states):
 class TestTorchExport:
     @pytest.mark.parametrize(
         ("strict", "labelled"),
-        # With labels the graph computes logits too.
-        [(True, True), (False, True), (False, False), pytest.param(True, False, marks=pytest.mark.slow)],
+        # With labels the graph computes logits too. Strict tracing is that of `TestCompile`.
+        [*(pytest.param(True, each, marks=pytest.mark.slow) for each in (True, False)), (False, True), (False, False)],
     )
     def test_one_graph_for_all_shapes(self, strict, labelled):
         model = one_layer_model()

@@ -426,7 +426,7 @@ class TestInputsAndOutputs:
         assert cache.get_seq_length() == 4
 
 
-class TestCheckpointingAndCompilation:
+class TestCheckpointing:
     # The oldest supported transformers lacks its successor.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
     @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -450,29 +450,6 @@ class TestCheckpointingAndCompilation:
         assert len(passes) == 3
         close(again, loss)
         close_gradients(actual, expected)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("masked", [True, False], ids=["mask", "no mask"])
-    def test_compiled_forward_is_one_graph_and_equal(self, masked):
-        model, batch = one_layer_model(), batch_with_padding()
-        batch["input_ids"] *= batch["attention_mask"]
-        if not masked:
-            del batch["attention_mask"]
-        with torch.no_grad():
-            expected = model(**batch, use_cache=False).logits
-            actual = torch.compile(model, fullgraph=True, backend="aot_eager")(**batch, use_cache=False).logits
-        close(actual, expected)
-
-    @pytest.mark.slow
-    def test_compiled_training_step_equals(self):
-        model, batch = tiny_model(), {"input_ids": tokens(2, 5), "labels": tokens(2, 4), "smoothing": 0.1}
-        loss = model(**batch).loss
-        loss.backward()
-        expected = gradients(model)
-        compiled_loss = torch.compile(model, fullgraph=True, backend="aot_eager")(**batch).loss
-        compiled_loss.backward()
-        close(compiled_loss, loss)
-        close_gradients(gradients(model), expected)
 
 
 class LossModel(nn.Module):

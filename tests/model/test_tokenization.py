@@ -196,27 +196,6 @@ def test_auto_tokenizer_finds_the_class(pair, tmp_path: Path, with_model_config:
     assert dict(loaded(SPANISH)) == dict(pair(text_target=SPANISH))
 
 
-@pytest.mark.slow
-def test_remote_code_loads_without_the_package(pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(VanillaTransformerTokenizer, "_auto_class", "AutoTokenizer")
-    folder = tmp_path / "published"
-    pair.save_pretrained(folder)
-    assert (folder / "tokenization_vanilla_transformer.py").is_file()
-    program = (
-        "import sys; sys.modules['hf_vanilla_transformer'] = None\n"
-        "from transformers import AutoTokenizer\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({str(folder)!r}, trust_remote_code=True)\n"
-        "assert type(tokenizer).__module__.startswith('transformers_modules'), type(tokenizer)\n"
-        f"print(tokenizer({ENGLISH!r}, text_target={SPANISH!r})['labels'])\n"
-    )
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == pair(text_target=SPANISH)["input_ids"]
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, copy.copy, lambda tokenizer: pickle.loads(pickle.dumps(tokenizer))]
 )

@@ -44,7 +44,7 @@ MOMENTS = {
     "loading the best checkpoint": Moment(1, "call _load_best_model"),
     "putting the trained model in its place": Moment(1, "os.rename */config.json"),
     "averaging checkpoints": Moment(2, "call load_model"),
-    "translating the test pairs": Moment(3, "call best_translations"),
+    "translating the test pairs": Moment(3, "call translations"),
     "writing the results": Moment(1, "open */all_results.json"),
     "writing a picture": Moment(1, "open */training_curve.png", size=2_000),
     "writing the model card": Moment(1, "open */README.md"),

@@ -32,9 +32,9 @@ def pairs_of(rows):
 def test_test_scores_are_cased_and_lowercased(monkeypatch):
     monkeypatch.setattr(Evaluation, "translations", lambda *args: ["A Cat sat on the mat"])
     text = TextSplits(pairs_of(sentences(3)), test=pairs_of([("x", "a cat sat on the mat")]))
-    found = Evaluation(text, None, VanillaTransformerTrainingArguments(use_cpu=True)).score_test(None).scores
-    assert found["lowercase_bleu"] == pytest.approx(100) and found["bleu"] < 90
-    assert {*METRIC_NAMES, "exact_match"} <= found.keys()
+    found = Evaluation(text, None, VanillaTransformerTrainingArguments(use_cpu=True)).score_test(None)[1]
+    assert found["test_lowercase_bleu"] == pytest.approx(100) and found["test_bleu"] < 90
+    assert {f"test_{name}" for name in (*METRIC_NAMES, "exact_match")} <= found.keys()
 
 
 def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):
@@ -46,11 +46,12 @@ def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):
     for tokenize in ("13a", "none"):
         args = VanillaTransformerTrainingArguments(str(finished), bleu_tokenize=tokenize, use_cpu=True)
         evaluated = Evaluation(text, AutoTokenizer.from_pretrained(finished), args)
-        test = evaluated.score_test(None).scores
-        assert f"tok:{tokenize}|" in test["bleu_signature"] and f"tok:{tokenize}|" in test["lowercase_bleu_signature"]
-        choice = evaluated.choose_model()
-        found[tokenize] = test["bleu"]
-        assert {scores["bleu"] for scores in choice.validation_scores.values()} == {test["bleu"]}
+        _, test, _ = evaluated.score_test(None)
+        for name in ("bleu", "lowercase_bleu"):
+            assert f"tok:{tokenize}|" in test[f"test_{name}_signature"]
+        _, entries = evaluated.choose_model()
+        found[tokenize] = test["test_bleu"]
+        assert {entries[f"validation_{name}_bleu"] for name in ("trained", "averaged")} == {test["test_bleu"]}
     assert found["13a"] == pytest.approx(100) and found["none"] < 70
 
 
@@ -81,13 +82,13 @@ class TestChoice:
             str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
         )
         text = TextSplits(pairs_of(sentences(3)), validation=pairs_of([("a", "b")]))
-        choice = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
-        assert choice.name == chosen and choice.averaged_checkpoints == 2
-        assert choice.validation_scores == scores
+        model, entries = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
+        assert entries["chosen_model"] == chosen and entries["averaged_checkpoints"] == 2
+        assert all(entries[f"validation_{name}_{each}"] == scores[name][each] for name in scores for each in METRICS)
         averaged = average_checkpoints(last_checkpoints(finished, 2)).state_dict()
         # The folder holds the average where that was better.
         trained = weights(finished)
-        assert_equal_weights(choice.model.state_dict(), averaged if chosen == "averaged" else trained)
+        assert_equal_weights(model.state_dict(), averaged if chosen == "averaged" else trained)
 
     @pytest.mark.parametrize(
         ("options", "chosen"),
@@ -96,9 +97,9 @@ class TestChoice:
     def test_without_validation_pairs(self, finished, options, chosen):
         args = VanillaTransformerTrainingArguments(str(finished), use_cpu=True, **options)
         text = TextSplits(pairs_of(sentences(3)))
-        choice = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
-        assert choice.name == chosen and choice.validation_scores == {}
-        assert ("averaged_checkpoints" in choice.as_dict()) == (chosen == "averaged")
+        _, entries = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
+        averaged = {"averaged_checkpoints": 2 + 1} if chosen == "averaged" else {}
+        assert entries == {**averaged, "chosen_model": chosen}
 
 
 def samples_of(text, tokenizer, *limits):

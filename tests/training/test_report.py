@@ -1,7 +1,6 @@
 """The report: summaries on the screen, and results that survive a failure of what follows."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.model_card import TEMPLATE
-from hf_vanilla_transformer.training.results import FinalScores, ModelChoice, Results, Sample
+from hf_vanilla_transformer.training.results import Results, Sample
 from hf_vanilla_transformer.training.setup import set_up
 from parallel_text import tsv, write
 from trainers import TOKENIZER, trainable_model
@@ -32,12 +31,13 @@ def summary(folder, **options):
     return report.start_summary(set_up(model_args, data_args, args), data_args)
 
 
-def results_of(speed=120.0, test=True, skipped=0):
+def results_of(speed=120.0, test=True, skipped=0, fault=None, **entries):
     facts = {"train_runtime": 90.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
     facts |= {"train_tokens_per_second": speed} if speed else {}
-    samples = [Sample("w1 w2", "w2 w1", "w1")]
-    scores = FinalScores(["one\u2028line"], SCORES) if test else None
-    return Results(facts, ModelChoice("averaged", trainable_model()), scores, "test" if test else "train", samples)
+    facts |= {f"test_{name}": value for name, value in SCORES.items()} if test else {}
+    facts |= {"chosen_model": "averaged", "sample_split": "test" if test else "train", **entries}
+    translations = ["one\u2028line"] if test else None
+    return Results(facts, trainable_model(), [Sample("w1 w2", "w2 w1", "w1")], translations, fault)
 
 
 class TestStart:
@@ -112,21 +112,19 @@ class TestEnd:
         ("choice", "chosen"),
         [
             (
-                {"name": "trained", "averaged_checkpoints": 2, "metric": "bleu"},
+                {"chosen_model": "trained", "chosen_model_metric": "bleu"},
                 "the trained weights of checkpoint-9, by loss",
             ),
-            ({"name": "averaged", "averaged_checkpoints": 2, "metric": "chrf"}, "the averaged weights, by chrF2"),
+            ({"chosen_model_metric": "chrf"}, "the averaged weights, by chrF2"),
         ],
     )
     def test_what_chose_the_model(self, choice, chosen):
-        results = results_of()
-        training = {**results.training, "best_checkpoint": "checkpoint-9", "best_checkpoint_metric": "loss"}
-        results = replace(results, training=training, choice=ModelChoice(model=None, **choice))
-        assert report.end_summary(results, "my-model").endswith(f"model        my-model ({chosen})")
+        best = {"best_checkpoint": "checkpoint-9", "best_checkpoint_metric": "loss", "averaged_checkpoints": 2}
+        text = report.end_summary(results_of(**best, **choice), "my-model")
+        assert text.endswith(f"model        my-model ({chosen})")
 
     def test_a_score_that_says_little(self):
-        results = results_of()
-        results = replace(results, test=replace(results.test, bleu_fault="9 of 9 references are short"))
+        results = results_of(fault="9 of 9 references are short")
         assert "note         BLEU says little about this text: 9 of 9 references" in report.end_summary(results, "x")
 
     def test_with_scores(self):

@@ -116,11 +116,6 @@ class TestMakeFolder:
         with pytest.raises(ValueError, match="`output_dir` .*a-file cannot be made: File exists"):
             make_folder(tmp_path / write(tmp_path / "a-file", ""))
 
-    def test_parents_are_made(self, tmp_path):
-        for _ in range(2):
-            make_folder(tmp_path / "a" / "b")
-        assert (tmp_path / "a" / "b").is_dir()
-
 
 class TestSameRun:
     def test_arguments_are_recorded(self, tmp_path):

@@ -10,15 +10,9 @@ import torch
 
 from hf_vanilla_transformer.training.checkpoints import complete_checkpoints, is_scheduled, newest_checkpoint
 from hf_vanilla_transformer.training.signals import DeferredSignals
-from trainers import At, assert_same_weights, id_pairs, trainable_model, trainer_of
+from trainers import At, id_pairs, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-STRATEGIES = {
-    "steps": {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3},
-    "epochs": {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True},
-    "mixed": {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "epoch", "load_best_model_at_end": False},
-}
 
 
 class Terminated(Exception):
@@ -39,11 +33,11 @@ def handlers():
     signal.signal(signal.SIGTERM, before)
 
 
-def make(folder, strategy, seed=0, **options):
-    model = trainable_model(seed)
+def make(folder, **options):
     pairs = {"train": id_pairs(30), "eval_dataset": id_pairs(8, seed=1)}
-    defaults = {"metric_for_best_model": "loss", "num_train_epochs": 2, "average_last_checkpoints": 2}
-    return trainer_of(folder, model, **pairs, **{**defaults, **STRATEGIES[strategy], **options})
+    defaults = {"metric_for_best_model": "loss", "average_last_checkpoints": 2}
+    defaults |= {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    return trainer_of(folder, **pairs, **{**defaults, **options})
 
 
 def interrupt(trainer, step, number=signal.SIGINT, expected=KeyboardInterrupt):
@@ -52,44 +46,14 @@ def interrupt(trainer, step, number=signal.SIGINT, expected=KeyboardInterrupt):
         trainer.train()
 
 
-def evaluations(trainer):
-    return [(entry["step"], entry["eval_loss"]) for entry in trainer.state.log_history if "eval_loss" in entry]
-
-
 def kept(trainer):
     return [path.name for path in complete_checkpoints(trainer.args.output_dir)]
 
 
-@pytest.fixture(scope="module", params=STRATEGIES)
-def whole(request, tmp_path_factory):
-    """A strategy, and a run that was not interrupted."""
-    trainer = make(tmp_path_factory.mktemp("whole"), request.param)
-    trainer.train()
-    return request.param, trainer
-
-
 @pytest.mark.usefixtures("handlers")
 class TestInterruptedRun:
-    @pytest.mark.slow
-    def test_resumes_as_if_it_had_not_been(self, whole, tmp_path):
-        strategy, uninterrupted = whole
-        assert uninterrupted.state.max_steps == 8
-        # The first; before, at and after the end of an epoch of four; the last.
-        for step in (1, 3, 4, 5, 8):
-            folder = tmp_path / str(step)
-            interrupt(make(folder, strategy), step)
-            assert newest_checkpoint(folder) == str(folder / f"checkpoint-{step}")
-            resumed = make(folder, strategy, seed=7)
-            resumed.train(resume_from_checkpoint=True)
-            assert_same_weights(resumed.model, uninterrupted.model)
-            assert evaluations(resumed) == evaluations(uninterrupted)
-            kept = [
-                [path.name for path in complete_checkpoints(each.args.output_dir)] for each in (resumed, uninterrupted)
-            ]
-            assert kept[0] == kept[1]
-
     def test_sigterm(self, tmp_path):
-        interrupt(make(tmp_path, "steps"), 2, signal.SIGTERM, Terminated)
+        interrupt(make(tmp_path), 2, signal.SIGTERM, Terminated)
         assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
         assert not is_scheduled(tmp_path / "checkpoint-2")
 
@@ -98,7 +62,7 @@ class TestInterruptedRun:
     def test_where_only_the_best_are_saved(self, tmp_path, monkeypatch, step, best):
         """The evaluation, not the signal, decides whether a step is one that the run saves at."""
         options = {"save_strategy": "best", "eval_steps": 2, "load_best_model_at_end": False}
-        trainer = make(tmp_path, "steps", **options)
+        trainer = make(tmp_path, **options)
         monkeypatch.setattr(trainer, "_determine_best_metric", lambda **kwargs: trainer.state.global_step == best)
         interrupt(trainer, step)
         assert newest_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{step}")
@@ -106,16 +70,16 @@ class TestInterruptedRun:
 
     def test_interrupted_again_and_again(self, tmp_path):
         """A checkpoint that no schedule asked for goes as soon as there is another."""
-        interrupt(make(tmp_path, "steps"), 1)
+        interrupt(make(tmp_path), 1)
         for step in (2, 4):
-            trainer = make(tmp_path, "steps", resume_from_checkpoint="last")
+            trainer = make(tmp_path, resume_from_checkpoint="last")
             trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
             with pytest.raises(KeyboardInterrupt):
                 trainer.train(resume_from_checkpoint=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4"]
 
     def test_twice_ends_at_once(self, tmp_path):
-        trainer = make(tmp_path, "steps")
+        trainer = make(tmp_path)
         trainer.add_callback(At(3, lambda **kwargs: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]))
         trainer.add_callback(At(3, lambda **kwargs: pytest.fail("went on")))
         with pytest.raises(KeyboardInterrupt):
@@ -123,7 +87,7 @@ class TestInterruptedRun:
         assert not list(tmp_path.iterdir())
 
     def test_twice_while_saving(self, tmp_path, monkeypatch):
-        trainer = make(tmp_path, "steps")
+        trainer = make(tmp_path)
 
         def press_again(*arguments):
             monkeypatch.undo()
@@ -142,7 +106,7 @@ class TestInterruptedRun:
 
     def test_workers_go_on_reading(self, tmp_path):
         """Ctrl-C reaches the whole process group."""
-        trainer = make(tmp_path, "steps", dataloader_num_workers=1)
+        trainer = make(tmp_path, dataloader_num_workers=1)
 
         def press(**kwargs):
             for process in multiprocessing.active_children():

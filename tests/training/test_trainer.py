@@ -152,16 +152,6 @@ class TestAgainstSeq2SeqTrainer:
         assert losses(ours) == pytest.approx(losses(plain), abs=1e-5)
         assert_same_weights(ours.model, plain.model, 1e-6)
 
-    @pytest.mark.parametrize("generate", [False, True])
-    def test_evaluation_loss(self, tmp_path, generate):
-        data, model = id_pairs(20), trainable_model(dropout=0.0)
-        args = train_args(tmp_path, Seq2SeqTrainingArguments, predict_with_generate=generate)
-        args.per_device_eval_batch_size = len(data)
-        trainer = trainer_of(tmp_path, model, kind=Seq2SeqTrainer, args=args, eval_dataset=data)
-        with torch.no_grad():
-            expected = model.eval()(**trainer.data_collator([data[i] for i in range(20)]).to(model.device)).loss
-        assert trainer.evaluate()["eval_loss"] == pytest.approx(expected.item(), abs=1e-5)
-
     def test_without_a_collator(self, tmp_path):
         args = train_args(tmp_path, max_steps=2)
         trainer = VanillaTransformerTrainer(
