@@ -335,16 +335,11 @@ def test_a_step_with_guided_alignment(tmp_path, pairs, monkeypatch):
 READS, MIXES = "aten._local_scalar_dense", "cpu"
 REFUSED = {
     "number": (lambda x: x.sum().item(), READS),
-    "condition": (lambda x: bool(x.any()), READS),
-    "list": (lambda x: x.tolist(), READS),
     "mask": (lambda x: x[x > 0], "aten.nonzero"),
     "comparison": (lambda x: torch.equal(x, x + 1), "aten.equal"),
     "tensor of the CPU": (lambda x: x + torch.ones(3), MIXES),
-    "indices on the CPU": (lambda x: x[torch.tensor([0, 1])], MIXES),
     "copy to the CPU": (lambda x: x.cpu(), MIXES),
-    "copy of a number": (lambda x: x.sum().cpu(), MIXES),
     "copy from the CPU": (lambda x: torch.ones(3).to(x.device), MIXES),
-    "copy in place": (lambda x: x.copy_(torch.ones(3)), MIXES),
 }
 
 
@@ -366,18 +361,6 @@ def test_what_does_not_wait_may_pass(fake_device):
             accelerator.copying_in(torch.ones(3).to)(x.device),
         ]
     assert {each.device.type for each in found} == {fake_device}
-
-
-FAULTS = {"number": (lambda x: x * x.sum().item(), READS), "tensor": (lambda x: x + torch.zeros(x.shape[-1]), MIXES)}
-
-
-@pytest.mark.parametrize(("fault", "message"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_within_the_model_is_noticed(fake_device, fault, message):
-    with fake_accelerator(fake_device) as accelerator:
-        model, batch = build(fake_device), copied(accelerator, labelled_batch())
-        model.model.decoder.layers[0].fc1.register_forward_hook(lambda module, args, output: fault(output))
-        with pytest.raises(RuntimeError, match=message):
-            model(**batch)
 
 
 def test_a_fault_of_the_trainer_is_noticed(tmp_path, pairs, monkeypatch):

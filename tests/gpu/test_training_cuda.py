@@ -122,23 +122,14 @@ def test_data_parallel_training_on_one_device(device, tmp_path):
         close(model.state_dict()[name].cpu(), weight, 1e-4)
 
 
-PROCESSES = [
-    pytest.param("cpu", marks=pytest.mark.slow),
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
-]
-
-
-@pytest.mark.parametrize("where", PROCESSES)
 @pytest.mark.parametrize("launcher", ["python", "torchrun"])
-def test_the_command_trains(where, tmp_path, launcher):
+def test_the_command_trains(cuda, tmp_path, launcher):
     """By itself, and by torchrun with one process, as a user with several devices starts it."""
     options = {**MODEL, **SCHEDULE, **write_splits(tmp_path), "num_train_epochs": 1, "output_dir": tmp_path / "run"}
-    words = [f"--{name}={value}" for name, value in options.items()]
-    words += ["--bf16"] if where == "cuda" else ["--use_cpu"]
+    words = [*(f"--{name}={value}" for name, value in options.items()), "--bf16"]
     start = [] if launcher == "python" else ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"]
     environment = surroundings()
-    if where == "cuda":
-        del environment["CUDA_VISIBLE_DEVICES"]
+    del environment["CUDA_VISIBLE_DEVICES"]
     command = [sys.executable, *start, "-m", "hf_vanilla_transformer", "train", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -133,9 +133,10 @@ class TestImplementations:
     # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     @pytest.mark.slow
-    def test_flex_attention_equals_eager(self):
-        model, batch = tiny_model(encoder_layers=1, decoder_layers=1), batch_with_padding()
-        seen = batch["decoder_attention_mask"].bool()
+    @pytest.mark.parametrize("make", [batch_with_padding, batch_with_an_empty_source])
+    def test_flex_attention_equals_eager(self, make):
+        model, batch = one_layer_model(), make()
+        seen = batch.get("decoder_attention_mask", torch.ones(3, 5)).bool()
         with torch.no_grad():
             expected = model(**batch).logits[seen]
             model.set_attn_implementation("flex_attention")
@@ -220,16 +221,6 @@ class TestMasks:
         else:
             close(other_logits.float(), logits.float(), 0.05)
             assert all(grad.isfinite().all() for grad in actual.values())
-
-    # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    @pytest.mark.slow
-    def test_flex_attention_on_a_source_of_padding(self):
-        model, batch = tiny_model(encoder_layers=1, decoder_layers=1), batch_with_an_empty_source()
-        with torch.no_grad():
-            expected = model(**batch).logits
-            model.set_attn_implementation("flex_attention")
-            close(model(**batch).logits, expected)
 
     @EVERY_IMPLEMENTATION
     @pytest.mark.parametrize("kind", ["boolean", "-inf", "lowest number"])

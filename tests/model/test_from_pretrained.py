@@ -6,7 +6,6 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from tiny import VOCABULARIES, VOCABULARY, batch_with_padding, close, tiny_model
@@ -49,13 +48,6 @@ def test_half_precision_stays_near_and_trains(dtype):
 
 @EVERY_SHAPE
 class TestPlacement:
-    def test_everything_on_one_device(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path)
-        loaded = load(tmp_path, device_map="auto")
-        assert not any(p.is_meta for p in loaded.parameters())
-        close(logits(loaded), logits(model), 0)
-
     def test_layers_on_disk(self, changes, tmp_path):
         """Without an accelerator, layers that do not fit into memory can stay on disk."""
         model = tiny_model(**changes)
@@ -120,24 +112,6 @@ class TestMismatches:
         assert "lm_head.bias" in info["missing_keys"]
         close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
         assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
-
-    def test_missing_layers_are_reported(self, tmp_path):
-        tiny_model().save_pretrained(tmp_path)
-        _, info = load(tmp_path, encoder_layers=3, output_loading_info=True)
-        assert {name.split(".")[3] for name in info["missing_keys"]} == {"2"}
-        _, info = load(tmp_path, encoder_layers=1, output_loading_info=True)
-        assert {name.split(".")[3] for name in info["unexpected_keys"]} == {"1"}
-
-
-@EVERY_SHAPE
-def test_generation_settings_are_saved_with_the_model(changes, tmp_path):
-    model = tiny_model(**changes)
-    model.generation_config.update(num_beams=3, length_penalty=0.6, max_new_tokens=5)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (3, 0.6)
-    source = batch_with_padding()["input_ids"]
-    assert torch.equal(loaded.generate(source), model.generate(source))
 
 
 def test_copies_are_independent():

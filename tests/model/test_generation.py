@@ -171,13 +171,6 @@ class TestConstraints:
         if num_beams == 1:
             assert torch.equal(out, by_hand(model, source, 7, prefix))
 
-    def test_finished_rows_are_padded(self):
-        model, source = varied_model(), padded_source()
-        ends = by_hand(model, source, 3)[0, 2].item()
-        out = model.generate(**source, eos_token_id=ends, max_new_tokens=7)
-        end = out[0].tolist().index(ends)
-        assert (out[0, end + 1 :] == model.config.pad_token_id).all()
-
     @pytest.mark.parametrize("num_beams", [1, 3], ids=["greedy", "beams"])
     def test_no_repeat_ngram_size(self, num_beams):
         model, source = tiny_model(), padded_source()

@@ -525,11 +525,6 @@ class TestTransforms:
             assert skip_logits or outputs.logits.shape == (2, 4, VOCABULARY)
             assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
 
-    def test_the_meta_device(self):
-        model = one_layer_model().to("meta")
-        source, labels = (ids.to("meta") for ids in self.batch())
-        assert model(input_ids=source, labels=labels).logits.shape == (3, 4, VOCABULARY)
-
     def test_an_exported_graph_takes_labels_padded_on_either_side(self):
         model, (source, labels) = one_layer_model(), self.batch()
         exported = torch.export.export(LossModel(model), (source, tokens(3, 4))).module()

@@ -423,8 +423,3 @@ def test_the_pair_takes_its_settings_from_both() -> None:
     assert (pair.padding_side, pair.model_max_length) == ("left", 5)
     pair.add_tokens(["x"])
     assert (len(source), len(target)) == (280, 290)
-
-
-def test_tokens_of_ids_are_the_targets(pair: VanillaTransformerTokenizer) -> None:
-    index = pair.target_tokenizer.convert_tokens_to_ids("gato")
-    assert pair._convert_id_to_token(index) == pair.convert_ids_to_tokens(index) == "gato"

@@ -172,6 +172,7 @@ class TestRuns:
         assert (two / "test_translations.txt").read_text() == (one / "test_translations.txt").read_text()
         found = json.loads((two / "all_results.json").read_text())
         assert found["steps"] == results["steps"] and found["test_chrf"] == results["test_chrf"]
+        assert found["train_loss"] == pytest.approx(results["train_loss"], abs=tolerance)
 
 
 class TestResuming:

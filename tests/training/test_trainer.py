@@ -10,7 +10,6 @@ import datasets
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 from transformers import (
     AutoModelForSeq2SeqLM,
     Seq2SeqTrainer,
@@ -435,45 +434,6 @@ class TestFaults:
             trainer.train()
 
 
-def run_as_process(folder, resume):
-    """Train in one of the processes that `run_in_two` starts, and write what came out."""
-    options = {"save_strategy": "steps", "save_steps": 10, "num_train_epochs": 2, "max_tokens": 64}
-    trainer = trainer_of(folder, trainable_model(dropout=0.0), **options)
-    trainer.train(resume_from_checkpoint=str(Path(folder, "checkpoint-10")) if resume else None)
-    rare = trainer_of(folder, trainable_model(dropout=0.0), **{**options, "save_strategy": "no"}, logging_steps=7)
-    found = {"losses": losses(trainer), "mean": rare.train().training_loss}
-    if trainer.is_world_process_zero():
-        trainer.model.save_pretrained(Path(folder, "resumed" if resume else "whole"))
-        Path(folder, "found.json").write_text(json.dumps(found))
-    leave()
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_does(tmp_path, monkeypatch):
-    both = {}
-    for resume in ("", "resume"):
-        run_in_two(Path(__file__), tmp_path, resume)
-        both[resume] = json.loads((tmp_path / "found.json").read_text())
-
-    def same_batches(self):
-        lengths = [[len(ids) for ids in self.train_dataset[side][:]] for side in ("input_ids", "labels")]
-        sampler = TokenBudgetBatchSampler(*lengths, 64, seed=42, num_replicas=2)
-        loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
-
-    monkeypatch.setattr(VanillaTransformerTrainer, "get_train_dataloader", same_batches)
-    one = trainer_of(tmp_path / "one", trainable_model(dropout=0.0), gradient_accumulation_steps=2, max_tokens=64)
-    one.train()
-    whole, resumed = (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in ("whole", "resumed"))
-    assert losses(one) == pytest.approx(both[""]["losses"], abs=1e-4)
-    # Whatever the interval of logging.
-    assert both[""]["mean"] == pytest.approx(sum(losses(one)) / len(losses(one)), abs=1e-4)
-    assert_same_weights(one.model, whole, 1e-4)
-    # In mid-epoch, where accelerate loses sight of the epoch.
-    assert both["resume"] == both[""]
-    assert_same_weights(resumed, whole)
-
-
 STREAMED = {"max_tokens": 0, "per_device_train_batch_size": 4, "max_steps": 6}
 
 
@@ -494,13 +454,11 @@ def stream_as_process(folder):
 
 @pytest.mark.slow
 def test_a_stream_of_sentences_in_two_processes(tmp_path):
-    run_in_two(Path(__file__), tmp_path, "stream")
+    run_in_two(Path(__file__), tmp_path)
     one = train_on_a_stream(tmp_path / "one", gradient_accumulation_steps=2)
     assert losses(one) == pytest.approx(json.loads((tmp_path / "found.json").read_text()), abs=1e-4)
     assert_same_weights(one.model, AutoModelForSeq2SeqLM.from_pretrained(tmp_path), 1e-4)
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "stream":
-        stream_as_process(sys.argv[1])
-    run_as_process(sys.argv[1], bool(sys.argv[2]))
+    stream_as_process(sys.argv[1])

@@ -111,14 +111,6 @@ class TestAccumulation:
             assert found[split] == pytest.approx(found[16, 1], abs=1e-5)
 
 
-def test_labels_that_smoothing_took_away(tmp_path):
-    """The plain trainer smooths by itself, and a collator without the model makes no decoder input."""
-    trainer = trainer_of(tmp_path, "plain", label_smoothing_factor=0.1)
-    trainer.data_collator = DataCollatorForSeq2Seq(SHARED)
-    with pytest.raises(ValueError, match="no target.*`label_smoothing_factor` takes the labels.*`model="):
-        trainer.train()
-
-
 class TestPaddingOnTheLeft:
     """Tokenizers of decoders pad on the left, and collators the labels with them."""
 
