@@ -41,45 +41,36 @@ def train_translation(
     """
     check_arguments(data_args, args, card_template)
     with run_lock(args):
-        return _train(model_args, data_args, args, card_template)
+        checkpoint = find_checkpoint(args)
+        data_args = with_back_translations(data_args, args, model_args.trust_remote_code)
+        set_seed(args.seed)
 
+        # Set-up
+        experiment = set_up(model_args, data_args, args, checkpoint)
+        tokenizer, trainer = experiment.tokenizer, experiment.trainer
+        if trainer.is_world_process_zero():
+            print(start_summary(experiment, data_args), flush=True)
 
-def _train(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    args: VanillaTransformerTrainingArguments,
-    card_template: str | Path | None,
-) -> dict[str, Any]:
-    checkpoint = find_checkpoint(args)
-    data_args = with_back_translations(data_args, args, model_args.trust_remote_code)
-    set_seed(args.seed)
+        # Training
+        outcome = trainer.train(resume_from_checkpoint=checkpoint)
+        training = training_results(trainer, outcome.metrics, experiment.ids)
+        if not trainer.is_world_process_zero():
+            return training
+        # Before the evaluation, so that an interruption loses nothing.
+        save_final_model(cast(PreTrainedModel, trainer.model), args.output_dir)
+        save_tokenizer(tokenizer, args.output_dir)
 
-    # Set-up
-    experiment = set_up(model_args, data_args, args, checkpoint)
-    tokenizer, trainer = experiment.tokenizer, experiment.trainer
-    if trainer.is_world_process_zero():
-        print(start_summary(experiment, data_args), flush=True)
-
-    # Training
-    outcome = trainer.train(resume_from_checkpoint=checkpoint)
-    training = training_results(trainer, outcome.metrics, experiment.ids)
-    if not trainer.is_world_process_zero():
-        return training
-    # Before the evaluation, so that an interruption loses nothing.
-    save_final_model(cast(PreTrainedModel, trainer.model), args.output_dir)
-    save_tokenizer(tokenizer, args.output_dir)
-
-    # Evaluation and report
-    limits = experiment.ids.counts["train"].limits
-    evaluation = Evaluation(experiment.text, tokenizer, args, limits, model_args.trust_remote_code)
-    results = evaluation.results(training)
-    with disk_errors(args.output_dir, ROOM_AND_RESUME):
-        save_results(results, trainer)
-    save_pictures(results, experiment)
-    if card_template:
-        save_card(results, data_args, args, card_template)
-    print(end_summary(results, args.output_dir), flush=True)
-    return results.entries
+        # Evaluation and report
+        limits = experiment.ids.counts["train"].limits
+        evaluation = Evaluation(experiment.text, tokenizer, args, limits, model_args.trust_remote_code)
+        results = evaluation.results(training)
+        with disk_errors(args.output_dir, ROOM_AND_RESUME):
+            save_results(results, trainer)
+        save_pictures(results, experiment)
+        if card_template:
+            save_card(results, data_args, args, card_template)
+        print(end_summary(results, args.output_dir), flush=True)
+        return results.entries
 
 
 __all__ = ["train_translation"]

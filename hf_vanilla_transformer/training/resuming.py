@@ -25,8 +25,9 @@ TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
 )  # fmt: skip  # one line says it
 FIELD = "config_overrides "
 
-# Fields of the configuration that say nothing of the weights; those of dropout may change.
-UNTRACKED_FIELDS = ("use_cache", "is_encoder_decoder", "init_std")
+# Fields of the configuration, without those that say nothing of the weights; those of dropout may change.
+OWN_FIELDS = {each.name for each in fields(VanillaTransformerConfig)} & VanillaTransformerConfig.__annotations__.keys()
+OWN_FIELDS -= {"use_cache", "is_encoder_decoder", "init_std"}
 VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -103,11 +104,10 @@ def arguments_record(arguments: Any, names: Collection[str] | None = None) -> di
 
 def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
     """Return the arguments of training, the configuration, and fingerprints of the vocabulary."""
-    record = {
-        **arguments_record(args),
-        **configuration_record(getattr(model, "config", None)),
-        PROCESSES: args.world_size,
-    }
+    config = getattr(model, "config", None)
+    names = sorted(OWN_FIELDS) if getattr(config, "model_type", None) == MODEL_TYPE else []
+    record = {**arguments_record(args), **{f"{FIELD}{name}": getattr(config, name) for name in names}}
+    record[PROCESSES] = args.world_size
     is_known = isinstance(tokenizer, PreTrainedTokenizerBase)
     return record | {TOKENIZER: tokenizer_fingerprint(tokenizer)} if is_known else record
 
@@ -133,35 +133,25 @@ def experiment_record(
     record[TEXT] = data_fingerprint(text.train, (*PAIR_FEATURES, ALIGNMENT_COLUMN))
     if text.validation is not None:
         record[VALIDATION] = data_fingerprint(text.validation, PAIR_FEATURES)
-    return record | (_asked_configuration(model_args) if checkpoint else {})
+    asked = _asked_fields(model_args) if checkpoint else {}
+    return record | {f"{FIELD}{name}": value for name, value in asked.items()}
 
 
-def _asked_configuration(model_args: ModelArguments) -> dict[str, Any]:
+def _asked_fields(model_args: ModelArguments) -> dict[str, Any]:
     """Return the fields of the configuration that arguments set; those of its vocabulary follow from the tokenizer."""
     overrides = parse_overrides(model_args.config_overrides)
-    asked = {f"{FIELD}{name}": value for name, value in overrides.items()}
     if "preset" not in model_args.given:
-        return asked
-    config = preset_config(model_args.preset, **overrides)
+        return overrides
+    config = preset_config(model_args.preset, **overrides).to_dict()
     # A field that is derived from others is None.
-    shape = {name for name, value in config.to_dict().items() if value is not None} - {*VOCABULARY_FIELDS}
-    record = configuration_record(config)
-    return {name: value for name, value in record.items() if name.removeprefix(FIELD) in shape} | asked
+    shape = {name: config[name] for name in OWN_FIELDS - {*VOCABULARY_FIELDS} if config.get(name) is not None}
+    return shape | overrides
 
 
 def asked_dropout(model_args: ModelArguments) -> dict[str, Any]:
     """Return the dropout that arguments set, the only part of a configuration that may change."""
-    asked = {name.removeprefix(FIELD): value for name, value in _asked_configuration(model_args).items()}
+    asked = _asked_fields(model_args)
     return {name: asked[name] for name in DROPOUTS if name in asked}
-
-
-def configuration_record(config: Any) -> dict[str, Any]:
-    """Return the fields of a configuration of this package; none of another's."""
-    if getattr(config, "model_type", None) != MODEL_TYPE:
-        return {}
-    own = VanillaTransformerConfig.__annotations__.keys() - {*UNTRACKED_FIELDS}
-    names = sorted(each.name for each in fields(VanillaTransformerConfig) if each.name in own)
-    return {f"{FIELD}{name}": getattr(config, name) for name in names}
 
 
 # The comparison

@@ -44,6 +44,9 @@ from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
 from .rdrop import mean_divergence, repeated
 
+# Labels of all accumulated batches in all processes; None: those of the batch alone.
+Count = Tensor | int | None
+
 
 class EndlessStream(IterableDataset):
     """Batches of a `TokenBudgetStream`, epoch after epoch: one stream for training by steps."""
@@ -148,11 +151,7 @@ class LossTrainer(Seq2SeqTrainer):
     # Loss
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
     ) -> Any:
         """Compute the loss of a batch: in training smoothed and, if no outputs are returned, without logits.
 
@@ -167,24 +166,18 @@ class LossTrainer(Seq2SeqTrainer):
             return self._rdrop_loss(model, inputs, return_outputs, num_items_in_batch)
         return self._guided_loss(model, inputs, return_outputs, num_items_in_batch)
 
-    def _guided_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool,
-        num_items_in_batch: Tensor | int | None,
-    ) -> Any:
+    def _guided_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
         """The loss of `Trainer`, plus `args.guided_alignment_weight` times that of the batch's `alignments`."""
         if "alignments" not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, count)
         if self._alignment_head is None:
             self._alignment_head = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
         others = {name: value for name, value in inputs.items() if name != "alignments"}
         # Not for this pass alone: gradient checkpointing runs it again.
         self._alignment_head.attach()
-        result: Any = super().compute_loss(model, others, return_outputs, num_items_in_batch)
-        guided = self._alignment_head.loss(inputs, num_items_in_batch)
-        guided = self.args.guided_alignment_weight * self._loss_scale(num_items_in_batch) * guided
+        result: Any = super().compute_loss(model, others, return_outputs, count)
+        guided = self._alignment_head.loss(inputs, count)
+        guided = self.args.guided_alignment_weight * self._loss_scale(count) * guided
         return (result[0] + guided, result[1]) if return_outputs else result + guided
 
     def _set_signature_columns_if_needed(self) -> None:
@@ -193,29 +186,23 @@ class LossTrainer(Seq2SeqTrainer):
         if "alignments" not in columns:
             columns.append("alignments")
 
-    def _rdrop_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool,
-        num_items_in_batch: Tensor | int | None,
-    ) -> Any:
+    def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
         """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
         labels, doubled = inputs["labels"], repeated(inputs)
         without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
         if "skip_logits" in doubled:
             skips = without_logits is not None
             doubled |= {"skip_logits": skips, "output_hidden_states": skips}
-        number = None if num_items_in_batch is None else 2 * num_items_in_batch
+        number = None if count is None else 2 * count
         loss, outputs = self._guided_loss(model, doubled, True, number)
         if without_logits is None:
             logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[1]
-            divergence = mean_divergence(logits, labels, num_items_in_batch)
+            divergence = mean_divergence(logits, labels, count)
         else:
             states = outputs["decoder_hidden_states"][-1]
             summed = without_logits(states, labels.ne(IGNORE_INDEX))
-            divergence = mean_over_labels(summed, labels, num_items_in_batch)
-        loss = loss + self.args.rdrop_alpha / 2 * self._loss_scale(num_items_in_batch) * divergence
+            divergence = mean_over_labels(summed, labels, count)
+        loss = loss + self.args.rdrop_alpha / 2 * self._loss_scale(count) * divergence
         return (loss, outputs) if return_outputs else loss
 
     def _divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -225,7 +212,7 @@ class LossTrainer(Seq2SeqTrainer):
         model: Any = self.accelerator.unwrap_model(self.model)
         return getattr(model, "divergence_without_logits", None)
 
-    def _loss_scale(self, num_items_in_batch: Tensor | int | None) -> float:
+    def _loss_scale(self, num_items_in_batch: Count) -> float:
         """What `Trainer` multiplies a loss by: the processes whose labels it counted, as their gradients are averaged.
 
         It depends on sharding, and on the release of transformers, and so is asked for with a loss of 1.
