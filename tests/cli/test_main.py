@@ -1,5 +1,4 @@
 import os
-import runpy
 import subprocess
 import sys
 from functools import partial
@@ -99,12 +98,6 @@ def test_version(capsys):
 )
 def test_unknown_commands(words, message, refusal):
     assert refusal(*words) == f"vanilla-transformer: error: {message}\n"
-
-
-def test_as_a_module(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["__main__.py", "--version"])
-    runpy.run_module("hf_vanilla_transformer", run_name="__main__")
-    assert capsys.readouterr().out.startswith("vanilla-transformer ")
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

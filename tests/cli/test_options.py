@@ -1,4 +1,3 @@
-import argparse
 import io
 import os
 import signal
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.cli import options
-from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.options import OneLineParser, Terminated, one_line_errors
 from hf_vanilla_transformer.inference import translation
 
@@ -179,16 +177,6 @@ class TestSigterm:
         assert (done.returncode, done.stdout, done.stderr) == (0, f"{-signal.SIGTERM}\n", "")
 
 
-def test_ctrl_c_while_a_command_works(monkeypatch, capsys):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(translation, "load", interrupted)
-    with pytest.raises(SystemExit) as stop:
-        main(["translate", "--model", "m"])
-    assert stop.value.code == 130 and capsys.readouterr().err == "interrupted\n"
-
-
 def test_memory_that_runs_out(monkeypatch, refusal):
     def exhausted(*args, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -228,8 +216,3 @@ class TestImporting:
     def test_another_fault(self):
         with pytest.raises(ImportError, match="cannot import name"), options.importing():
             from math import nothing  # noqa: F401  # it is not there
-
-
-def test_boolean_is_named_in_usage_errors():
-    with pytest.raises(argparse.ArgumentTypeError, match="maybe is neither true nor false"):
-        options.boolean("maybe")

@@ -7,7 +7,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from hf_vanilla_transformer.cli.tokenizer import ALGORITHMS
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from hf_vanilla_transformer.training.arguments import ModelArguments
 from parallel_text import ENGLISH, SPANISH
@@ -90,11 +89,3 @@ def test_script_errors_are_one_line(script, corpus, tmp_path: Path, monkeypatch,
         script.main(["--output_dir", "out", *arguments])
     assert message in capsys.readouterr().err.rstrip("\n").rpartition("\n")[2]
     assert not (tmp_path / "out").exists()
-
-
-def test_script_help_answers_first_questions(script, capsys) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        script.main(["--help"])
-    text = capsys.readouterr().out
-    assert all(name in text for name in ALGORITHMS)
-    assert "train.en --target_files train.de" in text

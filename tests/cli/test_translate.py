@@ -197,18 +197,6 @@ def test_the_other_backend_is_suggested(tmp_path, capsys, fail):
     assert "first, or use --backend transformers" in fail("--model", folder, "--backend", "ctranslate2")
 
 
-def test_code_of_a_model_runs_only_when_trusted(tmp_path, capsys, fail):
-    (tmp_path / "model").mkdir()
-    module = f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise OSError('the code has run')\n"
-    (tmp_path / "model" / "remote.py").write_text(module)
-    names = {"AutoConfig": "remote.Config", "AutoModelForSeq2SeqLM": "remote.Model"}
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "remote-thing", "auto_map": names}))
-    given = ("--model", str(tmp_path / "model"), "--input", write_lines(tmp_path / "source.txt", ["a cat"]))
-    assert "trust_remote_code" in fail(*given)
-    assert not (tmp_path / "ran").exists()
-    assert "the code has run" in fail(*given, "--trust_remote_code")
-
-
 def test_output_to_a_device_is_written_to_it(tmp_path, folder):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")

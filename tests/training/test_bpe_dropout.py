@@ -14,7 +14,6 @@ from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.training.callbacks import SamplerEpoch
 from trainers import (
     assert_same_weights,
-    id_pairs,
     losses,
     text_pairs,
     train_args,
@@ -99,11 +98,6 @@ def test_data_without_text_are_refused(tmp_path):
         bpe_trainer(tmp_path, 0.1, keep_text=False).get_train_dataloader()
     with pytest.raises(ValueError, match="`bpe_dropout` needs batches by tokens; set `max_tokens`, or leave it out"):
         trainer_of(tmp_path, bpe_dropout=0.1, max_tokens=0)
-
-
-def test_texts_are_kept_only_where_asked_for(tmp_path):
-    assert sorted(id_pairs().column_names) == ["input_ids", "labels"]
-    assert sorted(bpe_trainer(tmp_path, 0.1).train_dataset.column_names) == ["input_ids", "labels", "source", "target"]
 
 
 def test_truncated_pairs_keep_their_tokens():

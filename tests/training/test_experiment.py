@@ -70,13 +70,6 @@ class TestRuns:
         assert results["test_exact_match"] == pytest.approx(100 * matches / 9)
 
     @pytest.mark.slow
-    def test_going_on_from_a_model(self, tmp_path, files, finished):
-        options = {"model_name_or_path": str(finished), "learning_rate": 0, "average_last_checkpoints": 0}
-        results = train(tmp_path / "second", {}, **files, **options)
-        assert results["chosen_model"] == "trained"
-        assert_equal_weights(weights(finished), weights(tmp_path / "second"))
-
-    @pytest.mark.slow
     def test_marian(self, tmp_path, files):
         tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="word")
         ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -227,11 +220,3 @@ class TestResuming:
         # Of all sessions; the first one's last moments come after its last checkpoint.
         assert second["train_runtime"] > first["train_runtime"] / 2
         assert_equal_weights(weights(folder), before)
-
-    @pytest.mark.slow
-    def test_the_checkpoint_that_it_began_from_may_go(self, tmp_path, files):
-        folder, options = tmp_path / "model", {**files, "average_last_checkpoints": 0, "eval_strategy": "no"}
-        train(folder, **options, num_train_epochs=1)
-        (begun,) = folder.glob("checkpoint-*")
-        results = train(folder, **options, num_train_epochs=4, resume_from_checkpoint="last")
-        assert not begun.exists() and results["epoch"] == 4 and results["train_tokens_per_second"] > 0

@@ -75,18 +75,6 @@ class TestSaving:
             trainer.train()
         assert names(tmp_path) == ["checkpoint-2"] and is_scheduled(tmp_path / "checkpoint-2")
 
-    def test_the_best_and_the_last_ones_stay(self, tmp_path):
-        options = {
-            **SAVING,
-            "save_steps": 1,
-            "eval_strategy": "steps",
-            "eval_steps": 1,
-            "metric_for_best_model": "loss",
-        }
-        trainer = trainer_of(tmp_path, **options, eval_dataset=id_pairs(8), save_total_limit=2, learning_rate=0.0)
-        trainer.train()
-        assert names(tmp_path) == ["checkpoint-1", "checkpoint-6"]
-
     def test_later_steps_of_an_abandoned_continuation_go_first(self, tmp_path):
         trainer_of(tmp_path, **SAVING).train()
         seen, trainer = [], trainer_of(tmp_path, **SAVING, save_total_limit=2)
