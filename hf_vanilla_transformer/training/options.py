@@ -98,10 +98,10 @@ class TrainingOptions:
     )
     augment: str = option(
         UNSET,
-        "Train on text as people type it: none (the default), default, or the shares of the pairs, in each epoch, with "
-        "inserted placeholders of what is not translated, lower-cased sources, typos and other final marks, as in "
-        "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which is what default stands for. With items, the "
-        "vocabulary has the placeholders.",
+        "Train on text as people type it: none (the default), default, or shares of the pairs, others in each epoch: "
+        "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which default stands for, inserts placeholders of what is "
+        "not translated, lower-cases sources, makes typos in them, and changes final marks. With items, the vocabulary "
+        "has the placeholders.",
     )
     rdrop_alpha: NotNegativeFloat = option(
         0.0,
