@@ -100,8 +100,8 @@ class TrainingOptions:
         UNSET,
         "Train on text as people type it: none (the default), default, or shares of the pairs, others in each epoch: "
         "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which default stands for, inserts placeholders of what is "
-        "not translated, lower-cases sources, makes typos in them, and changes final marks. With items, the vocabulary "
-        "has the placeholders.",
+        "not translated, lower-cases sources, makes typos in them and changes final marks. With items, the "
+        "vocabulary has the placeholders.",
     )
     rdrop_alpha: NotNegativeFloat = option(
         0.0,
