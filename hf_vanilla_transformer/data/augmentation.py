@@ -119,24 +119,22 @@ class Noise:
 
     def __call__(self, texts: Columns, epoch: int) -> dict[str, list[Any]]:
         """Return the columns of a batch as they are in an epoch."""
-        names = [name for name in TEXT_COLUMNS if name in texts]
-        pairs = [
-            self._changed(
-                _Pair(source, target, *(tuple(zip(each[::2], each[1::2], strict=True)) for each in links)), epoch
-            )
-            for source, target, *links in zip(*(texts[name] for name in names), strict=True)
-        ]
-        columns = {"source": [pair.source for pair in pairs], "target": [pair.target for pair in pairs]}
-        if ALIGNMENT_COLUMN in texts:
-            columns[ALIGNMENT_COLUMN] = [[*chain.from_iterable(pair.links or ())] for pair in pairs]
+        columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
+        for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
+            draw = random.Random(f"{self.seed} {epoch} {source}\n{target}")
+            if kinds := [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]:
+                flat = texts[ALIGNMENT_COLUMN][i] if ALIGNMENT_COLUMN in texts else None
+                pair = _Pair(source, target, None if flat is None else _links(flat))
+                for kind in kinds:
+                    pair = KINDS[kind](pair, draw, self._fixed)
+                columns["source"][i], columns["target"][i] = pair.source, pair.target
+                if pair.links is not None:
+                    columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
         return columns
 
-    def _changed(self, pair: _Pair, epoch: int) -> _Pair:
-        draw = random.Random(f"{self.seed} {epoch} {pair.source}\n{pair.target}")
-        for kind, change in KINDS.items():
-            if draw.random() < self.shares.get(kind, 0):
-                pair = change(pair, draw, self._fixed)
-        return pair
+
+def _links(flat: Sequence[int]) -> tuple[Link, ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
