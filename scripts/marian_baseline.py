@@ -32,6 +32,7 @@ with importing():
     from benchmarks.baselines import baseline_fields
     from hf_vanilla_transformer.cli import train
     from hf_vanilla_transformer.cli.options import Number, OneLineParser, one_line_errors
+    from hf_vanilla_transformer.data.arguments import NONE
     from hf_vanilla_transformer.files import atomic_write
     from hf_vanilla_transformer.inference.translation import translate
     from hf_vanilla_transformer.presets import preset_config
@@ -110,10 +111,11 @@ def train_marian(
     """
     text = load_text(data_args)
     model_args, _ = use_auto_preset(model_args, data_args, args, text.train)
+    args.augment = NONE
     tokenizer = load_or_train_tokenizer(model_args, args, text.train)
     overrides = {"vocab_size": len(tokenizer), **parse_overrides(model_args.config_overrides)}
     config = preset_config(model_args.preset, **overrides)
-    pairs = tokenize_splits(text, tokenizer, config, data_args).train
+    pairs = tokenize_splits(text, tokenizer, config, data_args, args).train
 
     def train_steps(steps: int) -> tuple[Any, float]:
         set_seed(args.seed)

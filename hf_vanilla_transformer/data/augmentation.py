@@ -78,7 +78,7 @@ def has_placeholders(tokenizer: PreTrainedTokenizerBase) -> bool:
     return tokenizer.get_added_vocab().keys() >= {*PLACEHOLDERS}
 
 
-def protect_pairs(texts: Columns) -> dict[str, Sequence[Any]]:
+def protect_pairs(texts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Return pairs with placeholders for the items that both sides have."""
     protector = Protector()
     pairs = [protect_pair(*pair, protector) for pair in zip(texts["source"], texts["target"], strict=True)]
@@ -139,7 +139,7 @@ def _links(flat: Sequence[int]) -> tuple[Link, ...]:
 
 def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
     """Drop or replace the final mark of both sides alike."""
-    new, sides = draw.choice(MARKS), []
+    new, sides = draw.choice(MARKS), list[str]()
     for text in (pair.source, pair.target):
         head, mark = _final_mark(text)
         # Spanish would begin with the mark too.
@@ -149,7 +149,8 @@ def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pa
     # A mark may have been a word.
     counts = [len(text.split()) for text in sides]
     links = pair.links and tuple(link for link in pair.links if link[0] < counts[0] and link[1] < counts[1])
-    return _Pair(*sides, links)
+    source, target = sides
+    return _Pair(source, target, links)
 
 
 def _final_mark(text: str) -> tuple[str, str]:
@@ -173,7 +174,7 @@ def _typos(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
 
 def _typo(word: str, draw: random.Random) -> str:
     at = draw.randrange(len(word) - 1)
-    letter, following = word[at : at + 2]
+    letter, following = word[at], word[at + 1]
     neighbour = draw.choice(NEIGHBOURS.get(letter.lower(), letter))
     two = draw.choice(
         (

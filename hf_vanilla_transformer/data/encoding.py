@@ -258,11 +258,11 @@ class _Encoder:
             )
 
 
-def encode_pairs(tokenizer: PreTrainedTokenizerBase, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Tokenize pairs, each sentence once, so that a tokenizer with dropout is drawn from once.
 
     Args:
-        tokenizer: Tokenizes both sides.
+        tokenizer: Tokenizes both sides; may be a `DroppingTokenizer`.
         batch: The columns `source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`.
 
     Returns:
