@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, product
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import datasets
 import numpy as np
@@ -31,12 +31,8 @@ _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
 _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
 
 
-class Resample(Protocol):
-    """Tokenizes rows with texts anew, otherwise in each epoch."""
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
+Resample = Callable[[Sequence[Mapping[str, Any]], int], list[dict[str, Any]]]
+"""Tokenizes rows with texts anew, otherwise in each epoch."""
 
 
 class LengthLimits(NamedTuple):
@@ -140,7 +136,7 @@ def tokenize_pairs(
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
         keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
             None. Ignored for streams.
-        resample: Tokenizes the rows of a stream anew in each epoch, from their texts.
+        resample: Tokenizes the rows of a stream anew, from their texts and the epoch.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
@@ -347,7 +343,7 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         resample: Resample | None = None,
     ) -> None:
         self.pairs, self.encode, self.counts, self.evaluation = pairs, encode, counts, evaluation
-        self.resample = resample
+        self.resample, self.epoch = resample, 0
 
     @property
     def num_shards(self) -> int:
@@ -355,10 +351,9 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         return self.pairs.num_shards
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to the underlying stream, which may shuffle by it, and to what tokenizes anew by it."""
+        """Select the tokens of an epoch, and pass it on to the underlying stream, which may shuffle by it."""
         self.pairs.set_epoch(epoch)
-        if self.resample is not None:
-            self.resample.set_epoch(epoch)
+        self.epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, list[int]]]:
         counts = PairCounts(limits=self.counts.limits)
@@ -371,7 +366,7 @@ class TokenizedStream(torch.utils.data.IterableDataset):
                 vars(self.counts).update(vars(counts))
             names = ("input_ids", "labels", *(PAIR_FEATURES if self.resample else ()))
             kept = [{name: encoded[name][i] for name in names} for i in np.flatnonzero(keep)]
-            yield from self.resample(kept) if self.resample and kept else kept
+            yield from self.resample(kept, self.epoch) if self.resample and kept else kept
         logger.info(f"end of a pass over the stream: {counts}")
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from .augmentation import Noise
 from .bpe_dropout import DroppingTokenizer
 from .encoding import NO_LIMITS, LengthLimits, encode_pairs
-from .reading import TEXT_COLUMNS
+from .reading import PAIR_FEATURES, TEXT_COLUMNS
 
 
 class Resampling:
@@ -22,7 +22,7 @@ class Resampling:
         noise: Changes their texts.
         limits: Most tokens of each side; a pair that would have more keeps its own tokens, as does one whose target
             would have more unknown tokens.
-        collate: Makes a batch of the rows, which then have other `input_ids` and `labels`.
+        collate: Makes a batch of rows.
     """
 
     def __init__(
@@ -41,33 +41,37 @@ class Resampling:
         self._epoch.fill_(epoch)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Make a batch.
+        """Make a batch."""
+        return self.collate(self.resample(rows, int(self._epoch)))
+
+    def resample(self, rows: Sequence[Mapping[str, Any]], epoch: int) -> list[dict[str, Any]]:
+        """Return rows with the tokens of an epoch.
 
         Args:
             rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
                 `alignments` and `ALIGNMENT_COLUMN`. A truncated pair, whose texts are None, keeps its tokens.
+            epoch: The epoch.
         """
         resampled = [_own(row) for row in rows]
         with_text = [i for i, row in enumerate(rows) if row["source"] is not None]
         texts = {name: [rows[i][name] for i in with_text] for name in TEXT_COLUMNS if name in rows[0]}
-        drawn, texts = self._drawn(texts)
+        drawn, texts = self._drawn(texts, epoch)
         if drawn:
-            encoded: Any = encode_pairs(self.tokenizer, texts)
+            encoded = encode_pairs(self.tokenizer, texts)
             for k, *columns in zip(drawn, *encoded.values(), strict=True):
                 pair, i = dict(zip(encoded, columns, strict=True)), with_text[k]
                 if self._fits(pair, rows[i]):
                     resampled[i] = pair
-        return self.collate(resampled)
+        return resampled
 
-    def _drawn(self, texts: dict[str, list[Any]]) -> tuple[list[int], dict[str, list[Any]]]:
+    def _drawn(self, texts: dict[str, list[Any]], epoch: int) -> tuple[list[int], dict[str, list[Any]]]:
         """Return which pairs are tokenized anew, and their texts."""
-        epoch = int(self._epoch)
         noisy = self.noise(texts, epoch) if self.noise else texts
         drawn = [*range(len(texts["source"]))]
         if isinstance(self.tokenizer, DroppingTokenizer):
             self.tokenizer.set_epoch(epoch)
         else:
-            drawn = [k for k in drawn if any(noisy[side][k] != texts[side][k] for side in ("source", "target"))]
+            drawn = [k for k in drawn if any(noisy[side][k] != texts[side][k] for side in PAIR_FEATURES)]
         return drawn, {name: [column[k] for k in drawn] for name, column in noisy.items()}
 
     def _fits(self, pair: Mapping[str, Any], own: Mapping[str, Any]) -> bool:

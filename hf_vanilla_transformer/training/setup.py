@@ -477,7 +477,7 @@ def tokenize_splits(
         tightest_limit(data_args.max_target_length, limit),
         data_args.max_length_ratio,
     )
-    resample = resampling(tokenizer, args, limits) if is_resampled(args) else None
+    resample = resampling(tokenizer, args, limits).resample if is_resampled(args) else None
     for split, pairs in text.present().items():
         ids[split], counts[split] = tokenize_pairs(
             pairs,

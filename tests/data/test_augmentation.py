@@ -207,3 +207,19 @@ def test_pairs_that_would_be_too_long_or_unknown_keep_their_tokens(tokenizer):
     words = train_tokenizer([text for pair in PAIRS for text in pair], algorithm="whitespace")
     found = Resampling(words, Noise({"punctuation": 1}, 0, words))(rows_of(words, PAIRS))
     assert not any(words.unk_token_id in row["labels"] for row in found)
+
+
+def test_each_worker_of_a_stream_has_its_own_epoch(tokenizer):
+    resampling = Resampling(tokenizer, Noise({"items": 0.5}, 0, tokenizer))
+    pairs = [(f"Ant {i}", f"Bee {i}") for i in range(1500)]
+    data = datasets.Dataset.from_dict(columns(pairs)).to_iterable_dataset()
+
+    def stream(epoch):
+        found, _ = tokenize_pairs(data, tokenizer, resample=resampling.resample)
+        found.set_epoch(epoch)
+        return iter(found)
+
+    whole, later = [*stream(0)], [*stream(1)]
+    rows, other = stream(0), stream(1)
+    assert [row for pair in zip(rows, other, strict=True) for row in pair][::2] == whole != later
+    assert all(row.keys() == {"input_ids", "labels"} for row in whole)
