@@ -56,10 +56,10 @@ OTHER_SUPPORTED = {
     "return_dict_in_generate", "transformers_version", "use_cache",
 }  # fmt: skip  # one name a line would say no more
 
-# Prefixes of settings without effect unless sampling, beam groups or an assistant model are on.
+# Prefixes of settings without effect on a search, or only with sampling, beam groups or an assistant model.
 INEFFECTIVE = (
     "_", "assistant_", "cache_", "epsilon_", "eta_", "is_assistant", "max_cache_len", "min_p", "num_assistant_",
-    "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "typical_p",
+    "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "training_", "typical_p",
 )  # fmt: skip  # as above
 
 # Values that change nothing, of settings whose default in transformers is None.

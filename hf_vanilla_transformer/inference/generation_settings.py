@@ -13,6 +13,7 @@ _COUNTS = (
     "max_length", "max_new_tokens", "min_length", "min_new_tokens", "top_k", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "max_matching_ngram_size", "num_assistant_tokens", "prompt_lookup_num_tokens",
     "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "prefill_chunk_size", "max_cache_len",
+    "training_source_length",
 )  # fmt: skip  # a table, not an expression
 _NUMBERS = (
     "temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
@@ -22,7 +23,7 @@ _NUMBERS = (
 _SWITCHES = (
     "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "token_healing", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "disable_compile",
-    "low_memory", "is_assistant",
+    "low_memory", "is_assistant", "training_paragraphs",
 )  # fmt: skip  # as above
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")

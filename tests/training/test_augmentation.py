@@ -13,6 +13,7 @@ from experiments import set_up, train, weights, write_splits
 from hf_vanilla_transformer.data.augmentation import has_placeholders
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
@@ -175,6 +176,8 @@ def test_the_model_knows_its_training_sources(tmp_path, streaming, several):
     assert settings.training_source_length == max(len(experiment.tokenizer(s)["input_ids"]) for s, _ in pairs)
     assert settings.training_paragraphs is several
     assert GenerationConfig.from_pretrained(tmp_path / "model").to_diff_dict()["training_paragraphs"] is several
+    # Exports keep them too.
+    check_settings(settings.to_dict())
     assert "training_source_length" in json.loads((tmp_path / "model" / "generation_config.json").read_text())
 
 
