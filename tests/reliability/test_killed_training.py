@@ -14,6 +14,8 @@ from reliability import cases
 OPTIONS = {**MODEL, "max_tokens": 400, "warmup_steps": 10, "num_train_epochs": 5, "logging_steps": 3}
 OPTIONS |= {"eval_strategy": "steps", "eval_steps": 2, "average_last_checkpoints": 2}
 
+NOISE = "items=0.5,typos=0.5,lower=0.5,punctuation=0.5"
+
 VARIANTS = {
     "checkpoints after epochs": {"eval_strategy": "epoch"},
     "a stream": {"streaming": True, "max_steps": 15},
@@ -23,6 +25,15 @@ VARIANTS = {
     "early stopping": {"early_stopping_patience": 2, "num_train_epochs": 20},
     "two checkpoints kept, none averaged": {"average_last_checkpoints": 0, "save_total_limit": 2},
     "BPE-dropout": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "bpe_dropout": 0.2},
+    "noise": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "augment": NOISE, "bpe_dropout": 0.2},
+    "noise, a stream and two workers": {
+        "tokenizer_algorithm": "bpe",
+        "vocab_size": 300,
+        "augment": NOISE,
+        "streaming": True,
+        "max_steps": 15,
+        "dataloader_num_workers": 2,
+    },
     "two BPE vocabularies": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "separate_vocabularies": True},
 }
 
