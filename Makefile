@@ -17,7 +17,8 @@ QUICK := $(addprefix tests/,cli/test_convert.py cli/test_evaluate.py conversion/
 	conversion/test_fields.py data/test_batching.py data/test_encoding.py data/test_reading.py export/test_formats.py \
 	fast/test_fast.py fast/test_chunked_loss.py inference/test_scoring.py inference/test_sizes.py model/test_loss.py \
 	model/test_configuration.py model/test_checks.py scripts/benchmarks/test_measure.py search/test_beams.py \
-	serving/test_application.py training/test_arguments.py training/test_rdrop.py test_errors.py test_files.py)
+	serving/test_application.py text/test_casing.py documents/test_html.py training/test_arguments.py \
+	training/test_rdrop.py test_errors.py test_files.py)
 
 # Where pytest reports what the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml

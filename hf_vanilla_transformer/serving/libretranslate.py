@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from secrets import token_urlsafe
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSchema
 from starlette.datastructures import UploadFile
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
@@ -27,6 +27,13 @@ AUTO = "auto"
 MAX_FILES = 32
 FILE_TYPE = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+class File(NamedTuple):
+    """A file of a form."""
+
+    name: str
+    content: bytes
 
 
 class TranslateRequest(BaseModel):
@@ -45,19 +52,12 @@ class TranslateRequest(BaseModel):
 class TranslateFileRequest(BaseModel):
     """A document and its languages."""
 
-    file: Annotated[Any, WithJsonSchema({"type": "string", "format": "binary"})] = Field(
+    file: Annotated[InstanceOf[File], WithJsonSchema({"type": "string", "format": "binary"})] = Field(
         description=f"The document: {', '.join(KINDS)}, by the ending of its name."
     )
     source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
     target: Text = Field(description="Target language.")
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
-
-    @field_validator("file")
-    @classmethod
-    def _is_file(cls, value: Any) -> UploadFile:
-        if not isinstance(value, UploadFile):
-            raise ValueError("send a file")
-        return value
 
 
 class TranslateFileResponse(BaseModel):
@@ -100,16 +100,20 @@ def _body_of(kind: type[BaseModel], types: Sequence[str] = ("application/json", 
 async def _read(request: Request, kind: type[BaseModel]) -> Any:
     """Return the body of a request, JSON or a form."""
     if request.headers.get("content-type", "").startswith(FORMS):
-        # Closed at the end of the request: files are read later.
-        form = await request.form()
-        # A text may occur several times.
-        given: Any = {name: values[0] if len(values := form.getlist(name)) == 1 else values for name in form}
+        async with request.form() as form:
+            # A text may occur several times.
+            lists = {name: [await _content(value) for value in form.getlist(name)] for name in form}
+        given: Any = {name: values[0] if len(values) == 1 else values for name, values in lists.items()}
     else:
         given = _parse(await request.body())
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
+
+
+async def _content(value: str | UploadFile) -> str | File:
+    return value if isinstance(value, str) else File(PurePath(value.filename or "").name, await value.read())
 
 
 def _parse(content: bytes) -> Any:
@@ -159,11 +163,11 @@ def routes(service: Service) -> APIRouter:
         body = await _read(request, TranslateFileRequest)
         service.check_key(request, body.api_key)
         choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
-        name = PurePath(body.file.filename or "").name
+        name, content = body.file
         if (kind := kind_of(name)) is None:
             raise FieldError("file", f"the name {name!r} has the ending of no document; there are {', '.join(KINDS)}")
         try:
-            document = open_document(await body.file.read(), kind, name=name, target_lang=body.target)
+            document = open_document(content, kind, name=name, target_lang=body.target)
         except DataError as error:
             raise FieldError("file", one_line(error)) from error
         service.check_length([segment.text for segment in document.segments], "document")

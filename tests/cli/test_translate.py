@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import polib
 import pytest
 import torch
 
@@ -309,6 +310,55 @@ class TestGlossary:
         assert "--glossary is for --backend transformers" in message
 
 
+class TestTextAsPeopleTypeIt:
+    def test_items_are_kept_and_sentences_split(self, tmp_path, capsysbinary, folder):
+        texts = ["a dog 🙂. a cat", "Ann Lee https://x.org", "12345"]
+        source, names = write_lines(tmp_path / "in", texts), write_lines(tmp_path / "names.txt", ["Ann Lee"])
+        given = ["translate", "--model", folder, "--input", source]
+        main([*given, "--protect", names])
+        first, second, third = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+        assert first.count("🙂") == 1 and third == "12345"
+        assert second.count("Ann Lee") == second.count("https://x.org") == 1
+        main([*given, "--raw"])
+        assert "🙂" not in capsysbinary.readouterr().out.decode()
+
+    def test_a_pattern_that_is_none(self, tmp_path, folder, fail):
+        names = write_lines(tmp_path / "names.txt", ["Ann", "(Lee"])
+        message = fail("--model", folder, "--input", write_lines(tmp_path / "in", ["a"]), "--protect", names)
+        assert f"{names}, line 2: '(Lee' is no regular expression" in message
+
+
+class TestDocuments:
+    def test_of_html(self, tmp_path, capsysbinary, folder):
+        page = tmp_path / "page.html"
+        page.write_text('<p title="5">a <b>cat</b> \n &amp; a dog</p><p translate=no>a dog</p>\n', encoding="utf-8")
+        main(["translate", "--model", folder, "--input", str(page), "--output", str(tmp_path / "out.html")])
+        written = (tmp_path / "out.html").read_text(encoding="utf-8")
+        assert written.startswith('<p title="5">') and written.endswith("<p translate=no>a dog</p>\n")
+        assert written.count("<b>") == written.count("</b>") == 1
+        main(["translate", "--model", folder, "--input", str(page)])
+        assert capsysbinary.readouterr().out.decode() == written
+
+    def test_of_messages_with_the_language_of_the_model(self, tmp_path, folder):
+        messages = tmp_path / "en.po"
+        messages.write_text('msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "a dog %s"\nmsgstr ""\n', encoding="utf-8")
+        main(["translate", "--model", folder, "--input", str(messages), "--output", str(tmp_path / "out.po")])
+        (entry,) = polib.pofile(str(tmp_path / "out.po"))
+        assert entry.msgid == "a dog %s" and "%s" in entry.msgstr
+
+    def test_what_cannot_be_read_leaves_the_output_as_it_was(self, tmp_path, folder, fail):
+        broken, output = tmp_path / "broken.xlf", tmp_path / "out.xlf"
+        broken.write_text("<xliff>\n<file>", encoding="utf-8")
+        output.write_text("before", encoding="utf-8")
+        given = ("--model", folder, "--input", str(broken), "--output", str(output))
+        assert f"{broken}, line 2" in fail(*given)
+        assert output.read_text(encoding="utf-8") == "before" and len(list(tmp_path.iterdir())) == 2
+        for option in (("--resume",), ("--alignments",), ("--format", "json")):
+            assert f"{' '.join(option)} is for lines of text" in fail(*given, *option)
+        message = fail("--model", folder, "--input", str(broken), str(broken))
+        assert "--input names a document and other files" in message
+
+
 @pytest.mark.parametrize(
     ("begun", "others"),
     [
@@ -317,13 +367,15 @@ class TestGlossary:
         (("--rerank_model", "{other}"), [(), ("--rerank_model", "{folder}")]),
         (("--rerank_model", "{other}"), [("--rerank_model", "{other}", "--rerank_weight", "2")]),
         (("--glossary", "terms.tsv"), [(), ("--glossary", "other.tsv")]),
+        (("--protect", "names.txt"), [(), ("--raw", "--protect", "names.txt"), ("--split_sentences", "never")]),
     ],
-    ids=["alignments", "ensemble", "rerank model", "rerank weight", "glossary"],
+    ids=["alignments", "ensemble", "rerank model", "rerank weight", "glossary", "items"],
 )
 def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folder, other, fail, begun, others):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "terms.tsv", ["dog\tab", "cat\tbb"])
     write_lines(tmp_path / "other.tsv", ["dog\tba", "cat\tbb"])
+    write_lines(tmp_path / "names.txt", ["Ann( Lee)?"])
     given = ("--model", folder, "--input", "in", "--chunk_size", "1", "--output")
     begun, *others = ([word.format(folder=folder, other=other) for word in words] for words in (begun, *others))
     Path("in").write_bytes(b"a dog\na cat\n\xff\n")

@@ -51,6 +51,43 @@ def test_the_markup_of_html_stays(client):
     assert len(first) == 1 and first[0].startswith("<p>") and first[0].endswith("</b>") and second == ["<hr>"]
 
 
+def test_inline_tags_go_with_their_words(client):
+    body = {"q": "<p>the <b>small cat</b> 🙂 sleeps <br> no</p>", **PAIR, "format": "html"}
+    text = client.post("/translate", json=body).json()["translatedText"]
+    assert text.count("<b>") == text.count("</b>") == text.count("<br>") == text.count("🙂") == 1
+
+
+class TestFiles:
+    def test_a_document_there_and_back(self, client):
+        page = b"<p>a cat</p>\n<p class=notranslate>a cat</p>"
+        answer = client.post("/translate_file", data=PAIR, files={"file": ("a b.html", page, "text/html")})
+        translated = client.get(answer.json()["translatedFileUrl"])
+        cat = client.post("/translate", json={"q": "a cat", **PAIR}).json()["translatedText"]
+        assert translated.text == f"<p>{cat}</p>\n<p class=notranslate>a cat</p>"
+        assert translated.headers["content-disposition"] == "attachment; filename*=UTF-8''a%20b.html"
+
+    def test_only_the_last_are_kept(self, client, monkeypatch):
+        monkeypatch.setattr(libretranslate, "MAX_FILES", 1)
+        addresses = [
+            client.post("/translate_file", data=PAIR, files={"file": ("a.txt", b"no")}).json()["translatedFileUrl"]
+            for _ in range(2)
+        ]
+        assert [client.get(address).status_code for address in addresses] == [404, 200]
+
+    @pytest.mark.parametrize(
+        ("file", "status", "message"),
+        [
+            (("a.pdf", b""), 422, "file: the name 'a.pdf' has the ending of no document; there are text, html"),
+            (("a.xlf", b"<xliff>"), 422, "file: a.xlf, line 1"),
+            (("a.srt", b"\xff"), 422, "file: a.srt, line 1: byte 0xff is not UTF-8"),
+        ],
+    )
+    def test_what_cannot_be_translated(self, client, file, status, message):
+        answer = client.post("/translate_file", data=PAIR, files={"file": file})
+        assert answer.status_code == status and answer.json()["error"].startswith(message)
+        assert client.post("/translate_file", data={"file": "a", **PAIR}).status_code == 422
+
+
 @pytest.mark.parametrize(
     "body, status, message",
     [
