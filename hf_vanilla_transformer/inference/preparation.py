@@ -222,6 +222,14 @@ class Preparation:
         items = [item._replace(start=len(plain(text[: item.start]))) for item in protected.items]
         return ProtectedText(written, tuple(items))
 
+    def said(self, sentence: Sentence, translation: str) -> str:
+        """Return about what the model said for a sentence, from the translation that became of it."""
+        items = sentence.protected.items if sentence.protected else ()
+        for text, _, placeholder, _ in items:
+            translation = translation.replace(text, placeholder, 1)
+        is_changed = sentence.case in (Case.UPPER, Case.TITLE)
+        return sentence_case(translation, self._spell) if is_changed else translation
+
     def terms_like_items(self, terms: Iterable[str]) -> list[str]:
         """Return the terms that hold an item."""
         return [term for term in terms if self.protector.spans(term)]

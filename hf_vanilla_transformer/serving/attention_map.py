@@ -58,7 +58,7 @@ class AttendedPair:
 
 
 def attend(choice: Choice, source: str, target: str) -> AttendedPair:
-    """Return the tokens of a sentence and its translation, and what these attended to.
+    """Return the tokens that the model was given for a sentence and made of it, and what these attended to.
 
     Args:
         choice: A model, in whose thread this runs, and its languages.
@@ -69,8 +69,11 @@ def attend(choice: Choice, source: str, target: str) -> AttendedPair:
     if is_multilingual(tokenizer):
         set_languages(tokenizer, choice.source, choice.target)
     limit = position_limit(model.config)
-    (source_ids,), _ = encode(tokenizer, [source], limit)
-    target_ids = tokenizer(text_target=target, truncation=limit is not None, max_length=limit)["input_ids"]
+    preparation = choice.model.preparation
+    sentence = preparation.sentence(source)
+    (source_ids,), _ = encode(tokenizer, [preparation.given(sentence)], limit)
+    said = preparation.said(sentence, target)
+    target_ids = tokenizer(text_target=said, truncation=limit is not None, max_length=limit)["input_ids"]
     weights = None
     if isinstance(model, PreTrainedModel) and source_ids and target_ids:
         (weights,) = cross_attentions(model, [(source_ids, target_ids)])

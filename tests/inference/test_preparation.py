@@ -150,6 +150,13 @@ def test_alignments_count_the_words_of_the_text(copying):
     assert len(layout.sentences) == 2 and joined(layout, [[first], [second]])[0].alignment == [(0, 1), (4, 2)]
 
 
+def test_what_the_model_said(copying):
+    preparation = Preparation(*copying)
+    for text in ("The dog sees 🙂 in Paris.", "THE DOG SEES 12:30 IN PARIS.", "The Dog Sees A Cat."):
+        sentence = preparation.sentence(text)
+        assert preparation.said(sentence, text) == sentence.text
+
+
 def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
     preparation = Preparation(*copying)
     assert preparation.sentence("A cat … sees “us” – now").text == "A cat ... sees “us” - now"

@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.attention import cross_attentions
 from hf_vanilla_transformer.inference.decoding import encode
+from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.serving.attention_map import (
     MAX_CELLS,
     MEAN,
@@ -30,10 +31,15 @@ WEIGHTS = torch.tensor([[[[0.9, 0.1], [0.6, 0.4]], [[0.1, 0.9], [0.2, 0.8]]]])
 PAIR = AttendedPair(["▁<b>", "</s>"], ["▁el", '"&'], WEIGHTS)
 
 
+def served(model, tokenizer):
+    """A served model without a thread."""
+    return SimpleNamespace(model=model, tokenizer=tokenizer, preparation=Preparation(model, tokenizer))
+
+
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
 def test_the_weights_are_those_of_the_model(kind):
     model, tokenizer = build(kind)
-    choice = Choice(SimpleNamespace(model=model, tokenizer=tokenizer), "en", "es")
+    choice = Choice(served(model, tokenizer), "en", "es")
     found = attend(choice, "the cat sleeps", "el gato duerme")
     ids = (encode(tokenizer, ["the cat sleeps"])[0][0], tokenizer(text_target="el gato duerme")["input_ids"])
     (weights,) = cross_attentions(model, [ids])
@@ -47,7 +53,7 @@ def test_the_weights_are_those_of_the_model(kind):
 
 def test_long_pairs_are_truncated_to_the_positions():
     model, tokenizer = build("learned", max_position_embeddings=8)
-    choice = Choice(SimpleNamespace(model=model, tokenizer=tokenizer), None, None)
+    choice = Choice(served(model, tokenizer), None, None)
     found = attend(choice, "a cat " * 20, "un gato " * 20)
     assert found.weights.shape[-2:] == (8, 8) == (len(found.target_tokens), len(found.source_tokens))
 
