@@ -150,6 +150,7 @@ VALUES = (
     "transformers.Pipeline._load_tokenizer",
     "transformers.Pipeline._load_video_processor",
     "transformers.pipelines.PIPELINE_REGISTRY.register_pipeline",
+    "transformers.pipelines.base.ChunkPipeline",
     "transformers.trainer.TRAINER_STATE_NAME",
     "transformers.trainer_callback.ExportableState",
     "transformers.utils.GENERATION_CONFIG_NAME",

@@ -133,6 +133,8 @@ class Preparation:
         patterns = [checked_pattern(each) if isinstance(each, str) else each for each in protect]
         # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
         self._alphabet = _Alphabet.of(tokenizer)
+        # Whether sentences began with a capital in training; None if that is not known.
+        self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
         self._spell = lru_cache(maxsize=65536)(self._spelled)
 
@@ -185,13 +187,21 @@ class Preparation:
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source)
         case = case_of(protected.text)
-        if case is Case.SENTENCE and self._alphabet.is_cased:
-            return Sentence(source, case, protected)
-        text = sentence_case(protected.text, self._spell) if self._alphabet.is_cased else protected.text.lower()
+        text = self._in_sentence_case(protected.text, case)
         # Letters whose other case is longer, such as ß, would move the items.
         if len(text) != len(protected.text):
             text = protected.text
         return Sentence(source, case, replace(protected, text=text))
+
+    def _in_sentence_case(self, text: str, case: Case) -> str:
+        """Return a text as the model saw text in training."""
+        if not self._alphabet.is_cased:
+            return text.lower()
+        # Lower case may be how the model saw all text.
+        if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
+            return text
+        written = sentence_case(text, self._spell)
+        return written if self._capitals is not False else written[:1].lower() + written[1:]
 
     def _capital_words(self, text: str) -> tuple[str, list[Span]]:
         """Return a text that is not all in capitals with its words in capitals as the vocabulary has them.

@@ -499,8 +499,8 @@ def tokenize_splits(
 def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedSplits, language: str | None) -> None:
     """Save with the model, in its generation settings, what translation has to know of the training sources.
 
-    `training_source_length` is the longest in tokens, end token included, and `training_paragraphs` says whether many
-    hold several sentences. A stream is judged by its first pairs.
+    `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
+    several sentences, and `training_capitals` whether most begin with a capital. A stream is judged by its first pairs.
     """
     settings: Any = model.generation_config
     if isinstance(ids.train, datasets.Dataset):
@@ -512,9 +512,11 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
         stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
         length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
         sample = text.train.take(PARAGRAPH_SAMPLE)
-    counts = [len(split_sentences(row["source"], language).sentences) > 1 for row in sample]
+    sources = [row["source"] for row in sample]
+    counts = [len(split_sentences(source, language).sentences) > 1 for source in sources]
     settings.training_source_length = length
     settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(counts)
+    settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(sources)
     # Settings that come from the configuration lose names that transformers does not know.
     settings._from_model_config = False
 

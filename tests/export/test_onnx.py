@@ -30,7 +30,7 @@ def translator_class(load_script):
 
 
 def translated(model, tokenizer, num_beams=1, **options):
-    results = translate(model, tokenizer, SENTENCES, num_beams=num_beams, max_tokens=9999, **options)
+    results = translate(model, tokenizer, SENTENCES, num_beams=num_beams, max_tokens=9999, raw=True, **options)
     return [row[0].text for row in results]
 
 

@@ -87,6 +87,24 @@ def test_case_by_rule(copying):
     assert preparation.sentence("A Cat Sees Us", ["Cat 5"]).text == "A cat sees us"
 
 
+@pytest.mark.parametrize(
+    ("capitals", "lower", "upper"),
+    [(True, "The dog in Paris", "The dog in Paris"), (False, "the dog in paris", "the dog in Paris")],
+)
+def test_case_is_that_of_training(copying, capitals, lower, upper):
+    model, tokenizer = copying
+    model.generation_config.training_capitals = capitals
+    try:
+        preparation = Preparation(model, tokenizer)
+    finally:
+        del model.generation_config.training_capitals
+    assert preparation.sentence("the dog in paris").text == lower
+    assert preparation.sentence("THE DOG IN PARIS").text == upper
+    assert preparation.sentence("The dog").text == "The dog"
+    uncased = train_tokenizer(["the dog in paris"] * 3, vocab_size=300)
+    assert Preparation(model, uncased).sentence("The DOG in Paris").text == "the dog in paris"
+
+
 @pytest.mark.parametrize("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
 def test_what_has_no_letters_is_its_own_translation(copying, text):
     ((hypothesis,),) = translate(*copying, [text], with_scores=True, with_alignments=True)

@@ -174,7 +174,7 @@ def test_the_model_knows_its_training_sources(tmp_path, streaming, several):
     experiment.trainer.save_model(tmp_path / "model")
     settings = load_model(tmp_path / "model").generation_config
     assert settings.training_source_length == max(len(experiment.tokenizer(s)["input_ids"]) for s, _ in pairs)
-    assert settings.training_paragraphs is several
+    assert settings.training_paragraphs is several and settings.training_capitals is True
     assert GenerationConfig.from_pretrained(tmp_path / "model").to_diff_dict()["training_paragraphs"] is several
     # Exports keep them too.
     check_settings(settings.to_dict())
