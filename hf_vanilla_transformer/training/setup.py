@@ -500,7 +500,7 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
     """Save with the model, in its generation settings, what translation has to know of the training sources.
 
     `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
-    several sentences, and `training_capitals` whether most begin with a capital. A stream is judged by its first pairs.
+    several sentences, and `training_capitals` whether most begin with a capital. Of a stream, the first pairs tell.
     """
     settings: Any = model.generation_config
     if isinstance(ids.train, datasets.Dataset):
