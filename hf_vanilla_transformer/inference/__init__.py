@@ -3,6 +3,7 @@
 from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
 from .decoding import Hypothesis
+from .documents import translate_document
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
@@ -23,6 +24,7 @@ __all__ = [
     "read_glossary",
     "score",
     "translate",
+    "translate_document",
     "translate_lines",
     "word_alignments",
 ]
