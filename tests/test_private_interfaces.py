@@ -102,9 +102,6 @@ CALLABLES = {
     "transformers.Trainer._save_optimizer_and_scheduler": "output_dir",
     "transformers.Trainer._set_signature_columns_if_needed": "",
     # Metrics
-    "evaluate.Metric._build_data_dir": "",
-    "evaluate.Metric._compute": "predictions references",
-    "evaluate.Metric._info": "",
     # The pipeline
     "transformers.Pipeline._forward": "input_tensors",
     "transformers.Pipeline._sanitize_parameters": "",
