@@ -22,7 +22,7 @@ from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from tiny import tiny_model
 
 PACKAGE = "hf_vanilla_transformer"
-LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "evaluate", "datasets", "tokenizers")
+LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "datasets", "tokenizers")
 
 # Functions and methods, called or overridden, with the parameters that are passed by position or name.
 CALLABLES = {
