@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import did_you_mean
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
-from ..text.protection import PLACEHOLDER, PLACEHOLDERS, Protector, edited, protect_pair
+from ..text.protection import PLACEHOLDER, PLACEHOLDERS, Protector, edited, placeholders_of, protect_pair
 from .alignments import Link, word_spans
 from .arguments import NONE
 from .reading import ALIGNMENT_COLUMN, TEXT_COLUMNS
@@ -75,7 +75,7 @@ def parse_shares(text: str) -> dict[str, float]:
 
 def has_placeholders(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether a tokenizer was made for text with placeholders."""
-    return tokenizer.get_added_vocab().keys() >= {*PLACEHOLDERS}
+    return placeholders_of(tokenizer) == PLACEHOLDERS
 
 
 def protect_pairs(texts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

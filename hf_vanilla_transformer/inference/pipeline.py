@@ -173,7 +173,8 @@ class TranslationPipeline(Base):
             src_lang=src_lang,
             tgt_lang=tgt_lang,
             split_sentences=split_sentences,
-            protect=None if protect is None else tuple(protect),
+            # A string is refused later.
+            protect=tuple(protect) if protect is not None and not isinstance(protect, str) else protect,
             raw=raw,
         )
         forward = _given(return_scores=return_scores) | generate_options

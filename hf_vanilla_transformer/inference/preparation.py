@@ -19,13 +19,14 @@ from ..data.alignments import Link
 from ..text.casing import WORDS, Case, capitalized, case_of, in_case, sentence_case
 from ..text.protection import (
     LARGE_SCRIPTS,
-    PLACEHOLDERS,
     ProtectedText,
     Protector,
     Span,
     checked_pattern,
     edited,
     moved,
+    placeholders_of,
+    with_placeholders,
 )
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 from .decoding import encode
@@ -60,11 +61,13 @@ class Sentence:
         source: The sentence.
         case: Its case, in which it is answered.
         protected: What is translated: in sentence case, with placeholders; None if there is nothing to translate.
+        raw: Whether it is translated as it is, and the translation stays as it is.
     """
 
     source: str
     case: Case = Case.SENTENCE
     protected: ProtectedText | None = None
+    raw: bool = False
 
     @property
     def text(self) -> str:
@@ -92,6 +95,8 @@ class Sentence:
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
+        if self.raw:
+            return translation, list(links)
         translation = in_case(translation, self.case)
         edits = self.protected.edits(translation, links)
         if not edits and not self.protected.items:
@@ -130,11 +135,13 @@ class Preparation:
         positions = position_limit(model.config)
         self.max_length = tightest_limit(trained, positions) or DEFAULT_LENGTH
         self._has_paragraphs = bool(getattr(settings, "training_paragraphs", False))
+        if isinstance(protect, str):
+            raise ValueError("`protect` is one string, whose characters would be the patterns; pass a list")
         patterns = [checked_pattern(each) if isinstance(each, str) else each for each in protect]
-        # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
-        self._alphabet = _Alphabet.of(tokenizer)
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
+        self._alphabet = _Alphabet.of(tokenizer)
+        # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
         self._spell = lru_cache(maxsize=65536)(self._spelled)
 
@@ -177,16 +184,17 @@ class Preparation:
             terms: Terms of a glossary, which are translated as it tells, even if they look like items.
         """
         if self.raw or not source.strip():
-            return Sentence(source, protected=ProtectedText(source))
-        if any(term in source for term in terms):
-            protected = ProtectedText(source)
-        else:
-            text, names = self._capital_words(source)
-            protected = self.protector.protect(text, self.placeholders, names)
-        protected = self._with_plain_punctuation(protected)
+            return Sentence(source, protected=ProtectedText(source), raw=True)
+        spans = [] if any(term in source for term in terms) else self.protector.spans(source)
+        # Case is that of the words, not of a link.
+        words = edited(source, [(start, end, " " * (end - start)) for start, end in spans])
+        case, text = case_of(words), source
+        if case is Case.SENTENCE and self.placeholders and self._alphabet.is_cased:
+            text, names = self._capital_words(source, words)
+            spans += names
+        protected = self._with_plain_punctuation(with_placeholders(text, spans, self.placeholders))
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source)
-        case = case_of(protected.text)
         text = self._in_sentence_case(protected.text, case)
         # Letters whose other case is longer, such as ß, would move the items.
         if len(text) != len(protected.text):
@@ -200,21 +208,22 @@ class Preparation:
         # Lower case may be how the model saw all text.
         if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
             return text
-        written = sentence_case(text, self._spell)
-        return written if self._capitals is not False else written[:1].lower() + written[1:]
+        return sentence_case(text, self._spell, capital=self._capitals is not False)
 
-    def _capital_words(self, text: str) -> tuple[str, list[Span]]:
-        """Return a text that is not all in capitals with its words in capitals as the vocabulary has them.
+    def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
+        """Return a text with those of its words that are in capitals as the vocabulary has them.
 
-        Without placeholders, they stay as they are: such models have learned what becomes of them.
+        Models without placeholders have learned what becomes of such words.
+
+        Args:
+            text: The text.
+            words: The same with blanks in place of its items.
 
         Returns:
             The text, and where words in capitals stand that the vocabulary has in no case: names and acronyms.
         """
         names: list[Span] = []
-        if not self.placeholders or case_of(text) is not Case.SENTENCE or not self._alphabet.is_cased:
-            return text, names
-        for match in WORDS.finditer(text):
+        for match in WORDS.finditer(words):
             word = match[0]
             if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
                 continue
@@ -257,16 +266,6 @@ class Preparation:
 
     def _is_one_token(self, word: str) -> bool:
         return self._tokens_of(word) == (0, 1)
-
-
-def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
-    """Return the placeholders that both vocabularies of a tokenizer have."""
-    sides = [getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target")]
-    return tuple(
-        token
-        for token in PLACEHOLDERS
-        if all(side.convert_tokens_to_ids(token) not in (None, side.unk_token_id) for side in sides)
-    )
 
 
 def is_suspicious(source: str, translation: str) -> bool:
@@ -334,4 +333,4 @@ class _Alphabet:
         return {match[0] for each in self._characters if (match := LARGE_SCRIPTS.match(name(each, "")))}
 
 
-__all__ = ["Preparation", "Sentence", "SplitSentences", "is_suspicious", "placeholders_of"]
+__all__ = ["Preparation", "Sentence", "SplitSentences", "is_suspicious"]

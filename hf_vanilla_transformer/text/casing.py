@@ -29,14 +29,16 @@ def case_of(text: str) -> Case:
     return Case.TITLE if is_title and len(words) >= MIN_TITLE_WORDS else Case.SENTENCE
 
 
-def sentence_case(text: str, spell: Callable[[str], str] = str.lower) -> str:
+def sentence_case(text: str, spell: Callable[[str], str] = str.lower, capital: bool = True) -> str:
     """Return a text in sentence case.
 
     Args:
         text: A sentence in another case.
         spell: Returns how a word is written within a sentence.
+        capital: Whether it begins with a capital.
     """
-    return capitalized(COMPOUNDS.sub(lambda match: spell(match[0]), text))
+    written = COMPOUNDS.sub(lambda match: spell(match[0]), text)
+    return capitalized(written) if capital else written
 
 
 def in_case(text: str, case: Case) -> str:

@@ -9,7 +9,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import DataError
 from ..files import StrPath, read_lines
@@ -190,31 +190,14 @@ class Protector:
     ):
         self._patterns, self._is_known = (*patterns, ITEMS, *([NUMBERS] if with_numbers else [])), is_known
 
-    def spans(self, text: str, names: Iterable[Span] = ()) -> list[Span]:
-        """Return where the items of a sentence begin and end, names among them; earlier patterns count first."""
-        found = list(names)
+    def spans(self, text: str) -> list[Span]:
+        """Return where the items of a sentence begin and end; patterns that come first count first."""
+        found: list[Span] = []
         for pattern in self._patterns:
             self._add(found, (match.span() for match in pattern.finditer(text)))
-        if self._is_known is not None:
-            self._add(found, self._unknown(text))
+        if self._is_known is not None and not text.isascii():
+            self._add(found, _unknown(text, self._is_known))
         return _joined(sorted(found))
-
-    def protect(
-        self, text: str, placeholders: Sequence[str] = PLACEHOLDERS, names: Iterable[Span] = ()
-    ) -> ProtectedText:
-        """Return a sentence with the placeholders for its first items, names among them, and without the others."""
-        pieces: list[str] = []
-        items: list[Item] = []
-        end = length = 0
-        for start, stop in self.spans(text, names):
-            placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
-            whole = piece = text[end:start]
-            if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
-                piece = piece.rstrip()
-            pieces += [piece, placeholder]
-            items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))
-            length, end = length + len(piece) + len(placeholder), stop
-        return ProtectedText("".join([*pieces, text[end:]]), tuple(items))
 
     @staticmethod
     def _add(found: list[Span], spans: Iterable[Span]) -> None:
@@ -226,19 +209,41 @@ class Protector:
             if start < end and (at == 0 or earlier[at - 1][1] <= start):
                 found.append((start, end))
 
-    def _unknown(self, text: str) -> Iterator[Span]:
-        """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
-        if text.isascii():
-            return
-        for match in re.finditer(r"\w+|[^\w\s]", text):
-            unknown = [i for i, character in enumerate(match[0], match.start()) if not self._knows(character)]
-            if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
-                yield from _joined([(i, i + 1) for i in unknown])
-            elif unknown:
-                yield match.span()
 
-    def _knows(self, character: str) -> bool:
-        return character.isascii() or self._is_known is None or self._is_known(character)
+def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
+    """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
+    for match in re.finditer(r"\w+|[^\w\s]", text):
+        unknown = [
+            i
+            for i, character in enumerate(match[0], match.start())
+            if not (character.isascii() or is_known(character))
+        ]
+        if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
+            yield from _joined([(i, i + 1) for i in unknown])
+        elif unknown:
+            yield match.span()
+
+
+def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
+    """Return a sentence with the placeholders for its first items, and without the others.
+
+    Args:
+        text: The sentence.
+        spans: Where its items begin and end; those that touch are one.
+        placeholders: Placeholders that the model has.
+    """
+    pieces: list[str] = []
+    items: list[Item] = []
+    end = length = 0
+    for start, stop in _joined(sorted(spans)):
+        placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
+        whole = piece = text[end:start]
+        if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
+            piece = piece.rstrip()
+        pieces += [piece, placeholder]
+        items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))
+        length, end = length + len(piece) + len(placeholder), stop
+    return ProtectedText("".join([*pieces, text[end:]]), tuple(items))
 
 
 def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, str]:
@@ -257,6 +262,16 @@ def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, s
             edits[0].append((start, end, placeholder))
             edits[1].append((*waiting[text].pop(0), placeholder))
     return edited(source, edits[0]), edited(target, sorted(edits[1]))
+
+
+def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
+    """Return the placeholders that the vocabularies of a tokenizer have."""
+    sides = [getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target")]
+    return tuple(
+        token
+        for token in PLACEHOLDERS
+        if all(side.convert_tokens_to_ids(token) not in (None, side.unk_token_id) for side in sides)
+    )
 
 
 def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
@@ -312,6 +327,8 @@ __all__ = [
     "checked_pattern",
     "edited",
     "moved",
+    "placeholders_of",
     "protect_pair",
     "read_patterns",
+    "with_placeholders",
 ]

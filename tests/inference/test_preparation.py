@@ -83,6 +83,8 @@ def test_case_by_rule(copying):
     assert upper == "THE DOG SEES A CAT." and title == "The Dog Sees A Cat."
     preparation = Preparation(*copying)
     assert preparation.sentence("A CAT SLEEPS IN PARIS, X@Y.DE").text == "A cat sleeps in Paris, ⟦1⟧"
+    assert preparation.sentence("THE DOG SEES A CAT https://x.org").text == "The dog sees a cat ⟦1⟧"
+    assert preparation.sentence("See https://x.org/CAT/XQZ or {NAME}").text == "See ⟦1⟧ or ⟦2⟧"
     assert preparation.sentence("The dog and the CAT, a DJ, a XQZ").text == "The dog and the cat, a DJ, a ⟦1⟧"
     assert preparation.sentence("A Cat Sees Us", ["Cat 5"]).text == "A cat sees us"
 
@@ -141,6 +143,12 @@ def test_sentences_longer_than_in_training_are_cut(copying, caplog):
     assert rows[0][0].remarks == ["cut"] and rows[1][0].remarks is None
     assert len(rows[0][0].text) > len("The dog sees a cat.") * 1.5
     assert "of 2 lines, 1 had a sentence longer than any in training" in caplog.text
+
+
+def test_lines_as_they_are(copying):
+    assert best(copying, "The dog sees ⟦1⟧ in Paris.", raw=True) == ["The dog sees ⟦1⟧ in Paris."]
+    with pytest.raises(ValueError, match="`protect` is one string"):
+        translate(*copying, ["a cat"], protect="cat")
 
 
 def test_suspicious_translations():
