@@ -5,7 +5,7 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -250,26 +250,39 @@ class BatchTranslator:
         sequences, scores = self._generate(ids, terms)
         if not self._is_searched or not (again := self._without(placeholders, sequences)):
             return sequences, scores
-        vocabulary = TermVocabulary.of(self.tokenizer)
-        phrases = [vocabulary.phrases(self.tokenizer, placeholders[i]) for i in again]
-        earlier = [terms[i].phrases if terms else [] for i in again]
-        required = [Terms(vocabulary, [*own, *added]) for own, added in zip(earlier, phrases, strict=True)]
-        try:
-            found, found_scores = self._generate([ids[i] for i in again], required)
-        except GlossaryError:
-            # There is no room for them.
-            return sequences, scores
-        count, scores = self.num_hypotheses, list(scores)
-        rows = [row for i in again for row in range(i * count, (i + 1) * count)]
-        width = max(sequences.shape[1], found.shape[1])
-        sequences, found = (
-            F.pad(each, (0, width - each.shape[1]), value=self.tokenizer.pad_token_id or 0)
-            for each in (sequences, found)
-        )
+        vocabulary, scores = TermVocabulary.of(self.tokenizer), list(scores)
+        required = [
+            Terms(
+                vocabulary,
+                [*(terms[i].phrases if terms else ()), *vocabulary.phrases(self.tokenizer, placeholders[i])],
+            )
+            for i in again
+        ]
+        # They need more beams than the batch was made for.
+        for batch in self._batches([ids[i] for i in again], required):
+            # A GlossaryError says that there is no room for them.
+            with suppress(GlossaryError):
+                found, found_scores = self._generate([ids[again[i]] for i in batch], [required[i] for i in batch])
+                sequences = self._with_rows(sequences, [again[i] for i in batch], found, scores, found_scores)
+        return sequences, scores
+
+    def _with_rows(
+        self,
+        sequences: torch.Tensor,
+        places: Sequence[int],
+        found: torch.Tensor,
+        scores: list[float | None],
+        found_scores: Sequence[float | None],
+    ) -> torch.Tensor:
+        """Return the sequences (B * n, T) with those of some sentences replaced, and replace their scores."""
+        count, width = self.num_hypotheses, max(sequences.shape[1], found.shape[1])
+        rows = [row for place in places for row in range(place * count, (place + 1) * count)]
+        padding = self.tokenizer.pad_token_id or 0
+        sequences, found = (F.pad(each, (0, width - each.shape[1]), value=padding) for each in (sequences, found))
         sequences[rows] = found
         for row, score in zip(rows, found_scores, strict=True):
             scores[row] = score
-        return sequences, scores
+        return sequences
 
     def _without(self, placeholders: Sequence[Sequence[str]], sequences: torch.Tensor) -> list[int]:
         """Return the sentences of which a translation (B * n, T) lacks a placeholder."""
@@ -277,10 +290,8 @@ class BatchTranslator:
             return []
         target_tokenizer = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
         wanted = [{target_tokenizer.convert_tokens_to_ids(name) for name in each} for each in placeholders]
-        rows = [set(row) for row in sequences.tolist()]
-        return sorted(
-            {i // self.num_hypotheses for i, row in enumerate(rows) if wanted[i // self.num_hypotheses] - row}
-        )
+        rows = sequences.view(len(wanted), self.num_hypotheses, -1).tolist()
+        return [i for i, tokens in enumerate(wanted) if any(tokens.difference(row) for row in rows[i])]
 
     def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> tuple[torch.Tensor, Sequence[float | None]]:
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
