@@ -149,6 +149,7 @@ def run(arguments: Namespace) -> None:
     prompts = _prompts(arguments)
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
+    kind = _document_kind(arguments)
     others = filter(None, (arguments.rerank_model, arguments.glossary, arguments.protect))
     check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
@@ -158,10 +159,9 @@ def run(arguments: Namespace) -> None:
         from ..inference.line_output import Share, line_output
         from ..inference.translation import CHUNK_SIZE, translate_lines
         from ..text.protection import read_patterns
-    kind = _document_kind(arguments)
     share = Share(CHUNK_SIZE if arguments.chunk_size is None else arguments.chunk_size)
     to_a_file = replaceable(arguments.output)
-    _check_files(arguments, share.size, to_a_file)
+    _check_files(arguments, share.size, to_a_file, kind)
     quiet_unless_terminal()
     if arguments.device or arguments.backend == "transformers":
         arguments.device = share.device(arguments.device)
@@ -169,14 +169,6 @@ def run(arguments: Namespace) -> None:
     protect = read_patterns(arguments.protect) if arguments.protect else []
     model, tokenizer = _load(arguments)
     reranker = _load_reranker(arguments, tokenizer)
-    lines = (line for path in arguments.input for line in read_lines(path))
-    settings = {name: getattr(arguments, name) for name in SETTINGS}
-    settings["glossary"] = glossary and glossary.fingerprint()
-    settings["protect"] = [pattern.pattern for pattern in protect]
-    if to_a_file:
-        settings["model"] = model_fingerprint(model, tokenizer)
-        settings["rerank_model"] = reranker and model_fingerprint(reranker.model, reranker.tokenizer)
-        settings["rerank_weight"] = reranker and reranker.weight
     as_json = arguments.format == "json"
     chosen = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
     translate: Any = partial(
@@ -200,6 +192,14 @@ def run(arguments: Namespace) -> None:
             list(translate(["a"]))
             answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
             return
+        lines = (line for path in arguments.input for line in read_lines(path))
+        settings = {name: getattr(arguments, name) for name in SETTINGS}
+        settings["glossary"] = glossary and glossary.fingerprint()
+        settings["protect"] = [pattern.pattern for pattern in protect]
+        if to_a_file:
+            settings["model"] = model_fingerprint(model, tokenizer)
+            settings["rerank_model"] = reranker and model_fingerprint(reranker.model, reranker.tokenizer)
+            settings["rerank_weight"] = reranker and reranker.weight
         with line_output(arguments.output, lines, settings, share, arguments.resume) as output:
             sources, pending = tee(output.sources)
             show_progress = sys.stderr.isatty() and share.rank == 0
@@ -259,8 +259,10 @@ def _json_line(source: str, hypotheses: Sequence[Any]) -> str:
     return json.dumps({"source": source, "hypotheses": rows}, ensure_ascii=False)
 
 
-def _check_files(arguments: Namespace, processes: int, to_a_file: bool) -> None:
+def _check_files(arguments: Namespace, processes: int, to_a_file: bool, kind: str | None) -> None:
     """Refuse an input that only one process can read, and an output that cannot be taken up again."""
+    if processes > 1 and kind:
+        raise ValueError(f"{arguments.input[0]} is a document, which {processes} processes cannot share; start one")
     if arguments.resume and not to_a_file:
         raise ValueError("--resume needs --output FILE: only there finished lines are kept")
     if processes > 1 and not to_a_file:

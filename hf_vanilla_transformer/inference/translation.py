@@ -251,9 +251,8 @@ def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[H
 def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     """Return the hypotheses of a text's sentences as one."""
     scores = [each.score for each in hypotheses if each.score is not None]
-    remarks = ["cut"] * layout.is_cut + [
-        each for each in ["short"] if any(each in (h.remarks or ()) for h in hypotheses)
-    ]
+    # Those of sentences are "short".
+    remarks = ["cut"] * layout.is_cut + ["short"] * any(each.remarks for each in hypotheses)
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
         alignment, source, target = [], "", ""
@@ -276,11 +275,7 @@ def _warn(counts: Counter[str], limit: int | None) -> None:
         logger.warning(
             f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
         )
-    problems = {
-        "cut": "had a sentence longer than any in training, which was cut",
-        "short": "came back suspiciously short",
-    }
-    if found := [f"{counts[name]} {text}" for name, text in problems.items() if counts[name]]:
+    if found := [f"{counts[name]} {text}" for name, text in REMARKS.items() if counts[name]]:
         logger.warning(f"of {counts['lines']} lines, {' and '.join(found)}")
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data.alignments import check_fast
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
-from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session
+from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
 from ..inference.glossary import Glossary, GlossaryError
 from ..inference.languages import is_multilingual, set_languages
 from ..inference.preparation import Preparation
@@ -198,7 +198,9 @@ class ServedModel:
         """
         self._set_languages(key)
         self._translator(key.options)
-        return [self.preparation.num_tokens(sentence) for sentence in sentences]
+        prepared = map(self.preparation.sentence, sentences)
+        ids, _ = encode(self.tokenizer, [self.preparation.given(each) for each in prepared])
+        return [len(row) for row in ids]
 
     def batch_size(self, longest: int, key: _Key) -> int:
         """Return how many sentences of at most `longest` tokens to decode at a time."""

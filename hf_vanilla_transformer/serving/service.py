@@ -4,6 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import Annotated, Any
 
@@ -46,9 +47,11 @@ class TranslatedText:
 
     def joined(self, rank: int = 0) -> Hypothesis:
         """Return the hypotheses of a rank as one, the best being 0."""
-        if not self.hypotheses:
-            return Hypothesis(self.layout.fill([]), alignment=[])
-        return joined(self.layout, self.hypotheses)[rank]
+        return self._ranked[rank] if self.hypotheses else Hypothesis(self.layout.fill([]), alignment=[])
+
+    @cached_property
+    def _ranked(self) -> list[Hypothesis]:
+        return joined(self.layout, self.hypotheses)
 
     def text(self, rank: int = 0) -> str:
         """Return the text of the hypotheses of a rank."""
