@@ -53,12 +53,16 @@ class Glossary:
 
     def translations_in(self, sentence: str) -> list[str]:
         """Return the translations of the terms in a sentence, in order; one for each occurrence."""
-        found = []
-        text, start = normalized(sentence), 0
+        text = normalized(sentence)
+        return [self._translations[self._spelling(text[start:end])] for start, end in self.spans_in(text)]
+
+    def spans_in(self, text: str) -> list[tuple[int, int]]:
+        """Return where the terms in a normalized text begin and end."""
+        found, start = [], 0
         edges = word_edges(text)
         while start < len(text):
             if start in edges and (end := self._longest_at(text, start, edges)):
-                found.append(self._translations[self._spelling(text[start:end])])
+                found.append((start, end))
                 start = end
             else:
                 start += 1
@@ -150,4 +154,4 @@ def in_word(character: str) -> bool:
     return not UNSPACED_SCRIPTS.match(unicodedata.name(character, ""))
 
 
-__all__ = ["Glossary", "GlossaryError", "in_word", "read_glossary"]
+__all__ = ["Glossary", "GlossaryError", "in_word", "normalized", "read_glossary"]

@@ -5,7 +5,6 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -114,8 +113,7 @@ class TranslationPipeline(Base):
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}
         self._prefix = tasks.get(self.task, {}).get("prefix", "")
-        prepare = partial(Preparation, self.model, self.tokenizer, source_prefix=self._prefix)
-        self._preparation = lru_cache(maxsize=8)(prepare)
+        self._prepared: tuple[Any, Preparation] | None = None
 
     def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, str):
@@ -173,8 +171,7 @@ class TranslationPipeline(Base):
             src_lang=src_lang,
             tgt_lang=tgt_lang,
             split_sentences=split_sentences,
-            # A string is refused later.
-            protect=tuple(protect) if protect is not None and not isinstance(protect, str) else protect,
+            protect=tuple(protect) if isinstance(protect, list) else protect,
             raw=raw,
         )
         forward = _given(return_scores=return_scores) | generate_options
@@ -192,7 +189,7 @@ class TranslationPipeline(Base):
         src_lang: str | None = None,
         tgt_lang: str | None = None,
         split_sentences: SplitSentences = "auto",
-        protect: tuple[str, ...] = (),
+        protect: Iterable[str] = (),
         raw: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Yield the ids of each sentence of a text and a mask of ones, (1, S), with what its translation is made from.
@@ -202,7 +199,7 @@ class TranslationPipeline(Base):
         languages = set_languages(self.tokenizer, src_lang, tgt_lang)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
-        preparation = self._preparation(protect=protect, raw=raw)
+        preparation = self._preparation(protect, raw)
         layout = preparation.layout(input_, split_sentences)
         sentences = [preparation.sentence(each) for each in layout.sentences] or [Sentence("")]
         rows, truncated = encode(self.tokenizer, [preparation.given(each) for each in sentences], limit)
@@ -215,9 +212,14 @@ class TranslationPipeline(Base):
                 **{name: torch.tensor([value]) for name, value in languages.items()},
                 "sentence": sentence,
                 "layout": layout,
-                "preparation": preparation,
                 "is_last": i == len(sentences),
             }
+
+    def _preparation(self, protect: Any, raw: bool) -> Preparation:
+        """Return what prepares texts, the same as long as the options are."""
+        if self._prepared is None or self._prepared[0] != (protect, raw):
+            self._prepared = (protect, raw), Preparation(self.model, self.tokenizer, protect, raw, self._prefix)
+        return self._prepared[1]
 
     def _forward(
         self,
@@ -255,7 +257,7 @@ class TranslationPipeline(Base):
             outputs[not_blank] = sequences
             if return_scores:
                 scores[not_blank] = torch.tensor(sequence_scores, device="cpu").view(len(not_blank), -1)
-        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "preparation", "is_last")}
+        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
         return {"output_ids": outputs, **({"scores": scores} if return_scores else {}), **passed_on}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -285,9 +287,8 @@ class TranslationPipeline(Base):
                 clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             )
             rows.append([Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)])
-        rows = finished(
-            self.model, model_outputs[0]["preparation"], [each["sentence"] for each in model_outputs], rows
-        )
+        sentences = [each["sentence"] for each in model_outputs]
+        rows = finished(self.model, self.tokenizer, sentences, rows, source_prefix=self._prefix)
         hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
             logger.warning(f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")

@@ -5,12 +5,12 @@ become sentence case, and what is not translated becomes a placeholder, or, for 
 out. A sentence without letters is no text, and is its own translation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from re import Pattern
-from typing import Any, Literal
-from unicodedata import name
+from typing import Any, Literal, TypeVar
+from unicodedata import name, normalize
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,6 +19,8 @@ from ..data.alignments import Link
 from ..text.casing import WORDS, Case, capitalized, case_of, in_case, sentence_case
 from ..text.protection import (
     LARGE_SCRIPTS,
+    PLACEHOLDER,
+    Edit,
     ProtectedText,
     Protector,
     Span,
@@ -30,6 +32,7 @@ from ..text.protection import (
 )
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 from .decoding import encode
+from .glossary import Glossary, normalized
 from .languages import only_pair
 from .teacher_forcing import position_limit, tightest_limit
 
@@ -38,6 +41,11 @@ SplitSentences = Literal["auto", "never", "always"]
 
 # Tokens of a sentence, where nothing says how many a model has seen.
 DEFAULT_LENGTH = 512
+
+# Words and characters of which what is known is kept.
+MAX_KEPT = 65_536
+
+_T = TypeVar("_T")
 
 # A translation is suspicious below this share of the bytes of a source of this many bytes or more.
 SHORT_SHARE, SHORT_FROM = 1 / 3, 60
@@ -74,6 +82,10 @@ class Sentence:
         """What is translated; "" if there is nothing to."""
         return self.protected.text if self.protected else ""
 
+    def given(self, source_prefix: str = "") -> str:
+        """Return what the model is given, after what stands before every sentence; "" if it is given nothing."""
+        return source_prefix + self.text if self.text else ""
+
     @property
     def placeholders(self) -> tuple[str, ...]:
         """The placeholders that a translation must have."""
@@ -96,7 +108,9 @@ class Sentence:
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
         if self.raw:
-            return translation, list(links)
+            # Of models with placeholders, those that the source has.
+            stays = set(PLACEHOLDER.findall(self.source))
+            return PLACEHOLDER.sub(lambda match: match[0] if match[1] in stays else "", translation), list(links)
         translation = in_case(translation, self.case)
         edits = self.protected.edits(translation, links)
         if not edits and not self.protected.items:
@@ -135,15 +149,17 @@ class Preparation:
         positions = position_limit(model.config)
         self.max_length = tightest_limit(trained, positions) or DEFAULT_LENGTH
         self._has_paragraphs = bool(getattr(settings, "training_paragraphs", False))
-        if isinstance(protect, str):
-            raise ValueError("`protect` is one string, whose characters would be the patterns; pass a list")
-        patterns = [checked_pattern(each) if isinstance(each, str) else each for each in protect]
+        if isinstance(protect, str) or not isinstance(protect, Iterable):
+            raise ValueError(f"`protect` is a {type(protect).__name__}; pass a list of regular expressions")
+        patterns = [checked_pattern(each) for each in protect]
+        if raw and patterns:
+            raise ValueError("`protect` has no effect with `raw`; leave one of them out")
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._alphabet = _Alphabet.of(tokenizer)
         # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
-        self._spell = lru_cache(maxsize=65536)(self._spelled)
+        self._costs = Memo(self._tokens_of)
 
     def layout(self, text: str, split: SplitSentences = "auto") -> Layout:
         """Cut a text into sentences, if it is to be split, and long sentences into pieces."""
@@ -174,41 +190,51 @@ class Preparation:
 
     def given(self, sentence: Sentence) -> str:
         """Return what the model is given for a sentence."""
-        return self.source_prefix + sentence.text if sentence.text else ""
+        return sentence.given(self.source_prefix)
 
-    def sentence(self, source: str, terms: Iterable[str] = ()) -> Sentence:
+    def sentence(self, source: str, glossary: Glossary | None = None) -> Sentence:
         """Prepare a sentence.
 
         Args:
             source: The sentence.
-            terms: Terms of a glossary, which are translated as it tells, even if they look like items.
+            glossary: Its terms are translated as it tells, even if they look like items.
         """
         if self.raw or not source.strip():
             return Sentence(source, protected=ProtectedText(source), raw=True)
-        spans = [] if any(term in source for term in terms) else self.protector.spans(source)
+        text = source
+        if not source.isascii() and not all(map(self._alphabet.can_write, source)):
+            text = normalize("NFC", source)
+        terms: list[Span] = []
+        if glossary is not None:
+            text = normalized(text)
+            terms = glossary.spans_in(text)
+        spans = [span for span in self.protector.spans(text) if not _overlaps(span, terms)]
         # Case is that of the words, not of a link.
-        words = edited(source, [(start, end, " " * (end - start)) for start, end in spans])
-        case, text = case_of(words), source
+        words = edited(text, [(start, end, " " * (end - start)) for start, end in spans])
+        case = case_of(words)
         if case is Case.SENTENCE and self.placeholders and self._alphabet.is_cased:
-            text, names = self._capital_words(source, words)
+            text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
             spans += names
         protected = self._with_plain_punctuation(with_placeholders(text, spans, self.placeholders))
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source)
-        text = self._in_sentence_case(protected.text, case)
+        kept = {word for start, end in terms for word in text[start:end].split()}
+        text = self._in_sentence_case(protected.text, case, kept)
         # Letters whose other case is longer, such as ß, would move the items.
         if len(text) != len(protected.text):
             text = protected.text
         return Sentence(source, case, replace(protected, text=text))
 
-    def _in_sentence_case(self, text: str, case: Case) -> str:
-        """Return a text as the model saw text in training."""
+    def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
+        """Return a text as the model saw text in training, but for words that are kept."""
         if not self._alphabet.is_cased:
             return text.lower()
         # Lower case may be how the model saw all text.
         if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
             return text
-        return sentence_case(text, self._spell, capital=self._capitals is not False)
+        return sentence_case(
+            text, lambda word: word if word in kept else self._spell(word), capital=self._capitals is not False
+        )
 
     def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
         """Return a text with those of its words that are in capitals as the vocabulary has them.
@@ -217,22 +243,23 @@ class Preparation:
 
         Args:
             text: The text.
-            words: The same with blanks in place of its items.
+            words: The same with blanks in place of its items and terms.
 
         Returns:
             The text, and where words in capitals stand that the vocabulary has in no case: names and acronyms.
         """
         names: list[Span] = []
+        known: list[Edit] = []
         for match in WORDS.finditer(words):
             word = match[0]
             if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
                 continue
             written = self._spell(word)
             if self._is_one_token(written) and len(written) == len(word):
-                text = text[: match.start()] + written + text[match.end() :]
+                known.append((*match.span(), written))
             else:
                 names.append(match.span())
-        return text, names
+        return edited(text, known), names
 
     def _with_plain_punctuation(self, protected: ProtectedText) -> ProtectedText:
         text, plain = protected.text, self._alphabet.plain
@@ -249,14 +276,10 @@ class Preparation:
         is_changed = sentence.case in (Case.UPPER, Case.TITLE)
         return sentence_case(translation, self._spell) if is_changed else translation
 
-    def terms_like_items(self, terms: Iterable[str]) -> list[str]:
-        """Return the terms that hold an item."""
-        return [term for term in terms if self.protector.spans(term)]
-
-    def _spelled(self, word: str) -> str:
+    def _spell(self, word: str) -> str:
         """Return a word in the case that the vocabulary writes in the fewest tokens, the lower one first."""
         lower = word.lower()
-        return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._tokens_of)
+        return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._costs.__getitem__)
 
     def _tokens_of(self, word: str) -> tuple[int, int]:
         """Return how many tokens of a word within a text are unknown, and how many it has."""
@@ -265,7 +288,24 @@ class Preparation:
         return row.count(side.unk_token_id), len(row) - len(before)
 
     def _is_one_token(self, word: str) -> bool:
-        return self._tokens_of(word) == (0, 1)
+        return self._costs[word] == (0, 1)
+
+
+def _overlaps(span: Span, others: Iterable[Span]) -> bool:
+    return any(start < span[1] and span[0] < end for start, end in others)
+
+
+class Memo(dict[str, _T]):
+    """Results of a function, kept for up to `MAX_KEPT` texts: a server is given ever new ones."""
+
+    def __init__(self, function: Callable[[str], _T]):
+        self._function = function
+
+    def __missing__(self, text: str) -> _T:
+        if len(self) >= MAX_KEPT:
+            self.clear()
+        found = self[text] = self._function(text)
+        return found
 
 
 def is_suspicious(source: str, translation: str) -> bool:
@@ -284,7 +324,7 @@ class _Alphabet:
     def __init__(self, tokenizer: Any):
         self._side = getattr(tokenizer, "source_tokenizer", tokenizer)
         self._size = len(self._side)
-        self.knows = lru_cache(maxsize=65536)(self._knows)
+        self.knows = Memo(self._knows).__getitem__
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_Alphabet":

@@ -143,7 +143,8 @@ def translate_lines(
             positions.
 
     Yields:
-        `num_hypotheses` hypotheses for each line. The score of several sentences is the mean of theirs.
+        `num_hypotheses` hypotheses for each line. The score of several sentences is the mean of those that were
+        translated.
 
     Raises:
         ValueError: An option is out of range, there are more hypotheses than beams, a line is not a string, a
@@ -163,8 +164,9 @@ def translate_lines(
     check_range(POSITIVE, chunk_size=chunk_size)
     check_range(Range(ge=2), max_source_length=max_source_length)
     check_choice(SplitSentences, split_sentences=split_sentences)
+    if raw and split_sentences == "always":
+        raise ValueError("`raw` splits no sentences, but `split_sentences` is always; leave one of them out")
     preparation = Preparation(model, tokenizer, protect, raw, source_prefix)
-    terms = preparation.terms_like_items(term for term, _ in glossary.entries) if glossary else []
     limit = tightest_limit(max_source_length, position_limit(model.config))
     blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
     counts = Counter[str]()
@@ -173,7 +175,7 @@ def translate_lines(
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
                 layouts = [preparation.layout(line, split_sentences) for line in chunk]
-                sentences = [preparation.sentence(each, terms) for layout in layouts for each in layout.sentences]
+                sentences = [preparation.sentence(each, glossary) for layout in layouts for each in layout.sentences]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(chunk)
                 texts = [preparation.given(sentence) for sentence in sentences]
@@ -182,7 +184,10 @@ def translate_lines(
                 results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
                 if reranker is not None:
                     results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
-                rows = iter(finished(model, preparation, sentences, results, with_alignments, max_tokens, limit))
+                results = finished(
+                    model, tokenizer, sentences, results, with_alignments, max_tokens, limit, source_prefix
+                )
+                rows = iter(results)
                 counts.update(lines=len(chunk), sentences=len(sentences), truncated=truncated)
                 for layout in layouts:
                     hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
@@ -194,36 +199,37 @@ def translate_lines(
 
 def finished(
     model: PreTrainedModel,
-    preparation: Preparation,
+    tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[Sentence],
     hypotheses: Sequence[Sequence[Hypothesis]],
     with_alignments: bool = False,
     max_tokens: int = 4096,
     max_source_length: int | None = None,
+    source_prefix: str = "",
 ) -> list[list[Hypothesis]]:
     """Return what a model made of prepared sentences as translations of the sentences.
 
     Args:
         model: As for `translate_lines`.
-        preparation: What prepared the sentences.
+        tokenizer: Its tokenizer.
         sentences: The sentences.
         hypotheses: Translations of the text of each.
         with_alignments: Whether to align words; otherwise only those are aligned that tell where an item goes.
         max_tokens: As for `word_alignments`.
         max_source_length: Likewise.
+        source_prefix: As for `translate_lines`.
     """
-    tokenizer = preparation.tokenizer
     pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
     chosen = [
         i
         for i, (sentence, each) in enumerate(pairs)
         if with_alignments or (tokenizer.is_fast and sentence.needs_links(each.text))
     ]
-    sources = [preparation.given(pairs[i][0]) for i in chosen]
+    sources = [pairs[i][0].given(source_prefix) for i in chosen]
     targets = [pairs[i][1].text for i in chosen]
     options: dict[str, Any] = {"max_tokens": max_tokens, "max_source_length": max_source_length}
     found = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
-    prefix = len(preparation.source_prefix.split())
+    prefix = len(source_prefix.split())
     links = {i: [(source - prefix, target) for source, target in row if source >= prefix] for i, row in found.items()}
     texts = [sentence.finished(each.text, links.get(i, ())) for i, (sentence, each) in enumerate(pairs)]
     results = (
@@ -251,22 +257,37 @@ def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[H
 def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     """Return the hypotheses of a text's sentences as one."""
     scores = [each.score for each in hypotheses if each.score is not None]
+    # 0 is that of what was not translated.
+    counted = list(filter(None, scores)) or scores[:1]
     # Those of sentences are "short".
     remarks = ["cut"] * layout.is_cut + ["short"] * any(each.remarks for each in hypotheses)
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
-        alignment, source, target = [], "", ""
+        alignment, source, target = [], _WordCount(), _WordCount()
         for gap, sentence, each in zip(layout.gaps, layout.sentences, hypotheses, strict=False):
-            source, target = source + gap, target + gap
-            first = tuple(len(text.split()) - bool(text and not text[-1].isspace()) for text in (source, target))
-            alignment += [(first[0] + i, first[1] + k) for i, k in each.alignment or ()]
-            source, target = source + sentence, target + each.text
+            firsts = source.add(gap, sentence), target.add(gap, each.text)
+            alignment += [(firsts[0] + i, firsts[1] + k) for i, k in each.alignment or ()]
     return Hypothesis(
         layout.fill([each.text for each in hypotheses]),
-        sum(scores) / len(scores) if scores else None,
+        sum(counted) / len(counted) if counted else None,
         alignment,
         remarks or None,
     )
+
+
+class _WordCount:
+    """Numbers the words of a text that is put together."""
+
+    def __init__(self) -> None:
+        self._count, self._is_open = 0, False
+
+    def add(self, gap: str, piece: str) -> int:
+        """Add white space and a piece; return the number of the piece's first word."""
+        goes_on = self._is_open and not gap and not piece[:1].isspace()
+        first = self._count - goes_on
+        self._count = first + len(piece.split()) if piece else self._count
+        self._is_open = not piece[-1].isspace() if piece else self._is_open and not gap
+        return first
 
 
 def _warn(counts: Counter[str], limit: int | None) -> None:

@@ -29,13 +29,14 @@ _PICTOGRAM = (
 ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
-    | (?<!`)`++[^`\n]++`++                                                # code
+    | (?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])                 # code
     | \b(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![.,;:!?\]}}'’”»…])   # links
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
     | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
     | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
-    | </?[A-Za-z](?:[^<>"']|"[^"<]*+"|'[^'<]*+')*+> | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);    # markup
+    | </?[A-Za-z][\w:-]*+(?:\s++[\w:.@-]++\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++))*+\s*+/?>    # markup
+    | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);
     | (?<![\w@\#])[@\#][^\W\d]\w*+                                         # mentions and tags
     | (?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\)      # identifiers
     | (?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++
@@ -118,8 +119,11 @@ class ProtectedText:
             links: Source and target words that belong together, counted from 0: an item without a placeholder follows
                 the word that belongs to the one before it, and without links stands at the same part of the text.
         """
-        waiting = {item.placeholder: item.text for item in self.items}
-        edits = [(*match.span(), waiting.pop(match[0], "")) for match in PLACEHOLDER.finditer(translation)]
+        waiting = {item.placeholder: item for item in self.items if item.placeholder}
+        edits = [
+            self._restored(translation, match.span(), waiting.pop(match[0], None))
+            for match in PLACEHOLDER.finditer(translation)
+        ]
         if missing := self.missing(translation):
             # Before the punctuation that closes a word.
             ends = [match.end(1) for match in re.finditer(r"(\S*\w|\S+)\S*", translation)]
@@ -131,6 +135,17 @@ class ProtectedText:
                 inserted.setdefault(self._place(item, translation, ends, targets), []).append(item.text)
             edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
         return sorted(edits)
+
+    def _restored(self, translation: str, span: Span, item: Item | None) -> Edit:
+        """Return the edit that puts an item in place of a placeholder, apart from others if it was, or removes it."""
+        start, end = span
+        before, after = translation[:start][-1:], translation[end : end + 1]
+        if item is None:
+            return start - (before == " " and after in (" ", "")), end, ""
+        source_before, source_after = self.text[: item.start][-1:], self.text[item.start + len(item.placeholder) :][:1]
+        first = " " * bool((before.isalnum() or before == "⟧") and not source_before.strip())
+        last = " " * bool(after.isalnum() and not source_after.strip())
+        return start, end, first + item.text + last
 
     def _place(self, item: Item, translation: str, ends: list[int], targets: dict[int, int]) -> int:
         """Return where in a translation an item goes that has no placeholder there."""
@@ -188,15 +203,20 @@ class Protector:
         is_known: Callable[[str], bool] | None = None,
         with_numbers: bool = True,
     ):
-        self._patterns, self._is_known = (*patterns, ITEMS, *([NUMBERS] if with_numbers else [])), is_known
+        self._patterns, self._is_known = patterns, is_known
+        self._kinds = (ITEMS, NUMBERS) if with_numbers else (ITEMS,)
 
     def spans(self, text: str) -> list[Span]:
-        """Return where the items of a sentence begin and end; patterns that come first count first."""
+        """Return where the items of a sentence begin and end.
+
+        Of further items that overlap, the first pattern's counts; those of a link, say, belong to the link.
+        """
         found: list[Span] = []
         for pattern in self._patterns:
             self._add(found, (match.span() for match in pattern.finditer(text)))
+        found += (match.span() for kind in self._kinds for match in kind.finditer(text))
         if self._is_known is not None and not text.isascii():
-            self._add(found, _unknown(text, self._is_known))
+            found += _unknown(text, self._is_known)
         return _joined(sorted(found))
 
     @staticmethod
@@ -212,16 +232,21 @@ class Protector:
 
 def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
     """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
-    for match in re.finditer(r"\w+|[^\w\s]", text):
+    # Marks, as accents may be, belong to the letters before them.
+    for match in re.finditer(r"\w+|[^\w\s]", "".join("a" if _is_mark(each) else each for each in text)):
         unknown = [
             i
-            for i, character in enumerate(match[0], match.start())
+            for i, character in enumerate(text[slice(*match.span())], match.start())
             if not (character.isascii() or is_known(character))
         ]
         if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
             yield from _joined([(i, i + 1) for i in unknown])
         elif unknown:
             yield match.span()
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
@@ -290,12 +315,14 @@ def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
     return patterns
 
 
-def checked_pattern(pattern: str) -> re.Pattern[str]:
+def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     """Compile a regular expression of what is not translated.
 
     Raises:
         ValueError: It is none, or matches an empty text.
     """
+    if not isinstance(pattern, str | re.Pattern):
+        raise ValueError(f"{pattern!r} is no regular expression, but a {type(pattern).__name__}; pass strings")
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -306,17 +333,18 @@ def checked_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Return sorted spans, those that touch joined."""
+    """Return sorted spans, those that overlap or touch joined."""
     joined: list[Span] = []
     for start, end in spans:
         if joined and start <= joined[-1][1]:
-            start = joined.pop()[0]
+            start, end = joined[-1][0], max(end, joined.pop()[1])
         joined.append((start, end))
     return joined
 
 
 __all__ = [
     "LARGE_SCRIPTS",
+    "PLACEHOLDER",
     "PLACEHOLDERS",
     "UNSPACED_SCRIPTS",
     "Edit",

@@ -1,9 +1,11 @@
 """Text as people type it, before and after the model."""
 
+import pickle
+
 import pytest
 import torch
 from tokenizers import AddedToken
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
@@ -12,7 +14,7 @@ from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
 from hf_vanilla_transformer.inference.translation import finished, joined, translate
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS
-from hf_vanilla_transformer.text.sentences import split_sentences
+from hf_vanilla_transformer.text.sentences import Layout, split_sentences
 
 SENTENCES = [
     "the dog sees a cat in Paris", "a cat sees the dog", "dogs sleep in Paris", "a DJ sees us", "(im Café) “ja”",
@@ -86,7 +88,7 @@ def test_case_by_rule(copying):
     assert preparation.sentence("THE DOG SEES A CAT https://x.org").text == "The dog sees a cat ⟦1⟧"
     assert preparation.sentence("See https://x.org/CAT/XQZ or {NAME}").text == "See ⟦1⟧ or ⟦2⟧"
     assert preparation.sentence("The dog and the CAT, a DJ, a XQZ").text == "The dog and the cat, a DJ, a ⟦1⟧"
-    assert preparation.sentence("A Cat Sees Us", ["Cat 5"]).text == "A cat sees us"
+    assert preparation.sentence("A Cat Sees Us", Glossary.of({"Cat 5": "x"})).text == "A cat sees us"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_sentences_longer_than_in_training_are_cut(copying, caplog):
 
 def test_lines_as_they_are(copying):
     assert best(copying, "The dog sees ⟦1⟧ in Paris.", raw=True) == ["The dog sees ⟦1⟧ in Paris."]
-    with pytest.raises(ValueError, match="`protect` is one string"):
+    with pytest.raises(ValueError, match="`protect` is a str; pass a list"):
         translate(*copying, ["a cat"], protect="cat")
 
 
@@ -157,10 +159,56 @@ def test_suspicious_translations():
     assert not is_suspicious("", "") and not is_suspicious("A dog", "x") and not is_suspicious(source, "人" * 10)
 
 
-def test_terms_of_a_glossary_that_look_like_items(copying):
-    glossary = Glossary.of({"https://x.org": "the dog"})
+def test_terms_of_a_glossary_come_first(copying):
+    glossary = Glossary.of({"https://x.org": "the dog", "XQZ": "a cat", "3": "three"})
     (found,) = best(copying, "The dog sees https://x.org in Paris.", glossary=glossary)
     assert found.count("the dog") == 1 and "https" not in found
+    preparation = Preparation(*copying)
+    assert preparation.sentence("The XQZ sees 13 dogs, 3 {x}", glossary).text == "The XQZ sees ⟦1⟧ dogs, 3 ⟦2⟧"
+    assert preparation.sentence("THE XQZ SEES A CAT", glossary).text == "The XQZ sees a cat"
+    for text in ("The XQZ sees the dog.", "THE XQZ SEES THE DOG."):
+        assert best(copying, text, glossary=glossary)[0].lower().count("a cat") == 1
+
+
+def test_what_is_not_translated_does_not_count_in_the_score(copying):
+    scores = [row[0].score for row in translate(*copying, ["Dogs sleep.", "Dogs sleep. 456."], with_scores=True)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4) and scores[0] < 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protect": [3]}, "3 is no regular expression, but a int"),
+        ({"protect": 5}, "`protect` is a int"),
+        ({"raw": True, "protect": ["a"]}, "`protect` has no effect with `raw`"),
+        ({"raw": True, "split_sentences": "always"}, "`raw` splits no sentences"),
+        ({"split_sentences": "often"}, "`split_sentences` 'often' is not one of auto, never, always"),
+    ],
+)
+def test_options_that_say_nothing(copying, options, message):
+    with pytest.raises(ValueError, match=message):
+        translate(*copying, ["a cat"], **options)
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 1, "batch_size": 2}])
+def test_workers_of_a_pipeline(copying, options):
+    pipe = pipeline("translation", model=copying[0], tokenizer=copying[1])
+    texts = ["The dog sees 🙂 in Paris.", "Dogs sleep. A cat 🙂."]
+    found = list(pipe((text for text in texts), **options))
+    assert [row[0]["translation_text"] for row in found] == texts
+
+
+def test_what_prepares_texts_can_be_pickled(copying):
+    preparation = Preparation(*copying)
+    expected = preparation.sentence("THE Café SEES 🙂")
+    assert pickle.loads(pickle.dumps(preparation)).sentence("THE Café SEES 🙂") == expected
+
+
+def test_words_are_numbered_across_sentences():
+    layout = Layout(("a b", "c", "d"), ("", " ", "", " "))
+    rows = [[Hypothesis(text, alignment=[(0, 0)])] for text in ("x", "y z", "w")]
+    # No white space stands between c and d, nor between z and w.
+    assert joined(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 2)]
 
 
 def test_alignments_count_the_words_of_the_text(copying):
@@ -169,7 +217,7 @@ def test_alignments_count_the_words_of_the_text(copying):
     assert sentence.text == "The dog ⟦1⟧ sees ⟦2⟧ a cat."
     text, links = sentence.finished("⟦2⟧ the ⟦1⟧ dog", [(1, 3), (2, 2), (3, 1), (4, 0)])
     assert text == "{x} the `a b c` dog" and links == [(1, 5), (2, 2), (5, 1), (6, 0)]
-    whole = finished(copying[0], preparation, [sentence], [[Hypothesis(sentence.text)]], with_alignments=True)
+    whole = finished(*copying, [sentence], [[Hypothesis(sentence.text)]], with_alignments=True)
     assert {i for i, _ in whole[0][0].alignment} <= set(range(9))
     layout = split_sentences("One two three. Four five!", "en")
     first, second = Hypothesis("x y", alignment=[(0, 1)]), Hypothesis("z", alignment=[(1, 0)])

@@ -113,8 +113,31 @@ def test_places_without_a_placeholder():
         "Hunde, Katze 🙂 schlafen"
     )
     again = protected_text("A dog 🙂 sleeps", PLACEHOLDERS)
-    assert edited("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", again.edits("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x")) == "Hund 🙂   x"
+    assert edited("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", again.edits("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x")) == "Hund 🙂 x"
     assert moved("Hund ⟦1⟧ x", [(5, 8, "a b c")]) == [0, 1, 4]
+
+
+def test_items_stay_apart_as_they_were():
+    protected = protected_text("Call 112 {a} at https://a.b/c today 15 times (x 🙂)", PLACEHOLDERS)
+    glued = "Ruf⟦1⟧⟦2⟧an⟦3⟧⟦4⟧ ⟦5⟧)"
+    assert edited(glued, protected.edits(glued)) == "Ruf 112 {a} an https://a.b/c 15 🙂)"
+    together = protected_text("a5{x}b", PLACEHOLDERS)
+    assert edited(together.text, together.edits(together.text)) == "a5{x}b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It`s a dog and it`s big.", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w", "a < b > c", "5<a"],
+)
+def test_apostrophes_quotes_and_comparisons_are_no_items(text):
+    assert all(re.fullmatch(r"\d+", each) for each in found(text))
+
+
+def test_patterns_within_links_and_accents_of_their_own():
+    link = "https://a.b/3"
+    assert found(f"Ann reads {link} today", patterns=[re.compile("a.b"), re.compile("Ann")]) == ["Ann", link]
+    known = set("Acafeitsn. ")
+    assert found("A cafe\u0301 is. x\u0301", is_known=known.__contains__) == ["cafe\u0301", "x\u0301"]
 
 
 def test_pairs_have_placeholders_for_what_both_have():
