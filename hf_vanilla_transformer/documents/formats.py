@@ -1,6 +1,7 @@
 """The formats of documents."""
 
 import codecs
+import re
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
@@ -32,6 +33,10 @@ _FORMATS = {
 }
 KINDS = tuple(_FORMATS)
 
+# What says the encoding, within so many characters, as browsers look for it.
+_DECLARED = re.compile(r"""<(?:\?xml[^>]*?encoding|meta[^>]*?charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+DECLARATION = 1024
+
 
 def kind_of(path: StrPath) -> str | None:
     """Return the kind of a document by the ending of its name, or None."""
@@ -59,6 +64,11 @@ def open_document(
     if kind not in KINDS:
         raise DataError(f"{name}: unknown kind {kind!r}; there are {', '.join(KINDS)}")
     text = content if isinstance(content, str) else _decoded(content, name)
+    declared = (
+        _DECLARED.search(text[:DECLARATION]) if kind in ("html", "xliff") and isinstance(content, bytes) else None
+    )
+    if declared and declared[1].lower() not in ("utf-8", "utf8"):
+        raise DataError(f"{name} declares the encoding {declared[1]}; save it as UTF-8, and declare that")
     mark = "\ufeff" * text.startswith("\ufeff")
     try:
         document = _FORMATS[kind].read(Source(text.removeprefix(mark), name, target_lang))

@@ -2,14 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..errors import DataError, one_line
 from .slots import resolve
 from .template import Document, Source, Template, lines
-
-if TYPE_CHECKING:
-    pass
 
 
 def read_po(source: Source) -> Document:
@@ -31,6 +27,8 @@ def read_po(source: Source) -> Document:
         raise _fault(source, int(at[1]) - 1 if at else 1, one_line(error).split(" in po file")[0]) from None
     if source.target_lang is not None:
         file.metadata["Language"] = source.target_lang
+    # What is written, whatever was read.
+    file.metadata["Content-Type"] = "text/plain; charset=UTF-8"
     declared = re.match(r"\s*nplurals\s*=\s*([1-9])\s*;", file.metadata.get("Plural-Forms", ""))
     template = Template()
     # How each message is written: entry, plural form, text with places.

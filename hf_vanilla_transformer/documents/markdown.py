@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from .segments import Piece
@@ -19,6 +20,11 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)
 _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 _SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+# What GitHub, wikis and templates add, which stays: alerts, footnotes, links, formulas, tags.
+_KEPT = re.compile(
+    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\[\[[^\]\n]+\]\]|\A\[(?:TOC|toc)\]\Z"""
+    r"""|\{%(?:[^%\n]|%(?!\}))*+%\}|\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?!\d)""",
+)
 # What begins a block, as a list, at the start of a line.
 _BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
 
@@ -95,15 +101,22 @@ class _Reader:
 
         pieces: list[Piece] = []
         done = 0
-        for token in self._inline(raw):
-            start, end = token.meta["span"]
+        tokens: list[tuple[int, int, Token | None]] = [(*token.meta["span"], token) for token in self._inline(raw)]
+        kept = [(*match.span(), None) for match in _KEPT.finditer(raw)]
+        for start, end, token in sorted([*tokens, *kept], key=itemgetter(0)):
             # The parts of a link without brackets have the same place.
             if start < done:
                 continue
             if start > done:
                 pieces.append(Piece(markup(done, start), raw[done:start]))
             done = end
-            if token.type == "hardbreak" or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end])):
+            if token is None and not raw[start:end].endswith("\n"):
+                pieces.append(Piece(markup(start, end)))
+            elif (
+                token is None
+                or token.type == "hardbreak"
+                or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end]))
+            ):
                 self.template.paragraph(pieces, escape)
                 self.template.literal(markup(start, end))
                 pieces = []

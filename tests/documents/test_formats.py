@@ -73,3 +73,12 @@ def test_any_document_is_read_or_refused(kind, data):
     assert isinstance(rendered, bytes)
     open_document(rendered, kind)
     assert document.render(filled) == rendered
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("html", b"<meta charset='iso-8859-1'><p>a</p>"), ("xliff", b'<?xml version="1.0" encoding="UTF-16"?><xliff/>')],
+)
+def test_an_encoding_that_is_declared_is_not_contradicted(kind, content):
+    with pytest.raises(DataError, match="declares the encoding .*; save it as UTF-8"):
+        open_document(content, kind, name="a")

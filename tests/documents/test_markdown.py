@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from hf_vanilla_transformer.documents import open_document
@@ -98,3 +100,19 @@ def test_hostile_input_is_read():
     for content in ("[" * 2000 + "a", "*a " * 2000, "> " * 500 + "a", "a\0b", "`a" * 1000, "![a" * 500):
         document = open_document(content, "markdown")
         document.render(map(itself, document.segments))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> [!NOTE]\n> A man.\n",
+        "A dog[^1] runs.\n\n[^1]: A note of it.\n",
+        "See [[Wiki page]] now.\n",
+        "[TOC]\n\nA dog.\n",
+        "With $x_1 * y$ and {% include a.html %} here.\n",
+    ],
+)
+def test_what_others_add_stays(text):
+    document = open_document(text, "markdown")
+    assert document.render(segment.fill(segment.text) for segment in document.segments) == text
+    assert not any(re.search(r"NOTE|TOC|\^1|Wiki|x_1|include", segment.text) for segment in document.segments)
