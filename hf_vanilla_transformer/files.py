@@ -240,12 +240,14 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
         argument: Name of the argument that gave the output, for messages.
 
     Raises:
-        DataError: The folder does not exist, or the output is one of the inputs, by whatever path or link.
+        DataError: The folder does not exist, the output is a directory, or it is an input, by whatever path or link.
     """
     to_standard_output = str(path) in STANDARD_OUTPUT
     folder = Path(os.path.realpath(path)).parent
     if not to_standard_output and not folder.is_dir():
         raise DataError(f"`{argument}` {path}: there is no folder {folder}; make it first")
+    if not to_standard_output and os.path.isdir(path):
+        raise DataError(f"`{argument}` {path} is a directory; name a file")
     # Standard output may be redirected to a file, even to an input.
     output = _file_status(sys.stdout if to_standard_output else path)
     for name in (file for given in inputs for file in _files_of(given)):

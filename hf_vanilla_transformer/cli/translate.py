@@ -146,10 +146,9 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def run(arguments: Namespace) -> None:
-    prompts = _prompts(arguments)
+    prompts, kind = _prompts(arguments), _document_kind(arguments)
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
-    kind = _document_kind(arguments)
     others = filter(None, (arguments.rerank_model, arguments.glossary, arguments.protect))
     check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
@@ -210,7 +209,8 @@ def run(arguments: Namespace) -> None:
 
 def _document_kind(arguments: Namespace) -> str | None:
     """Return the kind of document that the input is, or None for lines of text."""
-    kinds = {kind for path in arguments.input if (kind := kind_of(path)) not in (None, "text")}
+    names = [path.removesuffix(".gz") for path in arguments.input]
+    kinds = {kind for name in names if (kind := kind_of(name)) not in (None, "text")}
     if not kinds:
         return None
     if len(arguments.input) > 1:
@@ -219,6 +219,7 @@ def _document_kind(arguments: Namespace) -> str | None:
         ("--resume", arguments.resume),
         ("--alignments", arguments.alignments),
         ("--format json", arguments.format == "json"),
+        (f"--num_hypotheses {arguments.num_hypotheses}", arguments.num_hypotheses > 1),
     ):
         if is_given:
             raise ValueError(f"{name} is for lines of text, but {arguments.input[0]} is a document; leave it out")

@@ -95,9 +95,11 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
             f"{path}, line {number}: refused, since it declares entities ({type(error).__name__}); remove them"
         ) from None
     if is_empty and languages:
+        found = ", ".join(sorted(languages - {""}))[:200]
         raise DataError(
-            f"{path}: no unit in {source_lang} and {target_lang}, but in {', '.join(sorted(languages))[:200]}; set "
-            "`source_lang` and `target_lang`"
+            f"{path}: no unit in {source_lang} and {target_lang}, but in {found}; set `source_lang` and `target_lang`"
+            if found
+            else f"{path}: its units do not say their languages; set xml:lang of each <tuv>"
         )
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from secrets import token_urlsafe
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
 from starlette.datastructures import UploadFile
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
@@ -36,6 +36,12 @@ class File(NamedTuple):
     content: bytes
 
 
+def _one_file(value: Any) -> File:
+    if not isinstance(value, File):
+        raise ValueError("one file is expected, sent as multipart/form-data")
+    return value
+
+
 class TranslateRequest(BaseModel):
     """A text or several, and their languages."""
 
@@ -52,7 +58,7 @@ class TranslateRequest(BaseModel):
 class TranslateFileRequest(BaseModel):
     """A document and its languages."""
 
-    file: Annotated[InstanceOf[File], WithJsonSchema({"type": "string", "format": "binary"})] = Field(
+    file: Annotated[Any, BeforeValidator(_one_file), WithJsonSchema({"type": "string", "format": "binary"})] = Field(
         description=f"The document: {', '.join(KINDS)}, by the ending of its name."
     )
     source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
@@ -126,7 +132,7 @@ def _parse(content: bytes) -> Any:
 def routes(service: Service) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
-    files: OrderedDict[str, str | bytes] = OrderedDict()
+    files: OrderedDict[str, File] = OrderedDict()
 
     @router.post(
         "/translate",
@@ -172,9 +178,9 @@ def routes(service: Service) -> APIRouter:
             raise FieldError("file", one_line(error)) from error
         service.check_length([segment.text for segment in document.segments], "document")
         ((translation,),) = await _translate(service, request, [document], choice, TranslationOptions())
-        # Names cannot be guessed, so that only who asked finds it.
-        path = f"{token_urlsafe(16)}.{name}"
-        files[path] = translation
+        # A name that cannot be guessed, so that only who asked finds the file.
+        path = token_urlsafe(16) + PurePath(name).suffix
+        files[path] = File(name, cast(bytes, translation))
         while len(files) > MAX_FILES:
             files.popitem(last=False)
         return {"translatedFileUrl": str(request.url_for("download_file", name=path))}
@@ -184,8 +190,8 @@ def routes(service: Service) -> APIRouter:
         """Return a translated document."""
         if name not in files:
             raise HTTPException(404, "there is no such file; the last ones only are kept")
-        disposition = f"attachment; filename*=UTF-8''{quote(name.partition('.')[2])}"
-        return Response(files[name], media_type=FILE_TYPE, headers={"Content-Disposition": disposition})
+        disposition = f"attachment; filename*=UTF-8''{quote(files[name].name)}"
+        return Response(files[name].content, media_type=FILE_TYPE, headers={"Content-Disposition": disposition})
 
     @router.post("/detect", openapi_extra=_body_of(DetectRequest))
     async def detect(request: Request) -> list[DetectedLanguage]:

@@ -367,7 +367,7 @@ class TestDocuments:
         (("--rerank_model", "{other}"), [(), ("--rerank_model", "{folder}")]),
         (("--rerank_model", "{other}"), [("--rerank_model", "{other}", "--rerank_weight", "2")]),
         (("--glossary", "terms.tsv"), [(), ("--glossary", "other.tsv")]),
-        (("--protect", "names.txt"), [(), ("--raw", "--protect", "names.txt"), ("--split_sentences", "never")]),
+        (("--protect", "names.txt"), [(), ("--raw",), ("--split_sentences", "never")]),
     ],
     ids=["alignments", "ensemble", "rerank model", "rerank weight", "glossary", "items"],
 )

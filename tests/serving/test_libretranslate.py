@@ -66,6 +66,11 @@ class TestFiles:
         assert translated.text == f"<p>{cat}</p>\n<p class=notranslate>a cat</p>"
         assert translated.headers["content-disposition"] == "attachment; filename*=UTF-8''a%20b.html"
 
+    @pytest.mark.parametrize("name", ["a#b.txt", "a?b.txt", "a%2Fb.txt", "ä.txt"])
+    def test_odd_names(self, client, name):
+        address = client.post("/translate_file", data=PAIR, files={"file": (name, b"no")}).json()["translatedFileUrl"]
+        assert address.isascii() and client.get(address).status_code == 200
+
     def test_only_the_last_are_kept(self, client, monkeypatch):
         monkeypatch.setattr(libretranslate, "MAX_FILES", 1)
         addresses = [
@@ -85,7 +90,8 @@ class TestFiles:
     def test_what_cannot_be_translated(self, client, file, status, message):
         answer = client.post("/translate_file", data=PAIR, files={"file": file})
         assert answer.status_code == status and answer.json()["error"].startswith(message)
-        assert client.post("/translate_file", data={"file": "a", **PAIR}).status_code == 422
+        answer = client.post("/translate_file", data={"file": "a", **PAIR})
+        assert answer.status_code == 422 and "one file is expected" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
