@@ -46,6 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## Train, translate and plot on the built-in corpus (ARGS="--help" lists the options)
 	$(BIN)/python scripts/train_translation.py scripts/recipes/demo.yaml $(ARGS)
+	$(if $(ARGS),,$(BIN)/python scripts/robustness.py --model runs/demo --toy_corpus --card runs/demo/README.md)
 
 benchmark: $(STAMP) ## Measure speed and memory beside other implementations (ARGS="--help" lists the options)
 	$(BIN)/python scripts/benchmark.py $(or $(ARGS),all)

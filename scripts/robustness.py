@@ -2,6 +2,7 @@
 
     python scripts/robustness.py --model my-model --source test.en --reference test.de
     python scripts/robustness.py --models seed-1 seed-2 seed-3 --source test.en --reference test.de --output rows.json
+    python scripts/robustness.py --model my-model --source test.en --reference test.de --card my-model/README.md
 
 Each row of the table is a change of the source sentences. Several models, such as seeds of one recipe, give means with
 the lowest and the highest value.
@@ -17,9 +18,10 @@ The JSON file has all texts and translations too.
 
 import json
 import re
+import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from random import Random
 from statistics import mean
@@ -38,6 +40,7 @@ with importing():
         out_of_memory,
         quiet_unless_terminal,
     )
+    from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
     from hf_vanilla_transformer.files import atomic_write, check_output_file, read_line_pairs
     from hf_vanilla_transformer.inference.languages import only_pair
     from hf_vanilla_transformer.inference.translation import translate
@@ -45,6 +48,7 @@ with importing():
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.text.casing import Case, in_case
     from hf_vanilla_transformer.training.metrics import language_tokenizer, translation_scores
+    from hf_vanilla_transformer.training.model_card import add_section, read_card
 
     register()
 
@@ -66,8 +70,10 @@ def main(argv: list[str] | None = None) -> None:
         if len(set(arguments.models)) < len(arguments.models):
             raise ValueError("`models` has the same model twice; name each once")
         if arguments.output is not None:
-            inputs = [arguments.source, arguments.reference, *arguments.models]
+            inputs = [*filter(None, (arguments.source, arguments.reference)), *arguments.models]
             check_output_file(arguments.output, inputs, "output")
+        if arguments.card is not None:
+            read_card(arguments.card)
         sources, references = read_sentences(arguments)
         names = dict.fromkeys([PLAIN, *arguments.kinds])
         texts = {name: changed(name, sources, references, arguments.seed) for name in names}
@@ -75,7 +81,11 @@ def main(argv: list[str] | None = None) -> None:
         results = {model: evaluate(model, texts, arguments) for model in arguments.models}
         if arguments.output is not None:
             save(arguments, texts, results)
-        print(table([result["rows"] for result in results.values()]))
+        rows = table([result["rows"] for result in results.values()])
+        print(rows)
+        if arguments.card is not None:
+            command = shlex.join(["python", "scripts/robustness.py", *(sys.argv[1:] if argv is None else argv)])
+            add_section(arguments.card, "Text as people type it", f"{rows}\n\n```sh\n{command}\n```\n")
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -83,9 +93,11 @@ def add_arguments(parser: OneLineParser) -> None:
     model.add_argument("--models", required=True, nargs="+", help="Folder or name on the Hub; of several, the mean.")
     add_compute_options(parser, model)
     files = parser.add_argument_group("input and output")
-    files.add_argument("--source", required=True, metavar="FILE", help="Sentences, one a line; plain or .gz.")
-    files.add_argument("--reference", required=True, metavar="FILE", help="Their translations.")
+    files.add_argument("--source", metavar="FILE", help="Sentences, one a line; plain or .gz.")
+    files.add_argument("--reference", metavar="FILE", help="Their translations.")
+    files.add_argument("--toy_corpus", **SWITCH, help="Instead, the test pairs of the built-in corpus.")
     files.add_argument("--output", metavar="FILE", help="Write a JSON file of all values, texts and translations.")
+    files.add_argument("--card", metavar="FILE", help="Add the table to a model card that training wrote.")
     rows = parser.add_argument_group("rows")
     rows.add_argument(
         "--kinds",
@@ -106,8 +118,19 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
     """Return the first sentences and their references, but for blank ones."""
-    pairs = ((one.strip(), other.strip()) for one, other in read_line_pairs(arguments.source, arguments.reference))
-    found = list(islice(filter(all, pairs), arguments.max_sentences))
+    given = [name for name in ("source", "reference") if getattr(arguments, name) is not None]
+    pairs: Iterable[tuple[str, str]]
+    if arguments.toy_corpus:
+        if given:
+            raise ValueError(f"`{given[0]}` and `toy_corpus` are both given; keep one of them")
+        test = load_toy_corpus()["test"]
+        pairs = zip(test["source"], test["target"], strict=True)
+    elif len(given) < 2:
+        raise ValueError("no text is named; give `source` and `reference`, or `toy_corpus`")
+    else:
+        pairs = read_line_pairs(arguments.source, arguments.reference)
+    stripped = ((one.strip(), other.strip()) for one, other in pairs)
+    found = list(islice(filter(all, stripped), arguments.max_sentences))
     if not found:
         raise ValueError(f"{arguments.source} and {arguments.reference} hold no sentences; name files with text")
     sources, references = zip(*found, strict=True)

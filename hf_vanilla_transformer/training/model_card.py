@@ -18,7 +18,7 @@ from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
 from ..data.arguments import SYNTHETIC, DataArguments
-from ..errors import redacted, without_secrets
+from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
@@ -49,8 +49,8 @@ HYPERPARAMETERS = (
 )  # fmt: skip  # a table by topic, not a column
 
 
-SPREAD_HEADING = "## Over several seeds\n\n"
-SPREAD_SECTION = re.compile(f"{SPREAD_HEADING}.*?(?=## Training\n)", re.DOTALL)
+# What sections that are added to a card stand before.
+TRAINING_HEADING = "## Training\n"
 
 
 def check_template(template: str | Path) -> None:
@@ -121,18 +121,48 @@ def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
     Raises:
         ValueError: The card has no section on the training.
     """
-    path, rows = Path(card), []
+    rows = []
     for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
         scores = [run[f"test_{key}"] for run in runs if f"test_{key}" in run]
         if len(scores) == len(runs):
             rows.append(f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n")
     head = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
-    text = SPREAD_SECTION.sub("", path.read_text(encoding="utf-8"))
-    before, heading, after = text.partition("## Training\n")
-    if not heading:
-        raise ValueError(f"{path}: no section `## Training`; use a card that training wrote")
-    with atomic_write(path) as file:
-        file.write(f"{before}{SPREAD_HEADING}{head}{''.join(rows)}\n{heading}{after}".encode())
+    add_section(card, "Over several seeds", f"{head}{''.join(rows)}")
+
+
+def add_section(card: str | Path, title: str, content: str) -> None:
+    """Add a section to a card, before the one on the training; replaces an earlier one of this title.
+
+    Args:
+        card: A card as `write_model_card` leaves it.
+        title: Title of the section.
+        content: Its lines.
+
+    Raises:
+        ValueError: As `read_card`.
+    """
+    heading = f"## {title}\n\n"
+    text = re.sub(f"^{re.escape(heading)}.*?(?=^## )", "", read_card(card), flags=re.DOTALL | re.MULTILINE)
+    before, training, after = text.partition(TRAINING_HEADING)
+    with atomic_write(card) as file:
+        file.write(f"{before}{heading}{content}\n{training}{after}".encode())
+
+
+def read_card(card: str | Path) -> str:
+    """Read a card that sections can be added to.
+
+    Raises:
+        ValueError: It cannot be read, or has no section on the training.
+    """
+    try:
+        text = Path(card).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{card}: not a readable model card ({one_line(error)}); name one that training wrote"
+        ) from error
+    if TRAINING_HEADING not in text:
+        raise ValueError(f"{card}: no section `## Training`; use a card that training wrote")
+    return text
 
 
 def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
@@ -209,4 +239,12 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | Non
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
 
 
-__all__ = ["TEMPLATE", "add_spread", "check_template", "write_eval_results", "write_model_card"]
+__all__ = [
+    "TEMPLATE",
+    "add_section",
+    "add_spread",
+    "check_template",
+    "read_card",
+    "write_eval_results",
+    "write_model_card",
+]

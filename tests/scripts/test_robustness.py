@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 import robustness
+from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from hf_vanilla_transformer.inference.translation import Hypothesis
 from translators import ENGLISH, SPANISH, save_translator
 
@@ -180,6 +181,25 @@ def test_models_are_measured_and_printed(words, tmp_path, capsys):
         assert found["rows"]["link"]["lines"] == 4 and found["rows"]["three_sentences"]["lines"] == 1
 
 
+def test_the_test_pairs_of_the_built_in_corpus(words, tmp_path):
+    options = ["--kinds", "lower_case", "--max_sentences", "2", "--output", "rows.json"]
+    robustness.main(["--toy_corpus", "--model", "model", *options])
+    content = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    assert content["texts"]["as_it_is"]["sources"] == load_toy_corpus(1, num_validation=1)["test"]["source"][:2]
+
+
+def test_a_card_gets_the_table_once(words, tmp_path, capsys):
+    card = tmp_path / "model" / "README.md"
+    card.write_text("# model\n\n## Results\n\nNone.\n\n## Training\n\nOne step.\n", encoding="utf-8")
+    for kind in ("upper_case", "link"):
+        robustness.main([*words, "model", "--kinds", kind, "--card", str(card)])
+        rows = capsys.readouterr().out
+    before, section = card.read_text(encoding="utf-8").split("## Text as people type it\n\n")
+    assert before == "# model\n\n## Results\n\nNone.\n\n"
+    assert section.startswith(f"{rows}\n```sh\npython scripts/robustness.py --source source")
+    assert section.endswith("\n```\n\n## Training\n\nOne step.\n")
+
+
 def test_options_of_the_search(words, monkeypatch, capsys):
     calls = []
 
@@ -204,6 +224,9 @@ def test_options_of_the_search(words, monkeypatch, capsys):
         (["--output", "reference"], "--output reference is the input reference and would replace it"),
         (["--output", "model/config.json"], "is the input model/config.json and would replace it"),
         (["--models", "model", "model"], "--models has the same model twice; name each once"),
+        (["--card", "reference"], "reference: no section `## Training`; use a card that training wrote"),
+        (["--card", "none.md"], "none.md: not a readable model card"),
+        (["--toy_corpus"], "--source and --toy_corpus are both given; keep one of them"),
         (["--source", "short"], "short has 1 lines but reference has more"),
         (["--source", "empty", "--reference", "empty"], "empty and empty hold no sentences; name files with text"),
     ],
