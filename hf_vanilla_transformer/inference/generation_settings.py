@@ -24,6 +24,7 @@ _SWITCHES = (
     "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "token_healing", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "disable_compile",
     "low_memory", "is_assistant", "training_paragraphs", "training_capitals",
+    "training_numbers",
 )  # fmt: skip  # as above
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")

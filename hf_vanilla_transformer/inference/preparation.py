@@ -157,8 +157,10 @@ class Preparation:
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._alphabet = _Alphabet.of(tokenizer)
-        # Models without placeholders have learned what becomes of numbers; to leave them out would do harm.
-        self.protector = Protector(patterns, self._alphabet.can_write, with_numbers=bool(self.placeholders))
+        # Most models have learned what becomes of numbers; without placeholders, to leave them out would do harm.
+        knows_numbers = getattr(settings, "training_numbers", True)
+        with_numbers = bool(self.placeholders) or not knows_numbers
+        self.protector = Protector(patterns, self._alphabet.can_write, with_numbers)
         self._costs = Memo(self._tokens_of)
 
     def layout(self, text: str, split: SplitSentences = "auto") -> Layout:

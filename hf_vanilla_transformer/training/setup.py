@@ -70,8 +70,8 @@ STREAM_TOKENIZER_PAIRS = 1_000_000
 # Pairs of a stream whose longest source is that of all.
 STREAM_SAMPLE = 100_000
 
-# Pairs that say whether the training sources are paragraphs, and the share of them that must be.
-PARAGRAPH_SAMPLE, PARAGRAPH_SHARE = 2000, 0.2
+# Pairs that say what the training sources are like, and the shares of them that must be paragraphs, or have a number.
+SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE = 2000, 0.2, 0.05
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
@@ -500,23 +500,26 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
     """Save with the model, in its generation settings, what translation has to know of the training sources.
 
     `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
-    several sentences, and `training_capitals` whether most begin with a capital. Of a stream, the first pairs tell.
+    several sentences, `training_capitals` whether most begin with a capital, and `training_numbers` whether one in
+    twenty has a digit. Of a stream, the first pairs tell.
     """
     settings: Any = model.generation_config
     if isinstance(ids.train, datasets.Dataset):
         length, size = int(token_lengths(ids.train)[0].max()), len(text.train)
-        sample: Any = text.train.select(range(0, size, -(-size // PARAGRAPH_SAMPLE)))
+        sample: Any = text.train.select(range(0, size, -(-size // SOURCE_SAMPLE)))
     else:
         # Counts are those of the training.
         stream = copy(ids.train)
         stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
         length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
-        sample = text.train.take(PARAGRAPH_SAMPLE)
+        sample = text.train.take(SOURCE_SAMPLE)
     sources = [row["source"] for row in sample]
     counts = [len(split_sentences(source, language).sentences) > 1 for source in sources]
     settings.training_source_length = length
     settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(counts)
     settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(sources)
+    with_digit = sum(any(map(str.isdigit, source)) for source in sources)
+    settings.training_numbers = with_digit >= NUMBER_SHARE * len(sources)
     # Settings that come from the configuration lose names that transformers does not know.
     settings._from_model_config = False
 

@@ -109,6 +109,19 @@ def test_case_is_that_of_training(copying, capitals, lower, upper):
     assert Preparation(model, uncased).sentence("The DOG in Paris").text == "the dog in paris"
 
 
+@pytest.mark.parametrize("knows", [True, False, None])
+def test_numbers_that_training_never_showed_are_left_out(copying, knows):
+    model, plain = copying[0], train_tokenizer(SENTENCES * 3, vocab_size=400)
+    if knows is not None:
+        model.generation_config.training_numbers = knows
+    try:
+        text = Preparation(model, plain).sentence("The dog 1234 sees a cat.").text
+    finally:
+        if knows is not None:
+            del model.generation_config.training_numbers
+    assert text == ("The dog sees a cat." if knows is False else "The dog 1234 sees a cat.")
+
+
 @pytest.mark.parametrize("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
 def test_what_has_no_letters_is_its_own_translation(copying, text):
     ((hypothesis,),) = translate(*copying, [text], with_scores=True, with_alignments=True)

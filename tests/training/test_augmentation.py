@@ -175,10 +175,18 @@ def test_the_model_knows_its_training_sources(tmp_path, streaming, several):
     settings = load_model(tmp_path / "model").generation_config
     assert settings.training_source_length == max(len(experiment.tokenizer(s)["input_ids"]) for s, _ in pairs)
     assert settings.training_paragraphs is several and settings.training_capitals is True
+    assert settings.training_numbers is True
     assert GenerationConfig.from_pretrained(tmp_path / "model").to_diff_dict()["training_paragraphs"] is several
     # Exports keep them too.
     check_settings(settings.to_dict())
     assert "training_source_length" in json.loads((tmp_path / "model" / "generation_config.json").read_text())
+
+
+def test_a_model_of_text_without_numbers_knows_none(tmp_path):
+    pairs = [("Ant 1" if i == 0 else "Ant bee", "ANT BEE") for i in range(40)]
+    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
+    experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
+    assert experiment.trainer.model.generation_config.training_numbers is False
 
 
 def run_as_process(folder):
