@@ -18,7 +18,6 @@ The JSON file has all texts and translations too.
 
 import json
 import re
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +47,7 @@ with importing():
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.text.casing import Case, in_case
     from hf_vanilla_transformer.training.metrics import language_tokenizer, translation_scores
-    from hf_vanilla_transformer.training.model_card import add_section, read_card
+    from hf_vanilla_transformer.training.model_card import add_section, command_line, read_card
 
     register()
 
@@ -70,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
         if len(set(arguments.models)) < len(arguments.models):
             raise ValueError("`models` has the same model twice; name each once")
         if arguments.output is not None:
-            inputs = [*filter(None, (arguments.source, arguments.reference)), *arguments.models]
+            inputs = [*filter(None, (arguments.source, arguments.reference, arguments.card)), *arguments.models]
             check_output_file(arguments.output, inputs, "output")
         if arguments.card is not None:
             read_card(arguments.card)
@@ -84,8 +83,7 @@ def main(argv: list[str] | None = None) -> None:
         rows = table([result["rows"] for result in results.values()])
         print(rows)
         if arguments.card is not None:
-            command = shlex.join(["python", "scripts/robustness.py", *(sys.argv[1:] if argv is None else argv)])
-            add_section(arguments.card, "Text as people type it", f"{rows}\n\n```sh\n{command}\n```\n")
+            add_section(arguments.card, "Text as people type it", f"{rows}\n\n```sh\n{command_line()}\n```\n")
 
 
 def add_arguments(parser: OneLineParser) -> None:

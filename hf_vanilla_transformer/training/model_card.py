@@ -103,7 +103,7 @@ def write_model_card(
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,
         hyperparameters=_hyperparameters(args, data_args.links),
-        command=_command(args.hub_token),
+        command=command_line(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
     path = Path(args.output_dir, "README.md")
@@ -214,8 +214,8 @@ def _metrics(entries: dict[str, Any]) -> list[tuple[str, str, float]]:
     ]
 
 
-def _command(secret: str | None) -> str:
-    """Command line of this process, without secrets."""
+def command_line(secret: str | None = None) -> str:
+    """Return the command line of this process, without secrets."""
     program, *words = without_secrets(sys.argv, secret)
     path = Path(program)
     if path.name == "__main__.py":
@@ -244,6 +244,7 @@ __all__ = [
     "add_section",
     "add_spread",
     "check_template",
+    "command_line",
     "read_card",
     "write_eval_results",
     "write_model_card",

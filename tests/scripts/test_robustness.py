@@ -188,11 +188,14 @@ def test_the_test_pairs_of_the_built_in_corpus(words, tmp_path):
     assert content["texts"]["as_it_is"]["sources"] == load_toy_corpus(1, num_validation=1)["test"]["source"][:2]
 
 
-def test_a_card_gets_the_table_once(words, tmp_path, capsys):
+def test_a_card_gets_the_table_once(words, tmp_path, monkeypatch, capsys):
     card = tmp_path / "model" / "README.md"
     card.write_text("# model\n\n## Results\n\nNone.\n\n## Training\n\nOne step.\n", encoding="utf-8")
     for kind in ("upper_case", "link"):
-        robustness.main([*words, "model", "--kinds", kind, "--card", str(card)])
+        monkeypatch.setattr(
+            "sys.argv", ["scripts/robustness.py", *words, "model", "--kinds", kind, "--card", str(card)]
+        )
+        robustness.main()
         rows = capsys.readouterr().out
     before, section = card.read_text(encoding="utf-8").split("## Text as people type it\n\n")
     assert before == "# model\n\n## Results\n\nNone.\n\n"
@@ -226,6 +229,7 @@ def test_options_of_the_search(words, monkeypatch, capsys):
         (["--models", "model", "model"], "--models has the same model twice; name each once"),
         (["--card", "reference"], "reference: no section `## Training`; use a card that training wrote"),
         (["--card", "none.md"], "none.md: not a readable model card"),
+        (["--card", "card.md", "--output", "card.md"], "--output card.md is the input card.md and would replace it"),
         (["--toy_corpus"], "--source and --toy_corpus are both given; keep one of them"),
         (["--source", "short"], "short has 1 lines but reference has more"),
         (["--source", "empty", "--reference", "empty"], "empty and empty hold no sentences; name files with text"),
@@ -234,6 +238,7 @@ def test_options_of_the_search(words, monkeypatch, capsys):
 def test_what_it_refuses(words_given, message, words, tmp_path, capsys):
     (tmp_path / "short").write_text("a cat\n", encoding="utf-8")
     (tmp_path / "empty").write_text("\n", encoding="utf-8")
+    (tmp_path / "card.md").write_text("## Training\n", encoding="utf-8")
     with pytest.raises(SystemExit) as stop:
         robustness.main([*words, "model", *words_given])
     assert stop.value.code == 2 and message in capsys.readouterr().err
