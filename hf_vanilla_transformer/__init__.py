@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         VanillaTransformerModel,
         VanillaTransformerPreTrainedModel,
     )
+    from .model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
     from .model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
     from .presets import PRESETS, preset_config
 
@@ -42,6 +43,7 @@ _MODULES = {
     "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
     "VanillaTransformerForSequenceClassification": "model.modeling_vanilla_transformer",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerMultilingualTokenizer": "model.multilingual_vanilla_transformer",
     "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
     "preset_config": "presets",
@@ -98,6 +100,7 @@ __all__ = [
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerForSequenceClassification",
     "VanillaTransformerModel",
+    "VanillaTransformerMultilingualTokenizer",
     "VanillaTransformerPreTrainedModel",
     "VanillaTransformerTokenizer",
     "preset_config",

@@ -21,6 +21,7 @@ from .model.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerModel,
 )
+from .model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from .model.pretrained_vanilla_transformer import POST_INIT_HOOKS
 from .model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 
@@ -34,7 +35,12 @@ def register() -> None:
     AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
     AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
     # A configuration has one class; the others are found by their names.
-    for tokenizer_class in (VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer):
+    tokenizers = (
+        VanillaTransformerMultilingualTokenizer,
+        VanillaTransformerSharedTokenizer,
+        VanillaTransformerTokenizer,
+    )
+    for tokenizer_class in tokenizers:
         AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=tokenizer_class, exist_ok=True)
     register_pipeline()
     # The folder may be left out: models are plain then.

@@ -6,6 +6,7 @@ Shapes: B sentences, P cached positions, T target length.
 from numbers import Integral
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
@@ -41,7 +42,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`.
 
-        Without `attention_mask`, `pad_token_id` in the source ids is padding.
+        Without `attention_mask`, `pad_token_id` in the source ids is padding. A `forced_bos_token_id` among the
+        `language_ids` of the generation settings is the language to translate to: it replaces the language token that
+        each source begins with.
 
         Raises:
             RuntimeError: The installed transformers passes no cache that this model knows.
@@ -54,16 +57,25 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         ids = kwargs.get("input_ids") if inputs is None else inputs
         if (mask := mask_padding(kwargs.get("attention_mask"), ids, config)) is not None:
             kwargs["attention_mask"] = mask
+        language = self._setting("forced_bos_token_id", generation_config, kwargs)
+        languages = getattr(self.generation_config, "language_ids", None) or []
+        if language in languages:
+            ids = _with_language(ids, language, languages, kwargs)
+            inputs, kwargs = None, {**kwargs, "input_ids": ids, "forced_bos_token_id": None}
         return base.generate(inputs, generation_config, *args, **kwargs)
 
     def _check_counts(self, generation_config: Any, options: dict[str, Any]) -> None:
         """Raise a ValueError if a number of hypotheses is not positive."""
         for name in COUNTS:
-            settings = (generation_config, self.generation_config)
-            values = (options.get(name), *(getattr(each, name, None) for each in settings))
-            value = next((each for each in values if each is not None), 1)
+            value = self._setting(name, generation_config, options, default=1)
             if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"`{name}` is {value!r}, but it must be a positive integer.")
+
+    def _setting(self, name: str, generation_config: Any, options: dict[str, Any], default: Any = None) -> Any:
+        """Return the setting that `generate()` uses."""
+        settings = (generation_config, self.generation_config)
+        values = (options.get(name), *(getattr(each, name, None) for each in settings))
+        return next((each for each in values if each is not None), default)
 
     @staticmethod
     def create_masks_for_generate(
@@ -78,6 +90,24 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if attention_mask is None:
             return create_masks_for_generate(config, inputs_embeds, None, cache, **kwargs)
         return F.pad(attention_mask, (0, cache.get_max_length() - attention_mask.shape[-1]))
+
+
+def _with_language(ids: Any, language: int, languages: list[int], options: dict[str, Any]) -> Tensor:
+    """Return source ids (B, S) whose first token, one of `languages`, is replaced by `language`."""
+    if ids is None or options.get("encoder_outputs") is not None:
+        raise ValueError(
+            "`forced_bos_token_id` is a language, whose token the source begins with; pass `input_ids`, and no "
+            "`encoder_outputs`"
+        )
+    mask = options.get("attention_mask")
+    first = ids.new_zeros(len(ids), 1) if mask is None else mask.int().argmax(1, keepdim=True)
+    known = ids.new_tensor(languages)
+    if not torch.isin(ids.gather(1, first), known).all():
+        raise ValueError(
+            "`forced_bos_token_id` is a language, but a source begins with no language token; tokenize it with "
+            "special tokens"
+        )
+    return ids.scatter(1, first, language)
 
 
 __all__ = ["VanillaTransformerGenerationMixin"]

@@ -20,8 +20,12 @@ MODEL_AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
 }
 
-# Classes that tokenizer_config.json may name.
-TOKENIZERS = ("VanillaTransformerTokenizer", "VanillaTransformerSharedTokenizer")
+# Classes that tokenizer_config.json may name, and their modules.
+TOKENIZERS = {
+    "VanillaTransformerMultilingualTokenizer": "multilingual_vanilla_transformer",
+    "VanillaTransformerSharedTokenizer": "tokenization_vanilla_transformer",
+    "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
+}
 
 CODE_FILES = "*_vanilla_transformer.py"
 
@@ -42,7 +46,7 @@ def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return settings | {"auto_map": MODEL_AUTO_MAP}
     if name == "tokenizer_config.json" and (tokenizer := settings.get("tokenizer_class")) in TOKENIZERS:
         # The slow and the fast one.
-        return settings | {"auto_map": {"AutoTokenizer": [None, f"tokenization_vanilla_transformer.{tokenizer}"]}}
+        return settings | {"auto_map": {"AutoTokenizer": [None, f"{TOKENIZERS[tokenizer]}.{tokenizer}"]}}
     return settings
 
 

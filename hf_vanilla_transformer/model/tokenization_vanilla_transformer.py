@@ -133,18 +133,11 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         for name, side in (("source_tokenizer", source_tokenizer), ("target_tokenizer", target_tokenizer)):
             if not isinstance(side, PreTrainedTokenizerFast):
                 raise TypeError(f"`{name}` is of type {type(side).__name__}; pass a PreTrainedTokenizerFast")
+        length = min(source_tokenizer.model_max_length, target_tokenizer.model_max_length)
         return cls(
             tokenizer_object=source_tokenizer.backend_tokenizer,
             target_tokenizer_object=target_tokenizer.backend_tokenizer,
-            model_max_length=min(source_tokenizer.model_max_length, target_tokenizer.model_max_length),
-            padding_side=source_tokenizer.padding_side,
-            truncation_side=source_tokenizer.truncation_side,
-            split_special_tokens=source_tokenizer.split_special_tokens,
-            clean_up_tokenization_spaces=source_tokenizer.clean_up_tokenization_spaces,
-            extra_special_tokens=source_tokenizer.extra_special_tokens,
-            # Explicit, so that a side saved by itself has no token_type_ids either.
-            model_input_names=cls.model_input_names,
-            **source_tokenizer.special_tokens_map,
+            **shared_settings(source_tokenizer) | {"model_max_length": length},
         )
 
     @classmethod
@@ -294,6 +287,16 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         with open(files[2], "w", encoding="utf-8") as placeholder:
             placeholder.write(PLACEHOLDER_TOKENIZER_JSON)
         return (*file_names, *files)
+
+
+def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Return the settings of a tokenizer that one made from it keeps."""
+    names = ("model_max_length", "padding_side", "truncation_side", "split_special_tokens")
+    kept = {
+        name: getattr(tokenizer, name) for name in (*names, "clean_up_tokenization_spaces", "extra_special_tokens")
+    }
+    # Explicit, so that a side saved by itself has no token_type_ids either.
+    return kept | {"model_input_names": VanillaTransformerTokenizer.model_input_names} | tokenizer.special_tokens_map
 
 
 def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> AddedToken:

@@ -22,9 +22,11 @@ from devices import same_numbers
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerMultilingualTokenizer,
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
+from hf_vanilla_transformer.inference.languages import set_language_ids
 
 ENGLISH = ["a red house", "the small cat sleeps", "two dogs run in the street", "we see a cat", "no"]
 SPANISH = ["una casa roja", "el gato duerme", "dos perros corren por la calle ancha", "vemos un gato", "no"]
@@ -33,6 +35,8 @@ PAIR = VanillaTransformerTokenizer.from_pair(
     train_tokenizer(ENGLISH, algorithm="word", min_frequency=1),
     train_tokenizer(SPANISH, algorithm="word", min_frequency=1),
 )
+# German has no texts.
+DIRECTIONS = [("en", "es"), ("es", "en"), ("en", "de")]
 SIZES = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 SHAPE: dict[str, Any] = {"d_model": 16} | {
     f"{side}_{name}": SIZES[name] for side in ("encoder", "decoder") for name in SIZES
@@ -65,11 +69,14 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
     """Return a translator and its tokenizer.
 
     Args:
-        kind: "shared", "pair" or "learned" of this package, or "marian", "bart" or "m2m100".
+        kind: "shared", "pair", "multilingual" or "learned" of this package, or "marian", "bart" or "m2m100".
         **changes: Fields of the configuration.
     """
     torch.manual_seed(5)
     tokenizer = PAIR if kind == "pair" else SHARED
+    if kind == "multilingual":
+        # A new one, since tests change its languages.
+        tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(SHARED, DIRECTIONS)
     if kind in OTHERS:
         model_class, config_class, settings = OTHERS[kind]
         config = config_class(
@@ -85,9 +92,13 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
         "position_embedding_type": "learned" if kind == "learned" else "sinusoidal",
         "max_position_embeddings": 64,
     }
-    return VanillaTransformerForConditionalGeneration(
-        VanillaTransformerConfig(**{**SHAPE, **fields, **changes})
-    ).eval(), tokenizer
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**SHAPE, **fields, **changes}))
+    if kind == "multilingual":
+        set_language_ids(model, tokenizer)
+        with torch.no_grad():
+            # Or a model that has learned nothing would hardly look at the tags.
+            model.get_input_embeddings().weight[list(tokenizer.lang_code_to_id.values())] *= 8
+    return model.eval(), tokenizer
 
 
 @same_numbers
@@ -107,6 +118,8 @@ def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]
     model, tokenizer = build(kind)
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.generation_config.update(**settings)
+    if kind == "multilingual":
+        set_language_ids(model, tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer

@@ -19,6 +19,7 @@ import hf_vanilla_transformer
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForSequenceClassification,
+    VanillaTransformerMultilingualTokenizer,
     VanillaTransformerTokenizer,
 )
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import (
@@ -49,7 +50,12 @@ def test_auto_map_names_every_registered_class():
     }
     registered |= {"AutoConfig": VanillaTransformerConfig}
     named = dict(MODEL_AUTO_MAP)
-    for kind in (VanillaTransformerTokenizer, VanillaTransformerSharedTokenizer):
+    tokenizers = (
+        VanillaTransformerMultilingualTokenizer,
+        VanillaTransformerSharedTokenizer,
+        VanillaTransformerTokenizer,
+    )
+    for kind in tokenizers:
         settings = with_auto_map("tokenizer_config.json", {"tokenizer_class": kind.__name__})
         registered[kind.__name__], named[kind.__name__] = kind, settings["auto_map"]["AutoTokenizer"][1]
         assert tokenizer_class_from_name(kind.__name__) is kind

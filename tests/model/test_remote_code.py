@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerForSequenceClassification
-from hf_vanilla_transformer.model.hub_code_vanilla_transformer import code_files, with_auto_map
+from hf_vanilla_transformer.model.hub_code_vanilla_transformer import TOKENIZERS, code_files, with_auto_map
 from hub_server import TOKEN, Hub, environment, running_hub
 from paths import ROOT
 from translators import ENGLISH, build
 
 OPTIONS = {"max_new_tokens": 8, "num_beams": 2}
-KINDS = ("shared", "pair")
+KINDS = ("shared", "pair", "multilingual")
 
 # What every program below starts with; its last line of output is a JSON object.
 PRELUDE = """
@@ -223,22 +223,20 @@ def test_with_the_package(pushed, kind):
     assert pushed[f"tester/{kind}"][0]["module"] == "hf_vanilla_transformer"
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("tester/shared", "shared"), ("tester/pair", "pair"), ("copied files", "pair")]
-)
+@pytest.mark.parametrize(("name", "kind"), [*((f"tester/{kind}", kind) for kind in KINDS), ("copied files", "pair")])
 class TestWithoutThePackage:
     def test_trusted_code_loads_everything(self, without_package, name, kind):
         wanted = {**expected(kind), "module": "transformers_modules"}
         assert without_package[name]["first"] == wanted
         # What was loaded can be saved and loaded in turn.
         assert without_package[name]["again"] == wanted
-        assert {path.name for path in code_files()} - {"tokenization_vanilla_transformer.py"} <= without_package[name][
-            "files"
-        ]
+        files = {path.name for path in code_files()}
+        # Code comes by what a model uses.
+        assert files - {f"{each}.py" for each in TOKENIZERS.values()} <= without_package[name]["files"]
 
     def test_untrusted_code_does_not_run(self, without_package, name, kind):
         refused = without_package[name]["refused"]
-        # A shared vocabulary is a tokenizer of transformers and needs no code.
+        # One vocabulary is a tokenizer of transformers and needs no code.
         assert len(refused) == 6
         for error in refused if kind == "pair" else refused[:2] + refused[4:]:
             assert "Please pass the argument `trust_remote_code=True`" in error
@@ -272,7 +270,7 @@ def test_a_model_is_passed_on_in_shards_without_the_package(hub, tmp_path):
     repository = hub.repositories["tester/passed-on"]
     theirs = repository.commits[repository.branches["main"]]
     assert {name: data for name, data in theirs.items() if name.endswith(".py")} == {
-        path.name: path.read_bytes() for path in code_files()
+        path.name: path.read_bytes() for path in code_files() if "multilingual" not in path.name
     }
     assert "model.safetensors.index.json" in theirs and "model.safetensors" not in theirs
     found = run(LOAD, stranger, package=False, name="tester/passed-on", options={"trust_remote_code": True})
