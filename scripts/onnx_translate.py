@@ -43,9 +43,14 @@ class Translator:
     """An exported model and its tokenizer."""
 
     def __init__(
-        self, folder: Path, threads: int = 0, num_beams: int | None = None, length_penalty: float | None = None
+        self,
+        folder: Path,
+        threads: int = 0,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        target_lang: str | None = None,
     ):
-        """Load both from the folder that `export_model.py --to onnx` wrote; None: the search setting of the model."""
+        """Load both from the folder that `export_model.py --to onnx` wrote; None: the setting of the model."""
         config, generation, tokenizer = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "generation_config", "tokenizer_config")
@@ -80,6 +85,13 @@ class Translator:
         self.source_tokenizer.no_truncation()
         # A text that spells a special token is cut like any other.
         self.source_tokenizer.encode_special_tokens = tokenizer.get("split_special_tokens", False)
+        self.language = None
+        if target_lang is not None:
+            # The token that a source begins with, in models of several languages.
+            self.language = self.source_tokenizer.token_to_id(f"__{target_lang}__")
+            known = dict.fromkeys(target for _, target in tokenizer.get("directions") or [])
+            if target_lang not in known or self.language is None:
+                raise ValueError(f"--target_lang {target_lang} is none of {', '.join(known) or 'no languages'}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         self.encoder, self.decoder = (
@@ -93,6 +105,8 @@ class Translator:
         texts = [""] * len(sentences)
         if rows:
             ids = [encoding.ids for encoding in self.source_tokenizer.encode_batch([sentences[i] for i in rows])]
+            if self.language is not None:
+                ids = [[self.language, *row[1:]] for row in ids]
             found = [[index for index in row if index not in self.left_out] for row in self.generate(ids)]
             outputs = self.target_tokenizer.decode_batch(found, skip_special_tokens=True)
             for i, text in zip(rows, outputs, strict=True):
@@ -292,6 +306,7 @@ def main() -> None:
     parser.add_argument(
         "--length_penalty", type=float, help="above 0 favours long translations (default: the model's setting)"
     )
+    parser.add_argument("--target_lang", help="language to translate to, of a model of several")
     arguments = parser.parse_args()
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
@@ -301,7 +316,9 @@ def main() -> None:
             raise ValueError(f"--num_beams is {arguments.num_beams}; it must be positive")
         if not -100 < (arguments.length_penalty or 0) < 100:
             raise ValueError(f"--length_penalty is {arguments.length_penalty}; it must be above -100 and below 100")
-        options = {name: getattr(arguments, name) for name in ("threads", "num_beams", "length_penalty")}
+        options = {
+            name: getattr(arguments, name) for name in ("threads", "num_beams", "length_penalty", "target_lang")
+        }
         translator = loaded(arguments.model, **options)
         with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -133,6 +134,18 @@ def public_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     from public_tests import PublicSets
 
     return PublicSets(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def no_language_detector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hide the library that detects languages."""
+    from hf_vanilla_transformer.text.languages import _identifier
+
+    for name in ("py3langid", "py3langid.langid"):
+        monkeypatch.setitem(sys.modules, name, None)
+    _identifier.cache_clear()
+    yield
+    _identifier.cache_clear()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
-from .model_options import add_model_options, load_model_and_tokenizer
+from .model_options import add_model_options, choose_languages, load_model_and_tokenizer
 from .options import (
     SWITCH,
     OneLineParser,
@@ -55,6 +55,9 @@ def run(arguments: Namespace) -> None:
     check_pair_files(arguments)
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
+    with importing():
+        from ..inference.languages import set_languages
+    set_languages(tokenizer, **choose_languages(arguments, tokenizer))
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
         (_set_heads if arguments.set_heads else _align)(arguments, model, tokenizer)
 

@@ -14,6 +14,8 @@ def add_model_options(parser: OneLineParser, several: bool = False) -> None:
         group.add_argument("--model", required=True, nargs="+", help=f"{what}; several translate as an ensemble.")
     else:
         group.add_argument("--model", required=True, help=f"{what}.")
+    group.add_argument("--source_lang", metavar="CODE", help="Source language, for a model of several directions.")
+    group.add_argument("--target_lang", metavar="CODE", help="Target language, likewise.")
     add_compute_options(parser, group)
 
 
@@ -41,4 +43,12 @@ def load_by_name(name: str | list[str], arguments: Namespace) -> tuple[Any, Any]
     return load(name, dtype, arguments.device, arguments.trust_remote_code)
 
 
-__all__ = ["add_compute_options", "add_model_options", "load_by_name", "load_model_and_tokenizer"]
+def choose_languages(arguments: Namespace, tokenizer: Any) -> dict[str, Any]:
+    """Return the languages that these options choose of the model's, for `translate_lines` and `score`."""
+    with importing():
+        from ..inference.languages import choose_pair
+    source, target = choose_pair(tokenizer, arguments.source_lang, arguments.target_lang)
+    return {"src_lang": source, "tgt_lang": target}
+
+
+__all__ = ["add_compute_options", "add_model_options", "choose_languages", "load_by_name", "load_model_and_tokenizer"]

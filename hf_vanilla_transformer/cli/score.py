@@ -17,7 +17,7 @@ from itertools import islice
 
 from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
-from .model_options import add_model_options, load_model_and_tokenizer
+from .model_options import add_model_options, choose_languages, load_model_and_tokenizer
 from .options import (
     OneLineParser,
     add_options,
@@ -48,13 +48,14 @@ def run(arguments: Namespace) -> None:
         from ..inference.scoring import perplexity, score
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
+    options = {"max_tokens": arguments.max_tokens, **choose_languages(arguments, tokenizer)}
     num_pairs, num_tokens, log_prob = 0, 0, 0.0
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"), atomic_write(arguments.output) as file:
         pairs = read_line_pairs(arguments.source, arguments.target)
         while chunk := list(islice(pairs, arguments.chunk_size)):
             sources, targets = zip(*chunk, strict=True)
             try:
-                scores = score(model, tokenizer, sources, targets, max_tokens=arguments.max_tokens)
+                scores = score(model, tokenizer, sources, targets, **options)
             except ValueError as error:
                 # Its numbers count from the beginning of the chunk.
                 raise ValueError(f"after line {num_pairs}: {error}" if num_pairs else str(error)) from error

@@ -52,7 +52,7 @@ from ..files import (
     replaceable,
 )
 from ..options import BatchOptions, Range, SearchOptions
-from .model_options import add_model_options, load_by_name, load_model_and_tokenizer
+from .model_options import add_model_options, choose_languages, load_by_name, load_model_and_tokenizer
 from .options import SWITCH, Number, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
 from .prompt import answer_lines
 
@@ -154,7 +154,6 @@ def run(arguments: Namespace) -> None:
     with importing():
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary
-        from ..inference.languages import only_pair
         from ..inference.line_output import Share, line_output
         from ..inference.translation import CHUNK_SIZE, translate_lines
         from ..text.protection import read_patterns
@@ -167,7 +166,8 @@ def run(arguments: Namespace) -> None:
     glossary = read_glossary(arguments.glossary) if arguments.glossary else None
     protect = read_patterns(arguments.protect) if arguments.protect else []
     model, tokenizer = _load(arguments)
-    reranker = _load_reranker(arguments, tokenizer)
+    languages = choose_languages(arguments, tokenizer)
+    reranker = _load_reranker(arguments, languages)
     as_json = arguments.format == "json"
     chosen = {name: value for name in SEARCH_OPTIONS if (value := getattr(arguments, name)) is not None}
     translate: Any = partial(
@@ -179,11 +179,12 @@ def run(arguments: Namespace) -> None:
         glossary=glossary,
         reranker=reranker,
         protect=protect,
+        **languages,
         **chosen,
     )
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
         if kind:
-            _translate_document(arguments, kind, only_pair(tokenizer)[1], translate)
+            _translate_document(arguments, kind, languages["tgt_lang"], translate)
             return
         if prompts:
             # What the first sentence would otherwise wait for.
@@ -192,7 +193,7 @@ def run(arguments: Namespace) -> None:
             answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
             return
         lines = (line for path in arguments.input for line in read_lines(path))
-        settings = {name: getattr(arguments, name) for name in SETTINGS}
+        settings = {name: getattr(arguments, name) for name in SETTINGS} | languages
         settings["glossary"] = glossary and glossary.fingerprint()
         settings["protect"] = [pattern.pattern for pattern in protect]
         if to_a_file:
@@ -287,7 +288,7 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
     return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)
 
 
-def _load_reranker(arguments: Namespace, tokenizer: Any) -> Any:
+def _load_reranker(arguments: Namespace, languages: dict[str, Any]) -> Any:
     """Return what sorts the hypotheses, or None."""
     weight = arguments.rerank_weight
     if arguments.rerank_model is None:
@@ -295,10 +296,12 @@ def _load_reranker(arguments: Namespace, tokenizer: Any) -> Any:
             raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
         return None
     with importing():
-        from ..inference.languages import check_direction, only_pair
+        from ..inference.languages import check_direction, choose_pair, is_multilingual
         from ..inference.reranking import ChannelReranker
     model, its_tokenizer = load_by_name(arguments.rerank_model, arguments)
-    source, target = only_pair(tokenizer)
-    check_direction(its_tokenizer, target, source, f"--rerank_model {arguments.rerank_model}")
+    reverse = languages["tgt_lang"], languages["src_lang"]
+    check_direction(its_tokenizer, *reverse, f"--rerank_model {arguments.rerank_model}")
     chosen = {} if weight is None else {"weight": weight}
+    if is_multilingual(its_tokenizer):
+        chosen |= zip(("src_lang", "tgt_lang"), choose_pair(its_tokenizer, *reverse), strict=True)
     return ChannelReranker(model, its_tokenizer, max_tokens=arguments.max_tokens, **chosen)

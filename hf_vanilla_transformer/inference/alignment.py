@@ -3,8 +3,9 @@
 Shape legend: N layers, h heads, S source length, T target length, s and t source and target words.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import Link, alignment_error_rate, words_and_ids
 from .attention import cross_attentions
+from .languages import Direction, tag_sources
 from .teacher_forcing import IdPair, batches_of_pairs, decoder_layers, position_limit, tightest_limit
 
 # Weights of the tokens of a batch.
@@ -50,6 +52,7 @@ def word_alignments(
     *,
     max_tokens: int = 4096,
     max_source_length: int | None = None,
+    directions: Iterable[Direction | None] = repeat(None),
 ) -> list[list[Link]]:
     """Align the words of translations with those of their sources.
 
@@ -64,6 +67,7 @@ def word_alignments(
         max_tokens: Most tokens in a batch, padding included, for sources and targets each.
         max_source_length: Truncate sources to this many tokens, end token included; what is left out has no links.
             Both sides are truncated to `MAX_TOKENS` and to the model's positions.
+        directions: Languages of each pair, where sources have tags; None: the tokenizer's current ones.
 
     Returns:
         The links of each pair, (source word, target word) counted from 0, in the order of the target words.
@@ -75,7 +79,7 @@ def word_alignments(
     limits = (tightest_limit(max_source_length, limit), limit)
     return [
         [] if scores is None else _links(scores)
-        for scores in _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits)
+        for scores in _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits, directions)
     ]
 
 
@@ -142,6 +146,7 @@ def _word_scores(
     targets: Sequence[str],
     max_tokens: int,
     limits: tuple[int | None, int | None],
+    directions: Iterable[Direction | None] = repeat(None),
 ) -> Iterator[torch.Tensor | None]:
     """Yield for each pair how much the words of the target attend to those of the source, (..., t, s)."""
     if len(sources) != len(targets):
@@ -152,7 +157,9 @@ def _word_scores(
         list(words_and_ids(tokenizer, [texts[i] for i in filled], is_target=is_target, max_length=limit))
         for texts, is_target, limit in zip((sources, targets), (False, True), limits, strict=True)
     ]
-    pairs = [(source_ids, target_ids) for (_, source_ids), (_, target_ids) in zip(*sides, strict=True)]
+    given = list(islice(directions, len(sources)))
+    tagged = tag_sources(tokenizer, [ids for _, ids in sides[0]], [given[i] for i in filled])
+    pairs = list(zip(tagged, (ids for _, ids in sides[1]), strict=True))
     for indices in batches_of_pairs(pairs, max_tokens):
         for k, weights in zip(indices, attend([pairs[k] for k in indices]), strict=True):
             source_words, target_words = (_indicators(side[k][0], weights.device) for side in sides)

@@ -52,7 +52,7 @@ PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 # Settings that are translated otherwise, or do not affect tokens.
 OTHER_SUPPORTED = {
     *LENGTH_BOUNDS, "alignment_heads", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
-    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
+    "language_ids", "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
     "return_dict_in_generate", "transformers_version", "use_cache",
 }  # fmt: skip  # one name a line would say no more
 

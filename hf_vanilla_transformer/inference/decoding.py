@@ -4,10 +4,10 @@ Shape legend: B batch, S source length, T target length, n hypotheses a sentence
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ..errors import unknown_words
 from ..options import POSITIVE, SearchOptions, check_range, ranges
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
+from .languages import Direction, tag_sources
 from .output_limits import given_bounds, output_limit, row_limit_options
 from .teacher_forcing import evaluation_mode
 
@@ -58,7 +59,10 @@ class Hypothesis:
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_source_length: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    max_source_length: int | None = None,
+    directions: Iterable[Direction | None] = repeat(None),
 ) -> tuple[list[list[int]], int]:
     """Tokenize source sentences.
 
@@ -66,6 +70,7 @@ def encode(
         tokenizer: Any tokenizer.
         sentences: Source sentences.
         max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
+        directions: Languages of each, where sources have tags; None: the tokenizer's current ones.
 
     Returns:
         The ids of each sentence, none for a blank one, and how many sentences were truncated.
@@ -84,7 +89,7 @@ def encode(
     too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
     # Only the tokenizer knows which special tokens to keep, and which side to truncate.
     tokenize(too_long, truncation=True, max_length=max_source_length)
-    return ids, len(too_long)
+    return tag_sources(tokenizer, ids, directions), len(too_long)
 
 
 def checked_scores(scores: list[float]) -> list[float]:

@@ -242,6 +242,7 @@ def _properties(model: PreTrainedModel) -> dict[str, Any]:
         "pad_token_id": settings.pad_token_id,
         "eos_token_id": settings.eos_token_id,
         "decoder_start_token_id": start_token_id(model),
+        "language_ids": getattr(settings, "language_ids", None),
     }
 
 
@@ -264,8 +265,8 @@ def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code
 
 
 def _token_rules(tokenizer: Any) -> list[Any]:
-    """Return what decides how a text is tokenized, for each side; of slow tokenizers the vocabulary."""
-    rules: list[Any] = []
+    """Return the languages and what decides how a text is tokenized, for each side; of slow ones the vocabulary."""
+    rules: list[Any] = [getattr(tokenizer, "lang_code_to_id", None)]
     for side in tokenizer_sides(tokenizer):
         if side.is_fast:
             parts = json.loads(side.backend_tokenizer.to_str())

@@ -28,7 +28,7 @@ _SWITCHES = (
 )  # fmt: skip  # as above
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
-_IDS = ("suppress_tokens", "begin_suppress_tokens")
+_IDS = ("suppress_tokens", "begin_suppress_tokens", "language_ids")
 _WORDS = ("bad_words_ids", "force_words_ids")
 # Ids that a search looks up in a table; it only compares the others with tokens.
 _LOOKED_UP = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", *_WORDS)

@@ -5,6 +5,8 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +20,7 @@ from transformers.utils import logging
 from ..options import check_choice
 from ..text.sentences import Layout
 from .decoding import BatchTranslator, Hypothesis, encode
-from .languages import check_direction, is_multilingual, set_languages
+from .languages import check_direction, directions_of, is_multilingual
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
 from .preparation import Preparation, Sentence, SplitSentences
@@ -137,9 +139,9 @@ class TranslationPipeline(Base):
         **options: Any,
     ) -> list[Score]:
         """Score each target as a translation of its source; see `hf_vanilla_transformer.score`."""
-        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        own = {name: self._preprocess_params.get(name) for name in languages}
-        options = set_languages(self.tokenizer, **own | _given(**languages)) | options
+        own = self._preprocess_params
+        languages = self._languages(src_lang or own.get("src_lang"), tgt_lang or own.get("tgt_lang"))
+        options |= zip(("src_lang", "tgt_lang"), languages, strict=True)
         return score(self.model, self.tokenizer, [self._prefix + each for each in sources], targets, **options)
 
     def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
@@ -196,13 +198,17 @@ class TranslationPipeline(Base):
 
         What is not translated is a single masked token. A multilingual tokenizer adds `forced_bos_token_id` (1).
         """
-        languages = set_languages(self.tokenizer, src_lang, tgt_lang)
+        directions, languages = directions_of(self.tokenizer, *self._languages(src_lang, tgt_lang))
+        direction = next(directions)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
         preparation = self._preparation(protect, raw)
-        layout = preparation.layout(input_, split_sentences)
-        sentences = [preparation.sentence(each) for each in layout.sentences] or [Sentence("")]
-        rows, truncated = encode(self.tokenizer, [preparation.given(each) for each in sentences], limit)
+        layout = preparation.layout(input_, split_sentences, direction and direction[0])
+        sentences = [replace(preparation.sentence(each), direction=direction) for each in layout.sentences] or [
+            Sentence("")
+        ]
+        texts = [preparation.given(each) for each in sentences]
+        rows, truncated = encode(self.tokenizer, texts, limit, repeat(direction))
         if truncated and not truncation:
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
         for i, (sentence, ids) in enumerate(zip(sentences, rows, strict=True), start=1):
@@ -214,6 +220,12 @@ class TranslationPipeline(Base):
                 "layout": layout,
                 "is_last": i == len(sentences),
             }
+
+    def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """Return the languages, by default the current ones of a multilingual tokenizer."""
+        if not is_multilingual(self.tokenizer):
+            return src_lang, tgt_lang
+        return src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
 
     def _preparation(self, protect: Any, raw: bool) -> Preparation:
         """Return what prepares texts, the same as long as the options are."""

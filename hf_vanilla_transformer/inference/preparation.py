@@ -33,7 +33,7 @@ from ..text.protection import (
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
 from .decoding import encode
 from .glossary import Glossary, normalized
-from .languages import only_pair
+from .languages import Direction, only_pair
 from .teacher_forcing import position_limit, tightest_limit
 
 SplitSentences = Literal["auto", "never", "always"]
@@ -70,12 +70,14 @@ class Sentence:
         case: Its case, in which it is answered.
         protected: What is translated: in sentence case, with placeholders; None if there is nothing to translate.
         raw: Whether it is translated as it is, and the translation stays as it is.
+        direction: Its language and that of the translation, for models of many; None: the tokenizer's current ones.
     """
 
     source: str
     case: Case = Case.SENTENCE
     protected: ProtectedText | None = None
     raw: bool = False
+    direction: Direction | None = None
 
     @property
     def text(self) -> str:
@@ -163,9 +165,9 @@ class Preparation:
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers)
         self._costs = Memo(self._tokens_of)
 
-    def layout(self, text: str, split: SplitSentences = "auto") -> Layout:
+    def layout(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
         """Cut a text into sentences, if it is to be split, and long sentences into pieces."""
-        layout = self.split(text, split)
+        layout = self.split(text, split, language)
         return self.fit(layout) if self.may_be_long(layout) else layout
 
     def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
@@ -174,7 +176,7 @@ class Preparation:
             return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
         if split == "never" or (split == "auto" and self._has_paragraphs):
             return whole(text)
-        return split_sentences(text, language or only_pair(self.tokenizer)[0])
+        return split_sentences(text, language or getattr(self.tokenizer, "src_lang", only_pair(self.tokenizer)[0]))
 
     def may_be_long(self, layout: Layout) -> bool:
         """Whether sentences may be longer than those in training, told without the tokenizer."""

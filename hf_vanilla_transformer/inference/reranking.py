@@ -7,6 +7,7 @@ translation favour long ones and lose BLEU.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,6 +25,8 @@ class ChannelReranker:
         tokenizer: The tokenizer it was trained with; it need not be that of the translating model.
         weight: What the reverse model counts; on Multi30k, 1 was at most 0.3 BLEU below the best of 0.1 to 1.5.
         max_tokens: Most tokens in a batch, padding included, for each side.
+        src_lang: Source language of the model, that of the hypotheses, if it is multilingual.
+        tgt_lang: Its target language, likewise.
 
     Raises:
         ValueError: The weight is not finite.
@@ -35,10 +38,13 @@ class ChannelReranker:
         tokenizer: PreTrainedTokenizerBase,
         weight: float = 1.0,
         max_tokens: int = 4096,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
     ):
         if not math.isfinite(weight):
             raise ValueError(f"`rerank_weight` is {weight}; it must be finite, or scores cannot be compared")
-        self.model, self.tokenizer, self.weight, self.max_tokens = model, tokenizer, weight, max_tokens
+        self.model, self.tokenizer, self.weight = model, tokenizer, weight
+        self._options: dict[str, Any] = {"max_tokens": max_tokens, "src_lang": src_lang, "tgt_lang": tgt_lang}
 
     def __call__(self, sentences: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
         """Return the list of each sentence sorted, the best first; those of blank sentences stay as they are."""
@@ -49,7 +55,7 @@ class ChannelReranker:
             if sentence.strip()
         ]
         texts, sources = [text for text, _ in pairs], [source for _, source in pairs]
-        scores = iter(score(self.model, self.tokenizer, texts, sources, max_tokens=self.max_tokens, truncation=True))
+        scores = iter(score(self.model, self.tokenizer, texts, sources, truncation=True, **self._options))
         results = []
         for sentence, hypotheses in zip(sentences, lists, strict=True):
             if sentence.strip():

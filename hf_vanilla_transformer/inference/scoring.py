@@ -6,6 +6,7 @@ Shape legend: B batch, T target length.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import unknown_words
 from ..options import POSITIVE, check_range
 from .decoding import checked_scores
+from .languages import Direction, Languages, directions_of, tag_sources
 from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, position_limit, start_token_id
 
 # Text, or ids as returned by `generate()`.
@@ -61,6 +63,8 @@ def score(
     max_tokens: int = 4096,
     forced_bos_token_id: int | None = None,
     truncation: bool = False,
+    src_lang: Languages = None,
+    tgt_lang: Languages = None,
 ) -> list[Score]:
     """Score each target as a translation of its source.
 
@@ -77,6 +81,8 @@ def score(
         forced_bos_token_id: The first token forced on `generate()`, such as the target language; by default that of
             the model's generation settings.
         truncation: Whether to truncate sides that exceed the model's positions.
+        src_lang: Source language, as for `translate_lines`.
+        tgt_lang: Target language, likewise.
 
     Returns:
         A score for each pair, in order.
@@ -91,15 +97,17 @@ def score(
         raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
     check_range(POSITIVE, max_tokens=max_tokens)
     limit = position_limit(model.config)
+    directions, options = directions_of(tokenizer, src_lang, tgt_lang)
     pairs = [
         (
-            _checked_ids(_source_ids(tokenizer, source, number), f"source {number}", limit, truncation),
+            _checked_ids(_source_ids(tokenizer, source, number, direction), f"source {number}", limit, truncation),
             _checked_ids(_target_ids(model, tokenizer, target), f"target {number}", limit, truncation),
         )
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1)
+        for number, source, target, direction in zip(count(1), sources, targets, directions, strict=False)
     ]
     if forced_bos_token_id is None:
-        forced_bos_token_id = getattr(model.generation_config, "forced_bos_token_id", None)
+        saved = getattr(model.generation_config, "forced_bos_token_id", None)
+        forced_bos_token_id = options.get("forced_bos_token_id", saved)
     scores: dict[int, Score] = {}
     with evaluation_mode(model):
         for indices in batches_of_pairs(pairs, max_tokens):
@@ -111,11 +119,13 @@ def score(
     return [scores[i] for i in range(len(pairs))]
 
 
-def _source_ids(tokenizer: PreTrainedTokenizerBase, source: str, number: int) -> list[int]:
+def _source_ids(
+    tokenizer: PreTrainedTokenizerBase, source: str, number: int, direction: Direction | None
+) -> list[int]:
     if not isinstance(source, str):
         raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
     with unknown_words(tokenizer, [source]):
-        return tokenizer(source, verbose=False)["input_ids"]
+        return tag_sources(tokenizer, [tokenizer(source, verbose=False)["input_ids"]], [direction])[0]
 
 
 def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target) -> list[int]:

@@ -22,6 +22,7 @@ from .attention import cross_attentions
 from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
+from .languages import Languages, directions_of
 from .loading import load_model, load_tokenizer
 from .output_limits import output_limit, row_limit_options
 from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
@@ -107,6 +108,8 @@ def translate_lines(
     protect: Iterable[str | Pattern[str]] = (),
     raw: bool = False,
     source_prefix: str = "",
+    src_lang: Languages = None,
+    tgt_lang: Languages = None,
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of lines of any length, chunk by chunk, in order.
@@ -138,6 +141,9 @@ def translate_lines(
         protect: Regular expressions of what else is put into the translation as it is: names, for example.
         raw: Whether to give the lines to the model as they are, which also truncates them to the model's positions.
         source_prefix: Put before every sentence, such as "translate English to German: " for T5.
+        src_lang: Source language, for multilingual models; None: the tokenizer's current one. Models of this package
+            also take a language for each line.
+        tgt_lang: Target language, likewise.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
             positions.
@@ -147,15 +153,17 @@ def translate_lines(
         translated.
 
     Raises:
-        ValueError: An option is out of range, there are more hypotheses than beams, a line is not a string, a
-            regular expression is none, a score is NaN, the tokenizer cannot align, there is only one hypothesis to
-            rerank, or a glossary cannot be followed: by sampling, in a model that is none of transformers, with a
-            vocabulary that cannot write a translation, or within the length bound.
+        ValueError: An option is out of range, the model does not have a language, there are more hypotheses than
+            beams, a line is not a string, a regular expression is none, a score is NaN, the tokenizer cannot align,
+            there is only one hypothesis to rerank, or a glossary cannot be followed: by sampling, in a model that is
+            none of transformers, with a vocabulary that cannot write a translation, or within the length bound.
     """
     if with_alignments:
         check_fast(tokenizer)
+    directions, options = directions_of(tokenizer, src_lang, tgt_lang)
+    options |= generation_options
     translator = BatchTranslator(
-        model, tokenizer, num_hypotheses, max_tokens, with_scores or reranker is not None, generation_options, glossary
+        model, tokenizer, num_hypotheses, max_tokens, with_scores or reranker is not None, options, glossary
     )
     if reranker is not None:
         translator.num_hypotheses = max(num_hypotheses, translator.num_beams)
@@ -174,12 +182,21 @@ def translate_lines(
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                layouts = [preparation.layout(line, split_sentences) for line in chunk]
-                sentences = [preparation.sentence(each, glossary) for layout in layouts for each in layout.sentences]
+                # After the lines, of which there may be fewer than directions.
+                given = list(islice(directions, len(chunk)))
+                layouts = [
+                    preparation.layout(line, split_sentences, direction and direction[0])
+                    for line, direction in zip(chunk, given, strict=True)
+                ]
+                sentences = [
+                    replace(preparation.sentence(each, glossary), direction=direction)
+                    for layout, direction in zip(layouts, given, strict=True)
+                    for each in layout.sentences
+                ]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(chunk)
                 texts = [preparation.given(sentence) for sentence in sentences]
-                ids, truncated = encode(tokenizer, texts, limit)
+                ids, truncated = encode(tokenizer, texts, limit, [sentence.direction for sentence in sentences])
                 placeholders = [sentence.placeholders for sentence in sentences]
                 results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
                 if reranker is not None:
@@ -227,7 +244,11 @@ def finished(
     ]
     sources = [pairs[i][0].given(source_prefix) for i in chosen]
     targets = [pairs[i][1].text for i in chosen]
-    options: dict[str, Any] = {"max_tokens": max_tokens, "max_source_length": max_source_length}
+    options: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "max_source_length": max_source_length,
+        "directions": [pairs[i][0].direction for i in chosen],
+    }
     found = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
     prefix = len(source_prefix.split())
     links = {i: [(source - prefix, target) for source, target in row if source >= prefix] for i, row in found.items()}

@@ -36,7 +36,7 @@ class Decoder(Protocol):
         """Return what the thread decodes in, from its begin to its end."""
         ...
 
-    def measure(self, sentences: Sequence[str], key: Any) -> list[int]:
+    def measure(self, sentences: Sequence[Any], key: Any) -> list[int]:
         """Return the number of tokens of each sentence."""
         ...
 
@@ -44,7 +44,7 @@ class Decoder(Protocol):
         """Return how many sentences of at most `longest` tokens to decode at a time."""
         ...
 
-    def decode(self, sentences: Sequence[str], key: Any) -> list[Any]:
+    def decode(self, sentences: Sequence[Any], key: Any) -> list[Any]:
         """Return the result of each sentence."""
         ...
 
@@ -56,7 +56,7 @@ class Decoder(Protocol):
 @dataclass(eq=False)
 class _Request:
     key: Hashable
-    sentences: Sequence[str]
+    sentences: Sequence[Any]
     results: list[Any]
     future: Future[list[Any]]
     missing: int
@@ -71,7 +71,7 @@ class _Waiting:
     length: int
 
     @property
-    def text(self) -> str:
+    def sentence(self) -> Any:
         return self.request.sentences[self.index]
 
 
@@ -117,7 +117,7 @@ class Batcher:
         """Sentences in the queue."""
         return sum(len(request.sentences) for request in list(self._arrived)) + len(self._waiting)
 
-    def submit(self, sentences: Sequence[str], key: Hashable) -> Future[list[Any]]:
+    def submit(self, sentences: Sequence[Any], key: Hashable) -> Future[list[Any]]:
         """Queue sentences and return the future of their results, in order; cancelling it takes them off the queue.
 
         Raises:
@@ -294,7 +294,7 @@ class Batcher:
         if not batch:
             return
         try:
-            results = self._decoder.decode([each.text for each in batch], batch[0].request.key)
+            results = self._decoder.decode([each.sentence for each in batch], batch[0].request.key)
         # A panic of the tokenizers library is no Exception.
         except BaseException as error:
             if len(batch) == 1:

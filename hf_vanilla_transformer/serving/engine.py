@@ -15,7 +15,7 @@ from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
 from ..inference.glossary import Glossary, GlossaryError
-from ..inference.languages import is_multilingual, set_languages
+from ..inference.languages import has_tags, is_multilingual, is_zero_shot, set_languages
 from ..inference.preparation import Preparation
 from ..inference.translation import translate
 from ..options import SearchOptions
@@ -70,12 +70,16 @@ class Choice(NamedTuple):
     target: str | None
 
 
+# A sentence, and the languages to translate between.
+_Item = tuple[str, str | None, str | None]
+
+
 class _Key(NamedTuple):
-    """What the sentences of a batch share."""
+    """What the sentences of a batch share: the languages only where the model translates one direction at a time."""
 
     options: TranslationOptions
-    source: str | None
-    target: str | None
+    source: str | None = None
+    target: str | None = None
 
 
 class ServedModel:
@@ -112,7 +116,8 @@ class ServedModel:
         self.max_tokens = max_tokens
         self._preparing: dict[str, Any] = {"protect": list(protect), "source_prefix": source_prefix}
         self.preparation = Preparation(model, tokenizer, **self._preparing)
-        self._is_multilingual = is_multilingual(tokenizer)
+        self._mixes_directions = has_tags(tokenizer)
+        self._is_set_to_languages = is_multilingual(tokenizer) and not self._mixes_directions
         self._translator = lru_cache(maxsize=64)(self._make_translator)
         # Called after each batch with the numbers of its sentences and of their tokens.
         self.observers: list[Callable[[int, int], None]] = []
@@ -138,6 +143,12 @@ class ServedModel:
     def is_idle(self) -> bool:
         """Whether nothing is in the queue or decoded."""
         return self._batcher.is_idle
+
+    def is_zero_shot(self, source: str | None, target: str | None) -> bool:
+        """Whether the model knows both languages, but was not trained for the pair; never if it serves one pair."""
+        if source is None or target is None or len(self.pairs) < 2:
+            return False
+        return is_zero_shot(self.tokenizer, source, target)
 
     def find_pairs(self, source: str | None, target: str | None) -> list[Pair]:
         """Return the pairs with these languages; None: any."""
@@ -168,11 +179,11 @@ class ServedModel:
             Busy: The queue is full or closed, or memory is too small for a sentence.
             DecodingFailed: The model failed.
         """
-        languages = (source, target) if self._is_multilingual else (None, None)
-        key = _Key(options or TranslationOptions(), *languages)
+        key = _Key(options or TranslationOptions(), *((source, target) if self._is_set_to_languages else ()))
         # Only the model's thread may tokenize, as a glossary's translations are.
         self._translator(replace(key.options, glossary=None))
-        return await asyncio.wrap_future(self._batcher.submit(sentences, key))
+        items = [(sentence, source, target) for sentence in sentences]
+        return await asyncio.wrap_future(self._batcher.submit(items, key))
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the model's thread, before its next batch, and return the result.
@@ -190,15 +201,16 @@ class ServedModel:
         """Return a context whose batches share what they find out about the model's weights."""
         return decoding_session(self.model)
 
-    def measure(self, sentences: Sequence[str], key: _Key) -> list[int]:
+    def measure(self, items: Sequence[_Item], key: _Key) -> list[int]:
         """Return the number of tokens of each sentence.
 
         Raises:
             InvalidRequest: The model cannot follow the glossary.
         """
-        self._set_languages(key)
+        if self._is_set_to_languages:
+            set_languages(self.tokenizer, key.source, key.target)
         self._translator(key.options)
-        prepared = map(self.preparation.sentence, sentences)
+        prepared = (self.preparation.sentence(sentence) for sentence, _, _ in items)
         ids, _ = encode(self.tokenizer, [self.preparation.given(each) for each in prepared])
         return [len(row) for row in ids]
 
@@ -214,9 +226,11 @@ class ServedModel:
         if self._num_batches % BATCHES_BETWEEN_RELEASES == 0:
             release_memory()
 
-    def decode(self, sentences: Sequence[str], key: _Key) -> list[list[Hypothesis]]:
+    def decode(self, items: Sequence[_Item], key: _Key) -> list[list[Hypothesis]]:
         """Translate the sentences of a batch."""
         options = key.options
+        sentences, *languages = zip(*items, strict=True)
+        src_lang, tgt_lang = languages if self._mixes_directions else (key.source, key.target)
         try:
             return translate(
                 self.model,
@@ -229,15 +243,12 @@ class ServedModel:
                 glossary=options.glossary,
                 split_sentences="never",
                 **self._preparing,
-                **self._set_languages(key),
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
                 **options.generation_options(),
             )
         except GlossaryError as error:
             raise InvalidRequest(one_line(error)) from error
-
-    def _set_languages(self, key: _Key) -> dict[str, int]:
-        """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them."""
-        return set_languages(self.tokenizer, key.source, key.target) if self._is_multilingual else {}
 
     def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
         """Return what decodes with these options.
@@ -301,10 +312,16 @@ class Engine:
         if len(models) == 1 and not models[0].pairs:
             return Choice(models[0], source, target)
         fitting = [Choice(model, *pair) for model in models for pair in model.find_pairs(source, target)]
+        fitting = fitting or [Choice(model, source, target) for model in models if model.is_zero_shot(source, target)]
         if len(fitting) == 1:
             return fitting[0]
         problem = "several models or languages translate" if fitting else "no model translates"
         raise UnknownModel(f"{problem} {source or 'any'}-{target or 'any'}; there are {_listed(models)}")
+
+    def sources(self, target: str | None = None, name: str | None = None) -> list[str]:
+        """Return the source languages of a model, None: of all, that are translated to a target, None: to any."""
+        models = self.models.values() if name is None else [self.models[name]]
+        return sorted({source for model in models for source, _ in model.find_pairs(None, target)})
 
     @contextmanager
     def admission(self) -> Iterator[None]:

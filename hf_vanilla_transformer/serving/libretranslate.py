@@ -19,10 +19,10 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from ..documents import KINDS, Document, Segment, kind_of, open_document
 from ..documents.template import Template
 from ..errors import DataError, one_line
+from .detection import AUTO, choose, detect_among
 from .engine import Choice, Engine, TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
-AUTO = "auto"
 # Translated documents that are kept until they are fetched.
 MAX_FILES = 32
 FILE_TYPE = "application/octet-stream"
@@ -46,7 +46,9 @@ class TranslateRequest(BaseModel):
     """A text or several, and their languages."""
 
     q: Text | list[Text] = Field(description="A text, or several.")
-    source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
+    source: Text = Field(
+        description='Source language; "auto": the only one for the target language, or detected among several.'
+    )
     target: Text = Field(description="Target language.")
     format: Literal["text", "html"] = Field(
         "text", description="html: markup stays as it is, and inline tags go with their words."
@@ -61,7 +63,9 @@ class TranslateFileRequest(BaseModel):
     file: Annotated[Any, BeforeValidator(_one_file), WithJsonSchema({"type": "string", "format": "binary"})] = Field(
         description=f"The document: {', '.join(KINDS)}, by the ending of its name."
     )
-    source: Text = Field(description='Source language; "auto": that of the only model for the target language.')
+    source: Text = Field(
+        description='Source language; "auto": the only one for the target language, or detected among several.'
+    )
     target: Text = Field(description="Target language.")
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
@@ -78,8 +82,8 @@ class DetectRequest(BaseModel):
 
 
 class DetectedLanguage(BaseModel):
-    language: str = Field(description="The only source language that fits.")
-    confidence: float = Field(default=0, description="0: nothing was detected.")
+    language: str = Field(description="A source language of the models.")
+    confidence: float = Field(description="In percent; 0: nothing was detected, and it is the only one.")
 
 
 class TranslateResponse(BaseModel):
@@ -146,17 +150,17 @@ def routes(service: Service) -> APIRouter:
         service.check_key(request, body.api_key)
         if (count := 1 + body.alternatives) > (limit := service.limits.max_hypotheses):
             raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
-        choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
-        options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
         documents = [open_document(text, "html") if body.format == "html" else _whole(text) for text in texts]
+        choice, probability = await _choose(service, body, documents)
+        options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
         ranked = await _translate(service, request, documents, choice, options)
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:
             answer["alternatives"] = [others for _, *others in ranked]
         if body.source == AUTO and choice.source:
-            answer["detectedLanguage"] = [DetectedLanguage(language=choice.source)] * len(texts)
+            answer["detectedLanguage"] = [_detected(choice.source, probability)] * len(texts)
         return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
 
     @router.post(
@@ -168,7 +172,6 @@ def routes(service: Service) -> APIRouter:
         """Translate a document, whose kind its name tells; the answer says where the translation is."""
         body = await _read(request, TranslateFileRequest)
         service.check_key(request, body.api_key)
-        choice = service.engine.choose(None if body.source == AUTO else body.source, body.target)
         name, content = body.file
         if (kind := kind_of(name)) is None:
             raise FieldError("file", f"the name {name!r} has the ending of no document; there are {', '.join(KINDS)}")
@@ -177,6 +180,7 @@ def routes(service: Service) -> APIRouter:
         except DataError as error:
             raise FieldError("file", one_line(error)) from error
         service.check_length([segment.text for segment in document.segments], "document")
+        choice, _ = await _choose(service, body, [document])
         ((translation,),) = await _translate(service, request, [document], choice, TranslationOptions())
         # A name that cannot be guessed, so that only who asked finds the file.
         path = token_urlsafe(16) + PurePath(name).suffix
@@ -195,9 +199,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/detect", openapi_extra=_body_of(DetectRequest))
     async def detect(request: Request) -> list[DetectedLanguage]:
-        """Refuse: no model tells languages apart."""
-        service.check_key(request, (await _read(request, DetectRequest)).api_key)
-        raise HTTPException(400, "this server cannot detect languages; give `source`")
+        """Detect the language of a text, among the source languages of the models."""
+        body = await _read(request, DetectRequest)
+        service.check_key(request, body.api_key)
+        if (detected := await detect_among(service.engine.sources(), [body.q])) is None:
+            raise HTTPException(400, "this server cannot detect languages; give `source`")
+        return [_detected(*detected)]
 
     @router.get("/languages")
     async def languages() -> list[Language]:
@@ -212,6 +219,17 @@ def _whole(text: str) -> Document:
     template = Template()
     template.literal(template.slot(Segment(text)))
     return template.document()
+
+
+async def _choose(
+    service: Service, body: TranslateRequest | TranslateFileRequest, documents: Sequence[Document]
+) -> tuple[Choice, float]:
+    texts = (segment.text for document in documents for segment in document.segments)
+    return await choose(service.engine, body.source, body.target, texts)
+
+
+def _detected(language: str, probability: float) -> DetectedLanguage:
+    return DetectedLanguage(language=language, confidence=round(100 * probability))
 
 
 async def _translate(

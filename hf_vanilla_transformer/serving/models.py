@@ -15,7 +15,7 @@ from ..export import export_model
 from ..export.formats import load_for_export
 from ..inference.ctranslate2 import load_ctranslate2
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import language_pairs
+from ..inference.languages import is_zero_shot, language_pairs
 from ..inference.translation import load
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from .engine import Engine, Pair, ServedModel
@@ -108,7 +108,7 @@ def _load_served(text: str, loading: Loading, options: dict[str, Any]) -> Served
         model, tokenizer = thread.submit(loading.load, folder).result()
     known = language_pairs(tokenizer) or _card_pairs(model, folder)
     named = PAIR_NAME.fullmatch(name)
-    if named and len(known) > 1 and named.groups() not in known:
+    if named and len(known) > 1 and named.groups() not in known and not is_zero_shot(tokenizer, named[1], named[2]):
         codes = sorted({code for pair in known for code in pair})
         raise ValueError(f"`model` {text}: its tokenizer has no pair {name}; its languages are {', '.join(codes)}")
     pairs = [(named[1], named[2])] if named else known

@@ -27,6 +27,7 @@ from .attention_map import (
 )
 from .batching import Busy, DecodingFailed
 from .card_examples import card_examples
+from .detection import AUTO, choose, detectable
 from .engine import Choice, Engine, ServedModel, TranslationOptions
 from .limits import Limits
 from .service import Service, TranslatedText
@@ -38,6 +39,7 @@ except ImportError as error:
 
 PATH = "/page"
 TITLE = "Translate"
+DETECT = "Detect language"
 
 # Two cells of a map.
 ICON = (
@@ -289,7 +291,7 @@ class Page:
         try:
             if not values[self.text].strip():
                 raise ValueError("there is no text; type some, or choose an example")
-            choice = self._choice(values[self.model], values[self.source], values[self.target])
+            choice = await self._choose(values)
             (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
             seconds = time.perf_counter() - start
             answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
@@ -298,17 +300,19 @@ class Page:
         sentences = [f"{number}. {sentence}" for number, sentence in enumerate(translated.layout.sentences, start=1)]
         choices = list(zip(sentences, range(len(sentences)), strict=True))
         return {
-            self.status: _success(answer.text, len(sentences), seconds),
+            self.status: _success(answer, seconds, values[self.source] == AUTO),
             self.translation: answer.text,
             self.sentence: gr.Dropdown(choices, value=0, visible=len(choices) > 1),
             **self._show(answer, values),
         }
 
-    def _choice(self, name: str, source: str | None, target: str | None) -> Choice:
+    async def _choose(self, values: dict[Any, Any]) -> Choice:
+        name, source, target = (values[field] for field in (self.model, self.source, self.target))
         if len(self.models[name].pairs) < 2:
             # Of the model before, where its fields have not been changed yet.
             source = target = None
-        return self.service.engine.choose(source, target, name)
+        choice, _ = await choose(self.service.engine, source, target, [values[self.text]], name)
+        return choice
 
     def _options(self, values: dict[Any, Any]) -> TranslationOptions:
         number = values[self.alternatives]
@@ -406,8 +410,9 @@ def _heading(models: Iterable[ServedModel]) -> str:
 
 def _language(model: ServedModel, side: int) -> gr.Dropdown:
     languages = sorted({pair[side] for pair in model.pairs})
+    detect = [(DETECT, AUTO)] if side == 0 and detectable(languages) else []
     return gr.Dropdown(
-        languages,
+        [*detect, *zip(languages, languages, strict=True)],
         value=next(iter(model.pairs))[side] if languages else None,
         label=("From", "To")[side],
         visible=len(model.pairs) > 1,
@@ -437,11 +442,13 @@ def _refusal(error: BaseException) -> str:
     return f'<p class="vt-error" data-number={next(NUMBERS)}>{escape(message[:1].upper() + message[1:])}.</p>'
 
 
-def _success(text: str, sentences: int, seconds: float) -> str:
+def _success(answer: Answer, seconds: float, detected: bool) -> str:
+    sentences = len(answer.translated.layout.sentences)
     number = f"{sentences} sentences" if sentences > 1 else "1 sentence"
+    language = f" from {escape(answer.choice.source)}" if detected and answer.choice.source else ""
     # A live region does not read out the field with the translation.
-    spoken = f'<span class="vt-spoken">: {escape(text)}</span>'
-    return f"<p data-number={next(NUMBERS)}>Translated {number} in {seconds:.2f} s{spoken}</p>"
+    spoken = f'<span class="vt-spoken">: {escape(answer.text)}</span>'
+    return f"<p data-number={next(NUMBERS)}>Translated {number}{language} in {seconds:.2f} s{spoken}</p>"
 
 
 __all__ = ["mount_page"]

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -181,7 +182,7 @@ def test_memory_that_runs_out(monkeypatch, refusal):
     def exhausted(*args, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(translation, "load", lambda *args: (None, None))
+    monkeypatch.setattr(translation, "load", lambda *args: (None, SimpleNamespace(init_kwargs={})))
     monkeypatch.setattr(translation, "translate_lines", exhausted)
     message = refusal("translate", "--model", "m", "--max_tokens", "77")
     assert message == "vanilla-transformer translate: error: out of memory; lower --max_tokens 77\n"

@@ -31,6 +31,10 @@ def test_a_pair_is_saved_as_by_marian():
             check_direction(tokenizer, "es", "en", "model m")
         for source, target in (("en", "es"), ("en", "fr"), ("es", None), (None, None)):
             check_direction(tokenizer, source, target, "model m")
+        for source, target in (("en", "es"), ("en", None), (None, None)):
+            assert set_languages(tokenizer, source, target) == {}
+        with pytest.raises(ValueError, match="has no languages to choose from"):
+            set_languages(tokenizer, "es", "en")
         tokenizer.init_kwargs["target_lang"] = None
         assert language_pairs(tokenizer) == []
     finally:

@@ -265,6 +265,8 @@ class TestLanguages:
         pipe = pipeline("translation", model=model, tokenizer=tokenizer)
         found = pipe(ENGLISH, **languages, **options, batch_size=2)
         assert [[text] for text in texts(found)] == expected
+        # The current ones.
+        assert pipe(ENGLISH, **options) == found
         assert pipeline("translation", model=model, tokenizer=tokenizer, **languages)(ENGLISH, **options) == found
         (record,) = pipe("no", **languages, **options, return_tensors=True, return_scores=True)
         assert record["translation_token_ids"][:2].tolist() == [2, spanish]

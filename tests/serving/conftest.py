@@ -35,6 +35,14 @@ def engine():
 
 
 @pytest.fixture(scope="package")
+def two_sources():
+    """An engine whose model translates two languages to a third."""
+    engine = Engine([ServedModel("both", *concise("shared"), [("en", "es"), ("de", "es")], patience=0.0)])
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="package")
 def application(engine):
     return create_application(engine)
 

@@ -99,7 +99,7 @@ class Stub(ServedModel):
     """A served model without a thread."""
 
     def __init__(self, name, *pairs):
-        self.name, self.pairs = name, dict.fromkeys(pairs).keys()
+        self.name, self.tokenizer, self.pairs = name, None, dict.fromkeys(pairs).keys()
 
 
 def test_models_are_picked_by_name_or_languages():

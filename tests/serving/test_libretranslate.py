@@ -111,10 +111,53 @@ def test_mistakes_are_named(client, body, status, message):
     assert answer.json()["error"].startswith(message)
 
 
-def test_languages_are_not_detected(client):
-    answer = client.post("/detect", data={"q": "a cat"})
-    assert answer.status_code == 400
-    assert "cannot detect languages" in answer.json()["error"]
+class TestDetection:
+    GERMAN, ENGLISH = "Der kleine Hund schläft heute im Garten.", "The small dog sleeps in the garden today."
+
+    @pytest.fixture
+    def several(self, two_sources):
+        """A client of a server with two source languages for Spanish."""
+        return TestClient(create_application(two_sources))
+
+    def test_the_published_client(self, url):
+        (detected,) = LibreTranslateAPI(url).detect(self.GERMAN)
+        assert detected["language"] == "de" and 90 < detected["confidence"] <= 100
+
+    @pytest.mark.parametrize("text", ["", "42", "😀", "\x00", "Быстрая лиса", "Le petit chien dort dans le jardin."])
+    def test_text_in_none_of_the_languages(self, client, text):
+        (detected,) = client.post("/detect", json={"q": text}).json()
+        assert detected["language"] in ("de", "en") and detected["confidence"] < 10
+
+    @pytest.mark.parametrize("language, text", [("de", GERMAN), ("en", ENGLISH)])
+    def test_the_source_of_a_translation(self, several, language, text):
+        body = {"q": text, "target": "es"}
+        answer = several.post("/translate", json={**body, "source": "auto"}).json()
+        detected = answer.pop("detectedLanguage")
+        assert detected["language"] == language and 90 < detected["confidence"] <= 100
+        assert answer == several.post("/translate", json={**body, "source": language}).json()
+
+    def test_texts_of_a_request_are_in_one_language(self, several):
+        """As LibreTranslate takes them, and markup does not count."""
+        texts = ["<p class='the small dog sleeps in the garden'>42</p>", f"<p>{self.GERMAN}</p>", "OK"]
+        answer = several.post("/translate", json={"q": texts, "source": "auto", "target": "es", "format": "html"})
+        assert [each["language"] for each in answer.json()["detectedLanguage"]] == ["de"] * 3
+
+    def test_documents(self, several):
+        file = {"file": ("a.txt", self.GERMAN.encode())}
+        answer = several.post("/translate_file", data={"source": "auto", "target": "es"}, files=file)
+        assert answer.status_code == 200 and "translatedFileUrl" in answer.json()
+
+    def test_without_the_library(self, several, client, no_language_detector):
+        answer = client.post("/detect", data={"q": "a cat"})
+        assert answer.status_code == 400 and "cannot detect languages" in answer.json()["error"]
+        answer = several.post("/translate", json={"q": "a cat", "source": "auto", "target": "es"})
+        assert answer.status_code == 400
+        assert answer.json()["error"] == "several models or languages translate any-es; there are en-es, de-es"
+
+    def test_one_source_language(self, client):
+        """It is not in doubt."""
+        answer = client.post("/translate", json={"q": self.GERMAN, "source": "auto", "target": "es"}).json()
+        assert answer["detectedLanguage"] == {"language": "en", "confidence": 0}
 
 
 def test_html_that_is_too_long_is_not_parsed(engine, monkeypatch):

@@ -8,7 +8,9 @@ from fastapi.testclient import TestClient
 pytest.importorskip("gradio", reason="the page needs the extra `demo`")
 
 from hf_vanilla_transformer.serving.application import create_application
-from hf_vanilla_transformer.serving.page import mount_page
+from hf_vanilla_transformer.serving.limits import Limits
+from hf_vanilla_transformer.serving.page import Page, mount_page
+from hf_vanilla_transformer.serving.service import Service
 
 
 def with_page(engine, api_key=None):
@@ -52,3 +54,35 @@ def test_an_api_key_is_the_password(engine):
     assert client.get("/page/config").status_code == 401
     assert client.post("/page/login", data={"username": "me", "password": "secret"}).status_code == 200
     assert client.get("/page/config").status_code == 200
+
+
+class TestDetection:
+    @staticmethod
+    def page(engine):
+        async def make():
+            return Page(Service(engine, Limits(), None))
+
+        return asyncio.run(make())
+
+    @staticmethod
+    def sources(page):
+        return [value for _, value in page.source.choices]
+
+    @pytest.mark.parametrize(
+        "source, text", [("de", "Der kleine Hund schläft im Garten."), ("en", "The small dog sleeps in the garden.")]
+    )
+    def test_the_source_language_is_detected_if_the_user_says_so(self, two_sources, source, text):
+        page = self.page(two_sources)
+        assert self.sources(page) == ["auto", "de", "en"] and page.source.value == "en"
+        values = {field: getattr(field, "value", None) for field in vars(page).values() if hasattr(field, "_id")}
+        values |= {page.text: text, page.target: "es"}
+        detected = asyncio.run(page.translate(values | {page.source: "auto"}))
+        assert (
+            detected[page.answer].choice.source == source and f"1 sentence from {source} in" in detected[page.status]
+        )
+        given = asyncio.run(page.translate(values | {page.source: source}))
+        assert detected[page.translation] == given[page.translation] and "from" not in given[page.status]
+
+    def test_only_where_there_is_something_to_detect(self, engine, two_sources, no_language_detector):
+        for each in (engine, two_sources):
+            assert "auto" not in self.sources(self.page(each))
