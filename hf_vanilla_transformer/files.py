@@ -204,6 +204,30 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
     return content
 
 
+def read_yaml(path: StrPath) -> Any:
+    """Read a YAML or JSON file as a tree of nodes, which know their lines; scalars are strings.
+
+    Raises:
+        DataError: The file cannot be read, or is empty.
+    """
+    # Its import takes a while.
+    import yaml
+
+    try:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        # Its own text quotes the line, which may hold a token.
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise DataError(f"{path} cannot be read: line {line}: {error.problem}") from None
+    except RecursionError:
+        raise DataError(f"{path} cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read: {one_line(error)}") from error
+    if root is None:
+        raise DataError(f"{path} is empty")
+    return root
+
+
 def check_links(folder: StrPath, pattern: str = "*") -> None:
     """Refuse links in a folder to files outside of it, which whoever reads or shares the folder would follow.
 

@@ -40,13 +40,9 @@ with importing():
     from hf_vanilla_transformer.training.arguments import parse_overrides
     from hf_vanilla_transformer.training.auto_preset import use_auto_preset
     from hf_vanilla_transformer.training.metrics import METRIC_NAMES, translation_scores
-    from hf_vanilla_transformer.training.setup import (
-        TextSplits,
-        load_or_train_tokenizer,
-        load_text,
-        set_generation_defaults,
-        tokenize_splits,
-    )
+    from hf_vanilla_transformer.training.setup import set_generation_defaults, tokenize_splits
+    from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
+    from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
 
     register()
 
@@ -112,7 +108,7 @@ def train_marian(
     text = load_text(data_args)
     model_args, _ = use_auto_preset(model_args, data_args, args, text.train)
     args.augment = NONE
-    tokenizer = load_or_train_tokenizer(model_args, args, text.train)
+    tokenizer = load_or_train_tokenizer(model_args, args, text)
     overrides = {"vocab_size": len(tokenizer), **parse_overrides(model_args.config_overrides)}
     config = preset_config(model_args.preset, **overrides)
     pairs = tokenize_splits(text, tokenizer, config, data_args, args).train

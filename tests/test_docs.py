@@ -160,9 +160,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save_source_models(path: Path) -> None:
-    """Save what the pages convert: a folder under a name of the Hub, and a tutorial's file with its vocabularies."""
-    for each in build("marian"):
-        each.save_pretrained(path / "Helsinki-NLP" / "opus-mt-en-de")
+    """Save what the pages convert, under a name of the Hub and as a tutorial's file, and a multilingual model."""
+    for kind, name in (("marian", "Helsinki-NLP/opus-mt-en-de"), ("multilingual", "my-multilingual")):
+        for each in build(kind):
+            each.save_pretrained(path / name)
     torch.save(TorchNN(width=16, heads=8, batch_first=True).state_dict(), path / "seq2seq.pt")
     for language, size in (("en", 13), ("de", 17)):
         tokens = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"word{n}" for n in range(4, size))]

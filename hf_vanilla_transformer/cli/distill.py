@@ -10,7 +10,7 @@ options of its training:
 
 --output_dir then holds what `train` leaves there, the translations, which the same command uses again, the student
 for CTranslate2 in int8, and distillation.json: scores, speed and size of teacher and student, on the test pairs or
-else the validation pairs. --train_copies 0 trains on the teacher's translations alone. A .yaml or .json file of
+else the validation pairs. --train_weight 0 trains on the teacher's translations alone. A .yaml or .json file of
 options may come first.
 """
 

@@ -27,7 +27,8 @@ NO_TERMINAL = (120, 24)
 
 # Fields of `DataArguments` that name text, and how it is read.
 FIELDS = (
-    *(f"{split}_{side}" for split in ("train", "validation", "test", "synthetic")
+    "corpora",
+    *(f"{split}_{side}" for split in ("train", "validation", "test")
       for side in ("source_file", "target_file", "file")),
     "source_column", "target_column", "source_lang", "target_lang", "dataset_name", "dataset_config_name",
     "toy_corpus", "cache_dir",

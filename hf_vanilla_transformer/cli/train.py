@@ -26,8 +26,9 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.arguments import SPLITS, DataArguments
-from ..errors import did_you_mean, one_line
+from ..data.arguments import DataArguments
+from ..errors import did_you_mean
+from ..files import read_yaml
 from ..training.options import ModelOptions, TrainingOptions
 from .options import OneLineParser, add_fields, importing, parse_dataclasses
 
@@ -37,7 +38,7 @@ ARGUMENT_FILES = (".yaml", ".yml", ".json")
 MAIN_OPTIONS: dict[str, tuple[Any, Sequence[str]]] = {
     "text": (
         DataArguments,
-        ("train_source_file", "train_target_file", "train_file", "dataset_name", "validation_split_size"),
+        ("train_source_file", "train_target_file", "train_file", "corpora", "dataset_name", "validation_split_size"),
     ),
     "model and tokenizer": (ModelOptions, ("preset", "config_overrides", "vocab_size")),
     "training": (
@@ -100,24 +101,14 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
     Raises:
         ValueError: The file cannot be read, or an option in it is unknown.
     """
+    # JSON is YAML too. Values stay strings, because the parser knows their types.
     with importing():
-        import yaml
-    try:
-        # JSON is YAML too. Values stay strings, because the parser knows their types.
-        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except yaml.MarkedYAMLError as error:
-        # Its own text quotes the line, which may hold a token.
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise ValueError(f"{path} cannot be read: line {line}: {error.problem}") from None
-    except RecursionError:
-        raise ValueError(f"{path} cannot be read: it is nested too deeply") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(root, yaml.MappingNode):
+        root = read_yaml(path)
+    if root.id != "mapping":
         raise ValueError(f"{path} holds no mapping of argument names to values")
     words: dict[str, list[str]] = {}
     for key, value in root.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else "that is no name"
+        name = key.value if key.id == "scalar" else "that is no name"
         try:
             if name not in known:
                 raise ValueError(f"unknown argument {name}{did_you_mean(name, known)}")
@@ -167,10 +158,10 @@ def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
         model_args, data_args, args = parse_dataclasses(_dataclasses(), arguments)
         _check_training_is_wanted(args)
         # Before any folder is made.
-        if not (data_args.dataset_name or data_args.toy_corpus or any(map(data_args.files, SPLITS))):
+        if not data_args.names_data:
             raise ValueError(
-                "no data is named; give --train_source_file and --train_target_file, --train_file, --dataset_name or "
-                "--toy_corpus"
+                "no data is named; give --train_source_file and --train_target_file, --train_file, --corpora, "
+                "--dataset_name or --toy_corpus"
             )
         yield model_args, data_args, args
     except KeyboardInterrupt as interrupt:

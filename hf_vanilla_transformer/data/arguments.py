@@ -12,16 +12,13 @@ from ..options import Length, NotNegative, Positive, Range, check_ranges, option
 
 SPLITS = ("train", "validation", "test")
 
-# Files of pairs that are added to the training pairs.
-SYNTHETIC = "synthetic"
-
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".tmx", ".parquet")
-
-# Marks sources that were translated from text of the target side (Caswell et al. 2019).
-BACK_TRANSLATED = "<BT>"
 
 # Instead of a file of alignments.
 AUTO, NONE = "auto", "none"
+
+# How often an epoch may have a pair: it is listed as often.
+WEIGHTS = Range(ge=0, le=1000)
 
 # Tokens allowed beyond `max_length_ratio`, so that short pairs such as "Hi" -> "How do you do" pass.
 RATIO_SLACK = 4
@@ -40,9 +37,9 @@ class DataArguments:
 
     Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or from one file with both
     sides (`train_file`); or all splits come from `dataset_name`, in which validation and test files replace splits.
-    Synthetic pairs, from files likewise, are added to the training pairs once validation and test pairs are held out.
-    A TMX file has the pairs in `source_lang` and `target_lang`, where en is also en-US. In a row of other files the
-    first of these rules that applies finds the pair:
+    Several corpora, of one direction or many, are listed in the file `corpora`; see `corpora.Corpus`. A TMX file has
+    the pairs in `source_lang` and `target_lang`, where en is also en-US. In a row of other files the first of these
+    rules that applies finds the pair:
 
     1. the columns `source_column` and `target_column`; in a TSV or CSV file integers mean positions, and the file
        then has no header;
@@ -56,6 +53,9 @@ class DataArguments:
         DataError: Arguments contradict each other, or one is empty.
     """
 
+    corpora: str | None = option(
+        None, "List of corpora in YAML or JSON, of one direction or many; beside the one of other options, if any."
+    )
     train_source_file: str | None = option(
         None, "Source side of the training text: one sentence a line, UTF-8, plain or gzip."
     )
@@ -71,25 +71,17 @@ class DataArguments:
     )
     validation_file: str | None = option(None, "Validation pairs in one file.")
     test_file: str | None = option(None, "Test pairs in one file.")
-    synthetic_source_file: str | None = option(
-        None, "Source side of more training pairs, such as translations by a model; never held out."
-    )
-    synthetic_target_file: str | None = option(None, "Their target side.")
-    synthetic_file: str | None = option(None, "Or: these pairs in one file.")
-    synthetic_tag: str | None = option(
-        None, "Token to put before the source of each synthetic pair; the tokenizer gets it."
-    )
     monolingual_target: list[str] | None = option(
         None,
         "Back-translation: files of text of the target side, whose translations by --reverse_model become "
-        f"sources, with --synthetic_tag (default here: {BACK_TRANSLATED}).",
+        "sources, marked by a token.",
     )
     reverse_model: str | None = option(None, "Model that translates target to source: a folder or a name on the Hub.")
     synthetic_dir: str | None = option(
         None, "Folder of pairs that a model translates, for runs to share (default: output_dir)."
     )
-    train_copies: NotNegative = option(
-        1, "How often an epoch has each training pair that is not synthetic; 0: synthetic pairs only."
+    train_weight: Annotated[float, WEIGHTS] = option(
+        1.0, "How often an epoch has each training pair that these options name; 0: only those of --corpora."
     )
     guided_alignment: str | None = option(
         None,
@@ -138,7 +130,7 @@ class DataArguments:
         check_ranges(self, DataError)
         self._check_both_given("source_column", "target_column")
         self._check_both_given("source_lang", "target_lang")
-        for split in (*SPLITS, SYNTHETIC):
+        for split in SPLITS:
             self._check_both_given(f"{split}_source_file", f"{split}_target_file")
             _check_at_most_one(self._given(f"{split}_file", f"{split}_source_file"))
         training_files = ["a training file"] if self.files("train") else []
@@ -149,12 +141,17 @@ class DataArguments:
             raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:
             self._check_split_size(split)
-        self._check_synthetic()
+        self._check_corpora()
 
     def files(self, split: str) -> tuple[str, ...]:
         """Return the files of a split: source and target, one file with both sides, or none."""
         names = (f"{split}_source_file", f"{split}_target_file", f"{split}_file")
         return tuple(path for path in (getattr(self, name) for name in names) if path)
+
+    @property
+    def names_data(self) -> bool:
+        """Whether there is any text to read."""
+        return bool(self.corpora or self.dataset_name or self.toy_corpus or any(map(self.files, SPLITS)))
 
     @property
     def links(self) -> str | None:
@@ -166,7 +163,8 @@ class DataArguments:
         """Short name of the training data, for readers; without folders."""
         if self.toy_corpus:
             return "the built-in English-Spanish corpus"
-        return self.dataset_name or ", ".join(Path(file).name for file in self.files("train"))
+        files = self.files("train") or filter(None, [self.corpora])
+        return self.dataset_name or ", ".join(Path(file).name for file in files)
 
     @property
     def test_dataset(self) -> str | None:
@@ -183,19 +181,12 @@ class DataArguments:
             if getattr(self, given) is not None and getattr(self, missing) is None:
                 raise DataError(f"`{given}` is given without `{missing}`; give both or none")
 
-    def _check_synthetic(self) -> None:
+    def _check_corpora(self) -> None:
         self._check_both_given("monolingual_target", "reverse_model")
-        if not (self.monolingual_target or self.files(SYNTHETIC)):
-            if self.synthetic_tag:
-                raise DataError("`synthetic_tag` is for synthetic pairs; name their files, or leave it out")
-            return
-        if self.synthetic_tag and self.synthetic_tag.split() != [self.synthetic_tag]:
-            raise DataError(f"`synthetic_tag` {self.synthetic_tag!r} has a blank; write it without")
-        _check_at_most_one(self._given("monolingual_target", "synthetic_file", "synthetic_source_file"))
-        if self.streaming:
-            raise DataError("synthetic pairs are mixed with the others in memory; leave them or `streaming` out")
-        if self.links not in (None, AUTO):
-            raise DataError(f"`guided_alignment` {self.guided_alignment} has no links of synthetic pairs; set `auto`")
+        if self.monolingual_target and self.streaming:
+            raise DataError("`monolingual_target` is translated in memory; leave it or `streaming` out")
+        if (self.corpora or self.monolingual_target) and self.links not in (None, AUTO):
+            raise DataError(f"`guided_alignment` {self.guided_alignment} has no links of other corpora; set `auto`")
 
     def _check_split_size(self, split: str) -> None:
         name = f"{split}_split_size"
@@ -216,12 +207,11 @@ def _check_at_most_one(given: Iterable[str]) -> None:
 
 __all__ = [
     "AUTO",
-    "BACK_TRANSLATED",
     "EXTENSIONS",
     "NONE",
     "RATIO_SLACK",
     "SPLITS",
-    "SYNTHETIC",
+    "WEIGHTS",
     "DataArguments",
     "refuse_empty_strings",
 ]

@@ -191,7 +191,7 @@ def _insert_items(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _
     """Insert placeholders at places that belong together, and number all of them in the order of the source."""
     before = len(PLACEHOLDER.findall(pair.source))
     for i in range(min(draw.randint(1, MAX_INSERTED), len(PLACEHOLDERS) - before)):
-        pair = _with_item(pair, f"⟦{len(PLACEHOLDERS) + 1 + i}⟧", draw, fixed)
+        pair = _with_item(pair, f"⟦{len(PLACEHOLDERS) + 1 + i}⟧", draw)
     found = dict.fromkeys(match[0] for match in PLACEHOLDER.finditer(pair.source))
     numbered = dict(zip(found, PLACEHOLDERS, strict=False))
     source, target = (
@@ -200,15 +200,13 @@ def _insert_items(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _
     return replace(pair, source=source, target=target)
 
 
-def _with_item(pair: _Pair, placeholder: str, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
+def _with_item(pair: _Pair, placeholder: str, draw: random.Random) -> _Pair:
     item = draw.choice(FORMS).format(placeholder)
     if draw.random() < END_SHARE:
         before_mark = draw.random() < 0.5
         ends = [_at_end(text, item, before_mark) for text in (pair.source, pair.target)]
     else:
-        # A tag stays first.
-        tagged = bool((first := fixed.match(pair.source)) and not PLACEHOLDER.match(first[0]))
-        place = max(tagged, draw.randrange(len(pair.source.split())))
+        place = draw.randrange(len(pair.source.split()))
         ends = [_before(place, pair.source, item), _before(_target_place(pair, place), pair.target, item)]
     (source, i), (target, j) = ends
     return pair.with_item((i, j), source, target)

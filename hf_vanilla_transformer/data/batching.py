@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -79,7 +79,8 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
     length (alternately ascending and descending, so that it does not jump where the source length changes), cut
     greedily, and the batches are shuffled. Each epoch also shuffles pairs with equal lengths. The cuts, and with them
     the number of batches, are therefore the same in every epoch: `len()` is exact, and learning-rate schedules may
-    rely on it.
+    rely on it. Where an epoch has rows of its own, the batches are cut anew; to be as many as in the first epoch, some
+    are left out or split in two.
 
     For several processes the sampler yields the batches of all, and sharding gives process r every `num_replicas`-th
     batch from r on. Batches come in groups of `num_replicas` with similar lengths, so that the processes have equal
@@ -96,6 +97,8 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: Shuffle the batches; otherwise they go from short to long, the same in every epoch.
         seed: Non-negative seed of the order.
         num_replicas: Number of processes that share the batches.
+        epoch_rows: Returns the rows of an epoch, counted from 0, such as `sampling.EpochRows`; by default each row
+            occurs once.
 
     Raises:
         DataError: There are no pairs, a pair is longer than `max_tokens`, or a number is below 1.
@@ -113,6 +116,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: bool = True,
         seed: int = 0,
         num_replicas: int = 1,
+        epoch_rows: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         check_range(POSITIVE, DataError, max_tokens=max_tokens, num_replicas=num_replicas)
         source = np.asarray(source_lengths, dtype=np.int32)
@@ -124,9 +128,10 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
             )
         _check_budget(source, target, max_tokens)
         self.shuffle, self.seed, self.num_replicas, self.epoch = shuffle, seed, num_replicas, 0
+        self._source, self._target, self.max_tokens, self._epoch_rows = source, target, max_tokens, epoch_rows
         self._keys = _length_keys(source, target)
-        order = np.argsort(self._keys, kind="stable")
-        self._edges = _split_to_multiple(_greedy_edges(source[order], target[order], max_tokens), num_replicas)
+        self._edges = self._cut(self._sorted(self._rows(0)))
+        self._number = -(-(len(self._edges) - 1) // num_replicas) * num_replicas
 
     @property
     def sampler(self) -> TokenBudgetBatchSampler:
@@ -139,23 +144,36 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch, all processes together."""
-        return -(-(len(self._edges) - 1) // self.num_replicas) * self.num_replicas
+        return self._number
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield batches as lists of row indices."""
-        batches = np.arange(len(self._edges) - 1)
-        repeated = np.resize(batches[::-1], len(self) - len(batches))
+        rng = np.random.default_rng([self.seed, self.epoch])
+        rows = self._rows(self.epoch)
+        if self.shuffle:
+            rng.shuffle(rows)
+        order = self._sorted(rows)
+        edges = self._edges if self._epoch_rows is None else _split_into(self._cut(order), self._number)
+        batches = np.arange(len(edges) - 1)
+        filled = max(self._number, -(-len(batches) // self.num_replicas) * self.num_replicas)
+        repeated = np.resize(batches[::-1], filled - len(batches))
         groups = np.concatenate([batches, repeated]).reshape(-1, self.num_replicas)
         if self.shuffle:
-            rng = np.random.default_rng([self.seed, self.epoch])
-            order = np.arange(len(self._keys), dtype=np.int32)
-            rng.shuffle(order)
-            order = order[np.argsort(self._keys[order], kind="stable")]
             rng.shuffle(groups)
-        else:
-            order = np.argsort(self._keys, kind="stable").astype(np.int32)
-        for batch in groups.ravel():
-            yield order[self._edges[batch] : self._edges[batch + 1]].tolist()
+        for batch in groups.ravel()[: self._number]:
+            yield order[edges[batch] : edges[batch + 1]].tolist()
+
+    def _rows(self, epoch: int) -> np.ndarray:
+        rows = np.arange(len(self._keys)) if self._epoch_rows is None else self._epoch_rows(epoch)
+        return rows.astype(np.int32)
+
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        return rows[np.argsort(self._keys[rows], kind="stable")]
+
+    def _cut(self, rows: np.ndarray) -> np.ndarray:
+        """Return the edges of the batches of sorted rows, a multiple of the number of processes if possible."""
+        edges = _greedy_edges(self._source[rows], self._target[rows], self.max_tokens)
+        return _split_into(edges, -(-(len(edges) - 1) // self.num_replicas) * self.num_replicas)
 
 
 def _check_budget(source: np.ndarray, target: np.ndarray, max_tokens: int, first_row: int = 0) -> None:
@@ -192,9 +210,9 @@ def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np
     return np.array(edges)
 
 
-def _split_to_multiple(edges: np.ndarray, num_replicas: int) -> np.ndarray:
-    """Split the batches with the most pairs in two until their number is a multiple of `num_replicas`, if possible."""
-    while (len(edges) - 1) % num_replicas:
+def _split_into(edges: np.ndarray, number: int) -> np.ndarray:
+    """Split the batches with the most pairs in two until there are so many at least, if possible."""
+    while len(edges) - 1 < number:
         sizes = np.diff(edges)
         widest = int(sizes.argmax())
         if sizes[widest] < 2:

@@ -20,7 +20,7 @@ from .alignments import Link, words_and_ids
 from .arguments import RATIO_SLACK
 from .augmentation import has_placeholders, protect_pairs
 from .fingerprint import CODE_FINGERPRINT
-from .reading import ALIGNMENT_COLUMN, PAIR_FEATURES, TEXT_COLUMNS
+from .reading import ALIGNMENT_COLUMN, PAIR_FEATURES, PART_COLUMN, TEXT_COLUMNS
 
 logger = logging.get_logger(__name__)
 
@@ -30,6 +30,21 @@ _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
 
 _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
 
+
+class SourcePrefix(NamedTuple):
+    """Tokens that the sources of a part begin with: of the target language, of where its pairs come from.
+
+    Attributes:
+        ids: The tokens.
+        replaced: How many tokens of the tokenizer's own they stand for, those of its current languages.
+    """
+
+    ids: tuple[int, ...] = ()
+    replaced: int = 0
+
+
+Prefixes = Sequence[SourcePrefix]
+"""Those of each part, by the number in `PART_COLUMN`."""
 
 Resample = Callable[[Sequence[Mapping[str, Any]], int], list[dict[str, Any]]]
 """Tokenizes rows with texts anew, otherwise in each epoch."""
@@ -120,11 +135,13 @@ def tokenize_pairs(
     num_proc: int | None = None,
     keep_text: bool = False,
     resample: Resample | None = None,
+    prefixes: Prefixes = (),
 ) -> tuple[datasets.Dataset | TokenizedStream, PairCounts]:
     """Tokenize pairs of strings, and drop or truncate pairs by length.
 
     Args:
-        dataset: Rows with the strings `source` and `target` and, if not a stream, optionally `ALIGNMENT_COLUMN`.
+        dataset: Rows with the strings `source` and `target` and optionally `PART_COLUMN` and, if not a stream,
+            `ALIGNMENT_COLUMN`.
         tokenizer: Must end both sides with its `eos_token`; `text_target=` selects the target side. If it has
             placeholders, items that both sides of a pair have become those.
         max_source_length: Most tokens of a source, the end token included; None for no limit.
@@ -137,11 +154,12 @@ def tokenize_pairs(
         keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
             None. Ignored for streams.
         resample: Tokenizes the rows of a stream anew, from their texts and the epoch.
+        prefixes: What sources begin with, by part.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
-        token, ...), and the counts. The rows of a stream are made lazily; its counts are those of the longest pass so
-        far, and each pass logs its own at its end.
+        token, ...), their parts if there are several, and the counts. The rows of a stream are made lazily; its counts
+        are those of the longest pass so far, and each pass logs its own at its end.
 
     Raises:
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
@@ -151,10 +169,12 @@ def tokenize_pairs(
     counts = PairCounts(limits=limits)
     is_stream = isinstance(dataset, datasets.IterableDataset)
     with_text = resample is not None if is_stream else keep_text
-    encode = _Encoder(tokenizer, limits, truncate=evaluation or on_long == "truncate", keep_text=with_text)
+    truncate = evaluation or on_long == "truncate"
+    encode = _Encoder(tokenizer, limits, truncate, keep_text=with_text, prefixes=tuple(prefixes))
     if isinstance(dataset, datasets.IterableDataset):
         return TokenizedStream(dataset, encode, counts, evaluation, resample), counts
-    kept = {name: kind for name, kind in dataset.features.items() if name in TEXT_COLUMNS} if keep_text else {}
+    kept_names = TEXT_COLUMNS if keep_text else (PART_COLUMN,)
+    kept = {name: kind for name, kind in dataset.features.items() if name in kept_names}
     aligned = {"alignments": _IDS} if ALIGNMENT_COLUMN in dataset.column_names else {}
     rows = dataset.map(
         encode,
@@ -203,6 +223,7 @@ class _Encoder:
         limits: Limits of the filters.
         truncate: Whether to truncate long pairs instead of dropping them.
         keep_text: Whether the texts stay, except those of truncated pairs, whose ids are fewer than their tokens.
+        prefixes: What sources begin with, by part.
         code: Part of the cache key of `Dataset.map`, which hashes this object.
     """
 
@@ -210,17 +231,21 @@ class _Encoder:
     limits: LengthLimits
     truncate: bool
     keep_text: bool = False
+    prefixes: tuple[SourcePrefix, ...] = ()
     code: str = CODE_FINGERPRINT
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         if has_placeholders(self.tokenizer):
             batch = protect_pairs(batch)
-        encoded = encode_pairs(self.tokenizer, batch)
+        encoded = encode_pairs(self.tokenizer, batch, self.prefixes)
         pairs = list(zip(encoded["input_ids"], encoded["labels"], strict=True))
         self._check_ends(chain.from_iterable(pairs))
+        begins = [len(prefix.ids) for prefix in _prefixes_of_rows(batch, self.prefixes)] or [0] * len(pairs)
         outcomes = [
-            self._outcome(len(source_ids), len(target_ids)) if source.strip() and target.strip() else _EMPTY
-            for source, target, (source_ids, target_ids) in zip(batch["source"], batch["target"], pairs, strict=True)
+            self._outcome(len(ids) - begin, len(labels), begin) if source.strip() and target.strip() else _EMPTY
+            for source, target, (ids, labels), begin in zip(
+                batch["source"], batch["target"], pairs, begins, strict=True
+            )
         ]
         if self.truncate:
             encoded = _truncated_pairs(encoded, self.limits)
@@ -233,11 +258,12 @@ class _Encoder:
         }
         return {**texts, **encoded, "outcome": outcomes}
 
-    def _outcome(self, source_length: int, target_length: int) -> int:
+    def _outcome(self, source_length: int, target_length: int, prefix_length: int) -> int:
         max_source, max_target, max_ratio = self.limits
         shorter, longer = sorted((source_length, target_length))
         if shorter < 2:
             return _EMPTY
+        source_length += prefix_length
         too_long = source_length > (max_source or source_length) or target_length > (max_target or target_length)
         if too_long and not self.truncate:
             return _TOO_LONG
@@ -254,16 +280,34 @@ class _Encoder:
             )
 
 
-def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]], prefixes: Prefixes = ()) -> dict[str, list[Any]]:
     """Tokenize pairs, each sentence once, so that a tokenizer with dropout is drawn from once.
 
     Args:
         tokenizer: Tokenizes both sides; may be a `DroppingTokenizer`.
-        batch: The columns `source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`.
+        batch: The columns `source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`, of several parts,
+            `PART_COLUMN`.
+        prefixes: What sources begin with, by part.
 
     Returns:
         The columns `input_ids`, `labels` and, of aligned pairs, `alignments`: source token, target token, ...
     """
+    columns = _encoded(tokenizer, batch)
+    for row, (ids, replaced) in enumerate(_prefixes_of_rows(batch, prefixes)):
+        columns["input_ids"][row] = [*ids, *columns["input_ids"][row][replaced:]]
+        if "alignments" in columns and (shift := len(ids) - replaced):
+            links = columns["alignments"][row]
+            columns["alignments"][row] = [token + shift * (i % 2 == 0) for i, token in enumerate(links)]
+    return columns
+
+
+def _prefixes_of_rows(batch: Mapping[str, list[Any]], prefixes: Prefixes) -> list[SourcePrefix]:
+    """Return the prefix of each row; none where no source has any."""
+    parts = batch.get(PART_COLUMN, [0] * len(batch["source"])) if prefixes else []
+    return [prefixes[part] for part in parts]
+
+
+def _encoded(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     if ALIGNMENT_COLUMN not in batch:
         options: dict[str, Any] = {"return_attention_mask": False, "verbose": False}
         with unknown_words(tokenizer, batch["source"], batch["target"]):
@@ -358,13 +402,16 @@ class TokenizedStream(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[dict[str, list[int]]]:
         counts = PairCounts(limits=self.counts.limits)
         for rows in chunks(self.pairs, 1000):
-            encoded = self.encode({side: [row[side] for row in rows] for side in PAIR_FEATURES})
+            columns = [name for name in (*PAIR_FEATURES, PART_COLUMN) if name in rows[0]]
+            encoded = self.encode({name: [row[name] for row in rows] for name in columns})
             outcomes = np.array(encoded["outcome"], dtype=np.int8)
             keep = _kept(outcomes, self.evaluation)
             counts.add(outcomes, int(keep.sum()))
             if counts.read > self.counts.read:
                 vars(self.counts).update(vars(counts))
-            names = ("input_ids", "labels", *(PAIR_FEATURES if self.resample else ()))
+            if self.resample:
+                encoded |= {name: [row[name] for row in rows] for name in columns if name == PART_COLUMN}
+            names = [name for name in encoded if name != "outcome"]
             kept = [{name: encoded[name][i] for name in names} for i in np.flatnonzero(keep)]
             yield from self.resample(kept, self.epoch) if self.resample and kept else kept
         logger.info(f"end of a pass over the stream: {counts}")
@@ -381,6 +428,7 @@ __all__ = [
     "NO_LIMITS",
     "LengthLimits",
     "PairCounts",
+    "SourcePrefix",
     "TokenizedStream",
     "add_alignments",
     "chunks",

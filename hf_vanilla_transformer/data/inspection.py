@@ -55,9 +55,9 @@ SAMPLE, TOKENIZED_SAMPLE = 20_000, 1000
 # Pairs to tokenize at once.
 BATCH = 1000
 
-# A pair is odd if its ratio of lengths is this many times the usual one, or less than its inverse; lengths count some
-# characters more than they have, since short texts differ by chance.
-MAX_RATIO, RATIO_SLACK = 4, 16
+# A pair is odd if its log ratio of lengths is so far from the median, and so many standard deviations, as the median
+# deviation estimates them; lengths count some characters more than they have, since short texts differ by chance.
+MIN_LOG_RATIO, DEVIATIONS, RATIO_SLACK = math.log(2), 6, 16
 
 # A language is known by its most frequent words, each seen some times. Those of a side are so many times as frequent
 # there as on the other.
@@ -113,18 +113,20 @@ def inspect_pairs(
     Returns:
         The number of pairs, and what was found, in the order of `KINDS`.
     """
-    usual = _Usual([pair for _, pair in _thinned(read(), SAMPLE)])
+    sample = [pair for _, pair in _thinned(read(), SAMPLE)]
+    usual, languages = Usual(sample), _side_languages(sample)
     counts: Counter[str] = Counter()
     shown: dict[str, list[tuple[str, Pair]]] = {kind: [] for kind in KINDS}
-    seen: set[int] = set()
+    repeated = Repeated()
     number, pairs = 0, iter(read())
     while batch := list(islice(pairs, BATCH)):
         unknown = _unknown(tokenizer, [pair for _, pair in batch])
         for (place, pair), more in zip(batch, unknown, strict=True):
-            key = hash(tuple(pair[side].strip() for side in SIDES))
-            repeated = ["repeated"] if key in seen else []
-            seen.add(key)
-            for kind in (*usual.kinds_of(pair), *repeated, *more):
+            kinds = [*usual.kinds_of(pair)]
+            if not {"empty", "equal"}.intersection(kinds):
+                kinds += [f"{side}_language" for side, each in languages.items() if each.is_other(pair[side])]
+            kinds += ["repeated"] * repeated(pair)
+            for kind in (*kinds, *more):
                 counts[kind] += 1
                 if len(shown[kind]) < examples:
                     shown[kind].append((place, pair))
@@ -132,23 +134,27 @@ def inspect_pairs(
     return number, [Finding(kind, counts[kind], number, shown[kind]) for kind in KINDS if counts[kind]]
 
 
-def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None, may_repeat: bool = False) -> list[Finding]:
+def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Finding]:
     """Find what makes a corpus odd, by a sample of it.
 
     Args:
         pairs: A dataset, or a stream, of which the first pairs are the sample.
         tokenizer: As for `inspect_pairs`.
-        may_repeat: Whether pairs are repeated on purpose.
     """
-    if isinstance(pairs, datasets.Dataset):
-        pairs = pairs.select(range(0, len(pairs), _step(len(pairs), SAMPLE)))
-    sample = [*islice(iterate_pairs(pairs), SAMPLE)]
+    sample = sample_of(pairs)
     _, found = inspect_pairs(lambda: (("", pair) for pair in sample))
     if tokenizer is not None:
         tokenized = sample[:: _step(len(sample), TOKENIZED_SAMPLE)]
         unknown = Counter(kind for kinds in _unknown(tokenizer, tokenized) for kind in kinds)
         found += [Finding(kind, count, len(tokenized), []) for kind, count in unknown.items()]
-    return [each for each in found if each.makes_corpus_odd and not (may_repeat and each.kind == "repeated")]
+    return [each for each in found if each.makes_corpus_odd]
+
+
+def sample_of(pairs: Any) -> list[dict[str, str]]:
+    """Return some pairs of a dataset, evenly spread, or the first of a stream."""
+    if isinstance(pairs, datasets.Dataset):
+        pairs = pairs.select(range(0, len(pairs), _step(len(pairs), SAMPLE)))
+    return [*islice(iterate_pairs(pairs), SAMPLE)]
 
 
 def _step(number: int, size: int) -> int:
@@ -166,22 +172,19 @@ def _thinned(items: Iterable[Any], size: int) -> list[Any]:
     return kept
 
 
-class _Usual:
+class Usual:
     """What is usual in a corpus, by a sample of its pairs."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
-        self.scripts = {side: _most_common(_script(pair[side]) for pair in pairs) for side in SIDES}
+        self._scripts = {side: _most_common(_script(pair[side]) for pair in pairs) for side in SIDES}
         ratios = [_log_ratio(pair) for pair in pairs if all(pair[side].strip() for side in SIDES)]
-        self.ratio = median(ratios) if ratios else 0.0
-        counts = {side: Counter(word for pair in pairs for word in _words(pair[side])) for side in SIDES}
-        self.languages = {}
-        for side, other in (SIDES, SIDES[::-1]):
-            language = _Languages(counts[side], counts[other])
-            if language.has_own(pair[side] for pair in pairs):
-                self.languages[side] = language
+        self._ratio = median(ratios) if ratios else 0.0
+        # Of a normal distribution, by which half of the values lie within 0.6745 standard deviations.
+        deviation = median(abs(ratio - self._ratio) for ratio in ratios) / 0.6745 if ratios else 0.0
+        self._max_log_ratio = max(MIN_LOG_RATIO, DEVIATIONS * deviation)
 
     def kinds_of(self, pair: Pair) -> Iterator[str]:
-        """Yield the kinds of `KINDS` that a pair is of, except those that need the other pairs or a tokenizer."""
+        """Yield the kinds of `KINDS` that a pair is of by its characters."""
         source, target = (pair[side].strip() for side in SIDES)
         if "\r" in source or "\r" in target:
             yield "returns"
@@ -190,15 +193,31 @@ class _Usual:
             return
         if source == target:
             yield "equal"
-            return
-        if abs(_log_ratio(pair) - self.ratio) > math.log(MAX_RATIO):
+        if abs(_log_ratio(pair) - self._ratio) > self._max_log_ratio:
             yield "lengths"
         for side in SIDES:
             script = _script(pair[side])
-            if script and self.scripts[side] and script != self.scripts[side]:
+            if script and self._scripts[side] and script != self._scripts[side]:
                 yield f"{side}_script"
-            if side in self.languages and self.languages[side].is_other(pair[side]):
-                yield f"{side}_language"
+
+
+class Repeated:
+    """Tells whether a pair was seen before."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __call__(self, pair: Pair) -> bool:
+        number = len(self._seen)
+        self._seen.add(hash(tuple(pair[side].strip() for side in SIDES)))
+        return len(self._seen) == number
+
+
+def _side_languages(pairs: Sequence[Pair]) -> dict[str, _Languages]:
+    """Return the languages of the sides that have one of their own."""
+    counts = {side: Counter(word for pair in pairs for word in _words(pair[side])) for side in SIDES}
+    languages = {side: _Languages(counts[side], counts[other]) for side, other in (SIDES, SIDES[::-1])}
+    return {side: each for side, each in languages.items() if each.has_own(pair[side] for pair in pairs)}
 
 
 class _Languages:
@@ -277,4 +296,4 @@ def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -
     ]
 
 
-__all__ = ["KINDS", "Finding", "inspect_pairs", "oddities"]
+__all__ = ["KINDS", "SIDES", "Finding", "Repeated", "Usual", "inspect_pairs", "oddities", "sample_of"]

@@ -6,7 +6,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -32,7 +32,10 @@ PAIR_FEATURES = datasets.Features({"source": datasets.Value("string"), "target":
 ALIGNMENT_COLUMN = "alignment"
 """Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
 
-TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN)
+PART_COLUMN = "part"
+"""Column with the number of each pair's `corpora.Part`, where there are several."""
+
+TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN, PART_COLUMN)
 """Columns that pairs are tokenized from."""
 
 # Common names of splits in datasets.
@@ -258,13 +261,14 @@ def iterate_pairs(dataset: Any) -> Iterator[dict[str, str]]:
             yield {"source": source, "target": target}
 
 
-def headerless_tsv_files(arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
+def headerless_tsv_files(texts: Iterable[DataArguments]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield name and first pair of each TSV file in which the first line was taken as a pair, not as a header."""
-    for files in filter(None, map(arguments.files, SPLITS)):
-        if len(files) == 1 and _suffix(files[0]) == ".tsv" and arguments.source_column is None:
+    for text in texts:
+        files = text.files("train")
+        if len(files) == 1 and _suffix(files[0]) == ".tsv" and text.source_column is None:
             first = next(cells for _, cells in _tsv_cells(files[0]) if cells)
-            if not _is_header(first, ".tsv", arguments):
-                yield Path(files[0]).name, next(_pairs(files, arguments))
+            if not _is_header(first, ".tsv", text):
+                yield Path(files[0]).name, next(_pairs(files, text))
 
 
 def load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dataset | datasets.IterableDataset:
@@ -393,6 +397,7 @@ def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
 __all__ = [
     "ALIGNMENT_COLUMN",
     "PAIR_FEATURES",
+    "PART_COLUMN",
     "TEXT_COLUMNS",
     "check_files",
     "headerless_tsv_files",

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .augmentation import Noise
 from .bpe_dropout import DroppingTokenizer
-from .encoding import NO_LIMITS, LengthLimits, encode_pairs
+from .encoding import NO_LIMITS, LengthLimits, Prefixes, encode_pairs
 from .reading import PAIR_FEATURES, TEXT_COLUMNS
 
 
@@ -23,6 +23,7 @@ class Resampling:
         limits: Most tokens of each side; a pair that would have more keeps its own tokens, as does one whose target
             would have more unknown tokens.
         collate: Makes a batch of rows.
+        prefixes: What sources begin with, by part.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class Resampling:
         noise: Noise | None = None,
         limits: LengthLimits = NO_LIMITS,
         collate: Callable[[list[Any]], Any] = list,
+        prefixes: Prefixes = (),
     ) -> None:
         self.tokenizer, self.noise, self.limits, self.collate = tokenizer, noise, limits, collate
+        self.prefixes = prefixes
         # In shared memory, so that persistent workers see a new epoch too.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
@@ -48,8 +51,9 @@ class Resampling:
         """Return rows with the tokens of an epoch.
 
         Args:
-            rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, and of aligned pairs
-                `alignments` and `ALIGNMENT_COLUMN`. A truncated pair, whose texts are None, keeps its tokens.
+            rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, of aligned pairs
+                `alignments` and `ALIGNMENT_COLUMN`, and of several parts `PART_COLUMN`. A truncated pair, whose texts
+                are None, keeps its tokens.
             epoch: The epoch.
         """
         resampled = [_own(row) for row in rows]
@@ -57,7 +61,7 @@ class Resampling:
         texts = {name: [rows[i][name] for i in with_text] for name in TEXT_COLUMNS if name in rows[0]}
         drawn, texts = self._drawn(texts, epoch)
         if drawn:
-            encoded = encode_pairs(self.tokenizer, texts)
+            encoded = encode_pairs(self.tokenizer, texts, self.prefixes)
             for k, *columns in zip(drawn, *encoded.values(), strict=True):
                 pair, i = dict(zip(encoded, columns, strict=True)), with_text[k]
                 if self._fits(pair, rows[i]):

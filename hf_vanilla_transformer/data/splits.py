@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -14,10 +18,13 @@ import pyarrow.compute as pc
 from transformers.utils import logging
 
 from ..errors import DataError
+from ..files import check_output_file
 from .alignments import read_alignments
-from .arguments import AUTO, SPLITS, SYNTHETIC, DataArguments
+from .arguments import AUTO, SPLITS, DataArguments
+from .corpora import Corpora, Corpus, corpora_of
 from .encoding import add_alignments
-from .reading import check_files, iterate_pairs, load_files, load_named, located_pairs
+from .filtering import filter_pairs
+from .reading import PAIR_FEATURES, PART_COLUMN, check_files, iterate_pairs, load_files, load_named, located_pairs
 from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
@@ -32,97 +39,234 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     or test split that also occur in the training pairs.
 
     Args:
-        arguments: Files or dataset, columns and splits; see `DataArguments`.
+        arguments: Corpora, columns and splits; see `DataArguments`.
 
     Returns:
-        Some of `train`, `validation` and `test`, with the string columns `source` and `target`. With
-        `arguments.streaming` the splits are read lazily: errors other than unequal line counts and a faulty first row
-        are raised during iteration.
+        Some of `train`, `validation` and `test`, with the string columns `source` and `target` and, if there are
+        several corpora or directions, `PART_COLUMN`: an index of `corpora.Corpora.parts`. With `arguments.streaming`
+        the splits are read lazily: errors other than unequal line counts and a faulty first row are raised during
+        iteration, and corpora are drawn by their weights alone.
 
     Raises:
         DataError: The data cannot be read or used.
     """
     _check_named(arguments)
-    splits = _load_sets(arguments)
-    splits |= {split: load_files(files, arguments) for split in SPLITS if (files := arguments.files(split))}
+    corpora = corpora_of(arguments)
+    loaded = _Loader(arguments, corpora).splits()
+    ordered = {split: loaded[split] for split in SPLITS if split in loaded}
     if not arguments.streaming:
-        _warn_of_overlap(splits)
-    if "train" in splits and arguments.links not in (None, AUTO):
-        splits["train"] = _with_alignments(splits["train"], arguments.links)
-    splits |= _hold_out(splits, arguments)
-    if "train" in splits and arguments.max_train_samples is not None:
-        splits["train"] = _sample(splits["train"], arguments.max_train_samples, arguments)
-    if "train" in splits:
-        splits["train"] = _with_synthetic(splits["train"], arguments)
-    ordered = {split: splits[split] for split in SPLITS if split in splits}
+        _warn_of_overlap(ordered)
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
 
 
 def located_splits(arguments: DataArguments) -> dict[str, Callable[[], Iterator[tuple[str, Mapping[str, str]]]]]:
-    """Return a reader of each split as it is given, before any pairs are held out, sampled or added.
+    """Return a reader of each corpus as it is given, before any pairs are held out, sampled or added.
 
     Args:
         arguments: As for `load_parallel_text`.
 
     Returns:
-        For some of `SPLITS` and `SYNTHETIC` a function that yields the pairs, each after its place: "line 7" of a file
-        of text, "row 7" of others.
+        By split, with the place in the list of a corpus from there, a function that yields the pairs, each after its
+        place: "line 7" of a file of text, "row 7" of others.
 
     Raises:
         DataError: The data cannot be read or used.
     """
     _check_named(arguments)
-    splits: dict[str, Any] = {split: partial(_located, pairs) for split, pairs in _load_sets(arguments).items()}
-    for split in (*SPLITS, SYNTHETIC):
-        if files := arguments.files(split):
-            check_files(files)
-            splits[split] = partial(located_pairs, files, arguments)
-    return splits
+    corpora = corpora_of(arguments)
+    loader, readers = _Loader(arguments, corpora), dict[str, Any]()
+    for split, entries in corpora.entries.items():
+        for corpus in entries:
+            name = f"{split}, {corpus.where}" if corpus.where else split
+            if files := corpus.text.files("train"):
+                with _naming(corpus):
+                    check_files(files)
+                readers[name] = partial(located_pairs, files, corpus.text)
+            elif (pairs := loader.read(corpus, split)) is not None:
+                readers[name] = partial(_located, pairs)
+    return readers
 
 
 def _check_named(arguments: DataArguments) -> None:
-    if not (arguments.dataset_name or arguments.toy_corpus or any(map(arguments.files, SPLITS))):
+    if not arguments.names_data:
         raise DataError(
-            "no data is named; give `train_source_file` and `train_target_file`, `train_file`, `dataset_name` or "
-            "`toy_corpus`"
+            "no data is named; give `train_source_file` and `train_target_file`, `train_file`, `corpora`, "
+            "`dataset_name` or `toy_corpus`"
         )
 
 
-def _load_sets(arguments: DataArguments) -> dict[str, Any]:
-    """Load the splits that are no files."""
-    splits: dict[str, Any] = {}
-    if arguments.toy_corpus:
-        splits |= load_toy_corpus()
-    if arguments.dataset_name:
-        splits |= load_named(arguments)
-    return splits
+@contextmanager
+def _naming(corpus: Corpus) -> Iterator[None]:
+    """Name the entry of a list in the errors of its text."""
+    try:
+        yield
+    except DataError as error:
+        raise (DataError(f"{corpus.where}: {error}") if corpus.where else error) from None
 
 
 def _located(pairs: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
     return ((f"row {number}", pair) for number, pair in enumerate(iterate_pairs(pairs), start=1))
 
 
+_Found = list[tuple[Corpus, Any]]
+"""Corpora of a split with their pairs."""
+
+
+class _Loader:
+    """Loads the corpora of all splits."""
+
+    def __init__(self, arguments: DataArguments, corpora: Corpora) -> None:
+        self.arguments, self.corpora, self.parts = arguments, corpora, corpora.parts
+        self._sets: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def read(self, corpus: Corpus, split: str) -> Any:
+        """Return the pairs of an entry; None if options name a dataset that lacks this split."""
+        text = corpus.text
+        with _naming(corpus):
+            if files := text.files("train"):
+                return load_files(files, text)
+            if text.toy_corpus:
+                return load_toy_corpus()[split]
+            # Of one dataset, entries may select the pairs of several languages.
+            key = astuple(text)
+            if key not in self._sets:
+                self._sets[key] = load_named(text)
+            # Parts are numbered before anything is read.
+            is_needed = corpus.where or (split == "train" and len(self.parts) > 1)
+            if split not in self._sets[key] and is_needed:
+                raise DataError(
+                    f"{text.dataset_name} has no split {split}; it has {', '.join(self._sets[key])}: list it for these"
+                )
+            return self._sets[key].get(split)
+
+    def splits(self) -> dict[str, Any]:
+        """Return the pairs of all splits, those that are held out included."""
+        found: dict[str, _Found] = {split: [] for split in SPLITS}
+        for split, entries in self.corpora.entries.items():
+            texts = ((corpus, self.read(corpus, split)) for corpus in entries)
+            found[split] = [(corpus, pairs) for corpus, pairs in texts if pairs is not None]
+        train = self._training_pairs(found)
+        splits = {"train": self._joined(train)} if train else {}
+        for split in SPLITS[1:]:
+            evaluated = [
+                self._directions(corpus, pairs, map(self.corpora.number, corpus.parts))
+                for corpus, pairs in found[split]
+            ]
+            if evaluated:
+                splits[split] = _concatenated([*chain.from_iterable(evaluated)])
+        return splits
+
+    def _training_pairs(self, found: dict[str, _Found]) -> list[Any]:
+        """Return the pairs of each part to train on, and add those that are held out to the splits found."""
+        sizes, train, first_part = self._held_out_sizes(found), list[Any](), 0
+        for corpus, pairs in found["train"]:
+            pairs = self._prepared(corpus, pairs)
+            if corpus.hold_out:
+                with _naming(corpus):
+                    held_out, pairs = _hold_out(pairs, sizes, self.arguments)
+                for split, cut in held_out.items():
+                    found[split].append((corpus, cut))
+                if (size := self.arguments.max_train_samples) is not None:
+                    pairs = _sample(pairs, size, self.arguments)
+            if corpus.weight > 0:
+                train += self._directions(corpus, pairs, range(first_part, first_part + len(corpus.parts)))
+            first_part += len(corpus.parts)
+        if found["train"] and not train:
+            raise DataError("`train_weight` 0 leaves nothing to train on; list other corpora, or set it above")
+        return train
+
+    def _held_out_sizes(self, found: Mapping[str, _Found]) -> dict[str, float]:
+        """Return how much to hold out for the splits that are not given."""
+        wanted = {split: getattr(self.arguments, f"{split}_split_size") for split in SPLITS[1:]}
+        wanted = {split: size for split, size in wanted.items() if size is not None}
+        for split in wanted:
+            if listed := [corpus for corpus, _ in found[split] if corpus.where]:
+                raise DataError(f"{listed[0].where}: {split} pairs are listed; leave `{split}_split_size` out")
+        sizes = {split: size for split, size in wanted.items() if not found[split]}
+        if sizes and not found["train"]:
+            raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to cut from; name a training file")
+        return sizes
+
+    def _prepared(self, corpus: Corpus, pairs: Any) -> Any:
+        """Return the pairs of a corpus with links, if a file has them, and without those that filters leave out."""
+        if self.arguments.links not in (None, AUTO):
+            pairs = _with_alignments(pairs, self.arguments.links)
+        if corpus.filters:
+            languages = (corpus.text.source_lang, corpus.text.target_lang)
+            number = None if isinstance(pairs, datasets.IterableDataset) else len(pairs)
+            with _naming(corpus):
+                if corpus.left_out_file:
+                    check_output_file(corpus.left_out_file, self._inputs(), "left_out_file")
+                pairs, counts = filter_pairs(pairs, corpus.filters, *languages, corpus.left_out_file)
+            if number is not None:
+                reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+                logger.warning(
+                    f"{corpus.where}: filters kept {len(pairs)} of {number} pairs; left out: {reasons or 0}"
+                )
+                if not len(pairs):
+                    raise DataError(
+                        f"{corpus.where}: the filters leave nothing of {number} pairs; leave the entry out"
+                    )
+        return pairs
+
+    def _inputs(self) -> Iterator[str | Path]:
+        yield from filter(None, [self.arguments.corpora])
+        for corpus in chain.from_iterable(self.corpora.entries.values()):
+            yield from corpus.text.files("train")
+            # Nothing, if it is a name on the Hub.
+            yield from Path(corpus.text.dataset_name).rglob("*") if corpus.text.dataset_name else ()
+
+    def _directions(self, corpus: Corpus, pairs: Any, numbers: Iterable[int]) -> list[Any]:
+        """Return the pairs in each direction, numbered if there are several parts."""
+        directions = [pairs]
+        if corpus.both_directions:
+            directions.append(_exchanged(pairs))
+        if len(self.parts) == 1:
+            return directions
+        return [_numbered(each, number) for each, number in zip(directions, numbers, strict=True)]
+
+    def _joined(self, train: list[Any]) -> Any:
+        if not self.arguments.streaming or len(train) == 1:
+            return _concatenated(train)
+        weights = np.array([part.weight for part in self.parts if part.weight])
+        probabilities = (weights / weights.sum()).tolist()
+        seed, strategy = self.arguments.split_seed, "all_exhausted"
+        return datasets.interleave_datasets(train, probabilities, seed, stopping_strategy=strategy)
+
+
+def _exchanged(pairs: Any) -> Any:
+    """Return pairs from target to source."""
+    if isinstance(pairs, datasets.IterableDataset):
+        return pairs.map(_exchange, batched=True, features=PAIR_FEATURES)
+    # Without a copy.
+    return pairs.rename_columns({"source": "target", "target": "source"}).select_columns([*PAIR_FEATURES])
+
+
+def _exchange(batch: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {"source": batch["target"], "target": batch["source"]}
+
+
+def _numbered(pairs: Any, number: int) -> Any:
+    """Add the number of their part to pairs."""
+    if isinstance(pairs, datasets.Dataset):
+        column = pa.array(np.full(len(pairs), number, np.int32))
+        return pairs.add_column(PART_COLUMN, column, feature=datasets.Value("int32"))
+    features = datasets.Features({**PAIR_FEATURES, PART_COLUMN: datasets.Value("int32")})
+    return pairs.map(_with_number, batched=True, fn_kwargs={"number": number}, features=features)
+
+
+def _with_number(batch: dict[str, list[str]], number: int) -> dict[str, list[Any]]:
+    return {**batch, PART_COLUMN: [number] * len(batch["source"])}
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+
+
 def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
     """Add the word alignments in a file to the pairs on the same lines."""
     pairs = list(zip(train["source"], train["target"], strict=True))
     return add_alignments(train, read_alignments(path, pairs))
-
-
-def _with_synthetic(train: Any, arguments: DataArguments) -> Any:
-    """Return the training pairs, as often as is asked for, and the synthetic pairs."""
-    parts = [train] * arguments.train_copies
-    if files := arguments.files(SYNTHETIC):
-        pairs = load_files(files, arguments)
-        tag = {"tag": arguments.synthetic_tag}
-        parts.append(pairs.map(_tagged, batched=True, fn_kwargs=tag) if arguments.synthetic_tag else pairs)
-    if not parts:
-        raise DataError("`train_copies` 0 leaves nothing to train on; set at least 1, or give synthetic pairs")
-    return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-
-
-def _tagged(batch: dict[str, list[str]], tag: str) -> dict[str, list[str]]:
-    """Put the tag before sources that are not blank: pairs with a blank side are dropped."""
-    return {"source": [f"{tag}{source}" if source.strip() else source for source in batch["source"]]}
 
 
 def _sample(train: Any, size: int, arguments: DataArguments) -> Any:
@@ -136,26 +280,28 @@ def _sample(train: Any, size: int, arguments: DataArguments) -> Any:
 
 def _warn_of_overlap(splits: dict[str, datasets.Dataset]) -> None:
     for split in [split for split in SPLITS[1:] if split in splits and "train" in splits]:
-        held_out = pa.array(splits[split]["source"][:], pa.string())
-        seen: set[str] = set()
+        sources, targets = (pa.array(splits[split][side][:], pa.string()) for side in PAIR_FEATURES)
+        seen, exchanged = set[str](), set[tuple[str, str]]()
         for table in splits["train"].with_format("arrow").iter(100_000):
-            seen.update(table["source"].filter(pc.is_in(table["source"], value_set=held_out)).to_pylist())
-        shared = sum(source in seen for source in held_out.to_pylist())
+            seen.update(table["source"].filter(pc.is_in(table["source"], value_set=sources)).to_pylist())
+            others = table.filter(pc.is_in(table["target"], value_set=sources))
+            others = others.filter(pc.is_in(others["source"], value_set=targets))
+            exchanged.update(zip(others["target"].to_pylist(), others["source"].to_pylist(), strict=True))
+        pairs = zip(sources.to_pylist(), targets.to_pylist(), strict=True)
+        shared = [pair[0] in seen for pair in pairs if pair[0] in seen or pair in exchanged]
         if shared:
+            or_exchanged = "" if all(shared) else ", or are there from target to source"
             logger.warning(
-                f"{shared} of {len(held_out)} {split} pairs have a source that is also in the training pairs"
+                f"{len(shared)} of {len(sources)} {split} pairs have a source that is also in the training pairs"
+                f"{or_exchanged}"
             )
 
 
-def _hold_out(splits: dict[str, Any], arguments: DataArguments) -> dict[str, Any]:
-    """Return the missing splits that have a size, and the training pairs left: ranges of a hash of the source."""
-    sizes = {split: getattr(arguments, f"{split}_split_size") for split in SPLITS[1:] if split not in splits}
-    sizes = {split: size for split, size in sizes.items() if size is not None}
+def _hold_out(train: Any, sizes: Mapping[str, float], arguments: DataArguments) -> tuple[dict[str, Any], Any]:
+    """Return splits of these sizes, and the training pairs left: ranges of a hash of the source."""
+    seed, keys, low = arguments.split_seed, None, 0.0
     if not sizes:
-        return {}
-    if "train" not in splits:
-        raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to cut from; name a training file")
-    train, seed, keys, low = splits["train"], arguments.split_seed, None, 0.0
+        return {}, train
     if not arguments.streaming:
         sources = (source for batch in train.iter(10_000) for source in batch["source"])
         keys = np.fromiter((_split_key(source, seed) for source in sources), np.float64, len(train))
@@ -167,7 +313,7 @@ def _hold_out(splits: dict[str, Any], arguments: DataArguments) -> dict[str, Any
             raise DataError(f"`{split}_split_size` {size:g} leaves nothing to train on; {remedy}")
         parts[split] = _with_keys(train, keys, low, high, seed)
         low = high
-    return {**parts, "train": _with_keys(train, keys, low, 1.0, seed)}
+    return parts, _with_keys(train, keys, low, 1.0, seed)
 
 
 def _split_key(source: str, seed: int) -> float:

@@ -48,10 +48,10 @@ class Plan:
     overrides: dict[str, Any]
     training: dict[str, Any]
 
-    def settings(self, words: float) -> dict[str, Any]:
-        """Return what a corpus of so many words is trained with, by name."""
+    def settings(self, words: float, distinct_words: float) -> dict[str, Any]:
+        """Return what a corpus of so many words is trained with, by name; distinct ones occur in one direction."""
         epochs = min(max(round(self.words_in_all / words), MIN_EPOCHS), MAX_EPOCHS)
-        vocab_size = min(max(round(words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
+        vocab_size = min(max(round(distinct_words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
         return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
 
 
@@ -100,7 +100,11 @@ REASONS = {
 
 
 def use_auto_preset(
-    model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments, train: Any
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    train: Any,
+    distinct: float = 1.0,
 ) -> tuple[ModelArguments, list[str]]:
     """Replace the preset `auto` by settings that suit the size of the corpus; those that are given stay.
 
@@ -109,6 +113,7 @@ def use_auto_preset(
         data_args: Parallel text; changed in place.
         args: Training; changed in place.
         train: Training pairs.
+        distinct: Share of them that are not pairs of the other direction with the sides exchanged.
 
     Returns:
         Model and tokenizer, and a line on the plan and on each setting of it; no line for another preset.
@@ -122,7 +127,7 @@ def use_auto_preset(
         raise ValueError("`preset=auto` goes by the words of the training text; with `streaming`, name a preset")
     words = count_words(train)
     plan = next(plan for plan in PLANS if words <= plan.words)
-    settings, overrides = plan.settings(words), parse_overrides(model_args.config_overrides)
+    settings, overrides = plan.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
     for name, reason in _obstacles(args, train).items():
         stays.setdefault(name, f"{NONE}: {reason}")
@@ -136,7 +141,7 @@ def use_auto_preset(
     paper_warmup = settings["warmup_steps"] == _paper_value("warmup_steps", plan.preset)
     if not paper_warmup and "warmup_steps" not in stays:
         args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
-    facts = {"per_token": words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
+    facts = {"per_token": distinct * words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
         reason = "the paper's" if value == _paper_value(name, plan.preset) else REASONS[name].format(**facts)

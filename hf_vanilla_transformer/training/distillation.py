@@ -13,20 +13,21 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from ..data.arguments import SYNTHETIC, DataArguments
+from ..data.arguments import DataArguments
 from ..errors import DataError
 from ..export.formats import export_model
 from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
-from ..inference.languages import check_direction
+from ..inference.languages import is_multilingual
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
 from .experiment import train_translation
 from .metrics import translation_scores
 from .run_folder import find_checkpoint
-from .setup import TextSplits, check_arguments, configuration, load_text
-from .synthetic import translate_to_files
+from .setup import check_arguments, configuration
+from .synthetic import model_languages, translate_to_files, with_synthetic
+from .text_splits import TextSplits, load_text
 
 # What a run adds to the folder of the student.
 EXPORT_FOLDER, COMPARISON_FILE = "ctranslate2", "distillation.json"
@@ -62,7 +63,7 @@ def distill(
         model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder. The
             presets `student` and `student-12-1`, of width 256 and feed-forward width 1,024, have 128 and 512 where
             they would be larger than the teacher, unless `config_overrides` sets `d_model`.
-        data_args: Parallel text, in memory. `train_copies=0` trains on the teacher's translations alone.
+        data_args: Parallel text, in memory. `train_weight=0` trains on the teacher's translations alone.
         args: Training of the student, as for `train_translation`.
         num_hypotheses: Translations of each source, the best ones of a beam search.
         num_beams: Beams of the teacher; by default its own setting.
@@ -77,12 +78,12 @@ def distill(
     """
     # Before hours of translation.
     _check(data_args)
-    check_direction(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
+    languages = model_languages(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)
     student = _narrowed(model_args, teacher, tokenizer)
     with args.main_process_first(local=False, desc="reading the data"):
-        text = load_text(replace(data_args, train_copies=1))
+        text = load_text(replace(data_args, train_weight=1.0))
     folder = Path(data_args.synthetic_dir or args.output_dir)
     sources = (source for batch in text.train.iter(1000) for source in batch["source"])
     options: dict[str, Any] = {
@@ -90,17 +91,18 @@ def distill(
         "num_beams": num_beams,
         "max_tokens": max_tokens,
         "max_source_length": data_args.max_source_length,
+        **languages,
     }
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
-    data_args = replace(data_args, synthetic_source_file=sentences, synthetic_target_file=translations)
+    data_args = with_synthetic(data_args, args, source_file=sentences, target_file=translations, hold_out="false")
     if student is not model_args and args.process_index == 0:
         print(f"student      of width {NARROW['d_model']}, as one of 256 would be larger than its teacher", flush=True)
     train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}
     export = _export(args.output_dir, model_args.trust_remote_code)
-    return _compare(teacher, tokenizer, text, export, model_args.trust_remote_code, args)
+    return _compare(teacher, tokenizer, text, export, model_args.trust_remote_code, args, languages)
 
 
 def _check(data_args: DataArguments) -> None:
@@ -108,8 +110,8 @@ def _check(data_args: DataArguments) -> None:
         raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
     if data_args.streaming:
         raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
-    if given := [*data_args.files(SYNTHETIC), *(data_args.monolingual_target or [])]:
-        raise DataError(f"{given[0]}: the synthetic pairs are those of the teacher; leave other ones out")
+    if given := data_args.corpora or data_args.monolingual_target:
+        raise DataError(f"{given}: the pairs are the training pairs and those of the teacher; leave other ones out")
 
 
 def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTokenizerBase) -> ModelArguments:
@@ -141,6 +143,7 @@ def _compare(
     export: Path,
     trust_remote_code: bool,
     args: VanillaTransformerTrainingArguments,
+    languages: dict[str, str | None],
 ) -> dict[str, Any]:
     """Measure teacher, student and export; print and save the results."""
     pairs = text.validation if text.test is None else text.test
@@ -149,11 +152,17 @@ def _compare(
         return {}
     student = load(args.output_dir, device=str(args.device), trust_remote_code=trust_remote_code)
     exported = load_ctranslate2(export, trust_remote_code=trust_remote_code)
+
+    def measure(model: Any, own: PreTrainedTokenizerBase, **options: Any) -> dict[str, Any]:
+        # A student with a tokenizer of its own has one direction.
+        options |= languages if is_multilingual(own) else {}
+        return _measure(model, own, pairs, args.bleu_tokenize, **options)
+
     systems = {
-        "teacher": _measure(teacher, tokenizer, pairs, args.bleu_tokenize),
-        "student": _measure(*student, pairs, args.bleu_tokenize),
-        "student int8": _measure(*exported, pairs, args.bleu_tokenize),
-        "student int8, greedy": _measure(*exported, pairs, args.bleu_tokenize, num_beams=1),
+        "teacher": measure(teacher, tokenizer),
+        "student": measure(*student),
+        "student int8": measure(*exported),
+        "student int8, greedy": measure(*exported, num_beams=1),
     }
     comparison = {
         "split": "validation" if text.test is None else "test",

@@ -16,15 +16,17 @@ from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
+from ..inference.languages import has_tags, set_languages
 from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
 from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
 from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .metrics import METRIC_NAMES, bleu_fault, translation_scores
+from .metrics import METRIC_NAMES, bleu_fault
 from .results import Results, Sample
-from .setup import TextSplits, TokenizedSplits
+from .setup import TokenizedSplits, numbers, scores_by_direction
+from .text_splits import Direction, TextSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 
 # Number of samples, and the longest side of one in tokens: people read them.
@@ -64,7 +66,8 @@ def training_results(
         "skipped_steps": record.skipped_steps,
     }
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
-        tokens = float(np.sum(token_lengths(ids.train), dtype=np.int64))
+        lengths = np.array(token_lengths(ids.train), np.int64).sum(0)
+        tokens = float(lengths.sum()) if trainer.epoch_rows is None else trainer.epoch_rows.mean_sum(lengths)
         results["train_tokens_per_second"] = tokens * (cast(float, state.epoch) - record.since_epoch) / seconds
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
         results["best_checkpoint"] = Path(state.best_model_checkpoint).name
@@ -101,6 +104,9 @@ class Evaluation:
         translations, scores, fault = self.score_test(model)
         split, samples = self.translate_samples(model)
         entries = {**training, **chosen, **scores, "sample_split": split}
+        if has_tags(self.tokenizer):
+            tokenizer: Any = self.tokenizer
+            entries["sample_languages"] = [tokenizer.src_lang, tokenizer.tgt_lang]
         return Results(entries, model, samples, translations, fault)
 
     def choose_model(self) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -125,13 +131,12 @@ class Evaluation:
         for name, model in models.items():
             model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
             if validation is not None:
-                references = validation["target"][:]
                 metric = args.metric_for_best_model
                 if metric not in METRICS:
-                    metric = "chrf" if bleu_fault(references, args.bleu_tokenize) else "bleu"
-                translations = self.translations(model, validation["source"][:])
-                found = translation_scores(translations, references, tokenize=args.bleu_tokenize)
-                entries |= {f"validation_{name}_{each}": found[each] for each in METRICS}
+                    metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"
+                translations = self.translations(model, validation)
+                found = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
+                entries |= {f"validation_{name}_{each}": value for each, value in numbers(found).items()}
 
         def rank(name: str) -> tuple[float, ...]:
             known = [entries[f"validation_{name}_{each}"] for each in (metric, *TIE_BREAKERS)] if metric else []
@@ -149,41 +154,61 @@ class Evaluation:
         known = getattr(model.generation_config, "alignment_heads", None)
         if known or validation is None or not isinstance(train, datasets.Dataset) or not tokenizer.is_fast:
             return
-        tried = validation.select(range(min(ALIGNED_PAIRS, len(validation))))
+        direction, rows = next(iter(self.text.rows_by_direction(validation).items()))
+        tried = validation.select(rows[:ALIGNED_PAIRS])
+        self.select_direction(direction)
         # Too few pairs have no statistics.
-        others = train.select(range(min(STATISTICS_PAIRS, len(train))))
+        others = train.select(self.text.rows_by_direction(train).get(direction, rows[:0])[:STATISTICS_PAIRS])
         sources, targets = tried["source"][:], tried["target"][:]
         links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
         if any(links):
             set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
 
-    def translations(self, model: PreTrainedModel, sources: list[str]) -> list[str]:
-        """Translate with the model's own generation settings."""
-        options: Any = {"max_source_length": self.limits.source, "show_progress": not self.args.disable_tqdm}
-        return [candidates[0].text for candidates in translate(model, self.tokenizer, sources, **options)]
+    def translations(self, model: PreTrainedModel, pairs: datasets.Dataset) -> list[str]:
+        """Translate the sources of pairs with the model's own generation settings."""
+        options: dict[str, Any] = {
+            "max_source_length": self.limits.source,
+            "show_progress": not self.args.disable_tqdm,
+        }
+        if has_tags(self.tokenizer):
+            directions = [self.text.parts[number].direction for number in part_numbers(pairs)]
+            options |= dict(zip(("src_lang", "tgt_lang"), zip(*directions, strict=True), strict=True))
+        found = translate(model, self.tokenizer, pairs["source"][:], **options)
+        return [hypotheses[0].text for hypotheses in found]
+
+    def select_direction(self, direction: Direction) -> None:
+        """Make the tokenizer begin sources as the direction needs."""
+        if has_tags(self.tokenizer):
+            set_languages(self.tokenizer, *direction)
 
     def score_test(self, model: PreTrainedModel) -> tuple[list[str] | None, dict[str, Any], str | None]:
         """Translate the test pairs, if any; return translations, scores by every metric, and why BLEU says little."""
-        if self.text.test is None:
+        test, tokenize = self.text.test, self.args.bleu_tokenize
+        if test is None:
             return None, {}, None
-        references, tokenize = self.text.test["target"][:], self.args.bleu_tokenize
-        translations = self.translations(model, self.text.test["source"][:])
-        scores = translation_scores(translations, references, tokenize=tokenize, metrics=METRIC_NAMES)
+        translations = self.translations(model, test)
+        scores = scores_by_direction(self.text, test, translations, tokenize, METRIC_NAMES)
         entries = {f"test_{name}": value for name, value in scores.items()}
-        return translations, entries, bleu_fault(references, tokenize)
+        return translations, entries, bleu_fault(test["target"][:], tokenize)
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
-        """Translate some pairs; return the name of their split, and the samples."""
+        """Translate some pairs; return the name of their split, and the samples.
+
+        The direction of the first one stays selected.
+        """
         split, pairs = self.choose_samples()
-        outputs = self.translations(model, [pair["source"] for pair in pairs])
+        if not pairs:
+            return split, []
+        outputs = self.translations(model, datasets.Dataset.from_list(pairs))
+        self.select_direction(self.text.part_of(pairs[0]).direction)
         return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
 
-    def choose_samples(self) -> tuple[str, list[dict[str, str]]]:
+    def choose_samples(self) -> tuple[str, list[dict[str, Any]]]:
         """Choose pairs within the limits from the test split, else from the validation or the training split."""
         source, target = (tightest_limit(limit, SAMPLE_TOKENS) for limit in self.limits[:2])
         limits = self.limits._replace(source=source, target=target)
 
-        def is_usable(pair: dict[str, str]) -> bool:
+        def is_usable(pair: dict[str, Any]) -> bool:
             return all(within_limits({side: [pair[side]] for side in PAIR_FEATURES}, self.tokenizer, limits))
 
         for split, pairs in reversed(self.text.present().items()):
@@ -192,7 +217,7 @@ class Evaluation:
         return SPLITS[0], []
 
 
-def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, str]], bool]) -> Iterator[dict[str, str]]:
+def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, Any]], bool]) -> Iterator[dict[str, Any]]:
     """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, as corpora are often sorted.
 
     Of a stream, yield all usable pairs.

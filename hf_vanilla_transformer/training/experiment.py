@@ -54,6 +54,7 @@ def train_translation(
         # Training
         outcome = trainer.train(resume_from_checkpoint=checkpoint)
         training = training_results(trainer, outcome.metrics, experiment.ids)
+        training["directions"] = [*map(list, experiment.text.trained)]
         if not trainer.is_world_process_zero():
             return training
         # Before the evaluation, so that an interruption loses nothing.

@@ -9,7 +9,9 @@ from itertools import zip_longest
 from typing import Any, Literal, get_args
 from urllib.error import URLError
 
-from ..errors import as_value_errors, not_downloaded
+from transformers.utils import logging
+
+from ..errors import as_value_errors, not_downloaded, one_line
 from ..options import POSITIVE, check_range
 
 try:
@@ -21,6 +23,8 @@ except ImportError as error:
     raise ImportError(
         f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
     ) from error
+
+logger = logging.get_logger(__name__)
 
 References = Sequence[str] | Sequence[Sequence[str]]
 Scores = dict[str, float | str]
@@ -186,6 +190,17 @@ def language_tokenizer(language: str | None) -> str:
     return LANGUAGE_TOKENIZERS.get(re.split("[-_]", language or "")[0].lower(), DEFAULT_TOKENIZER)
 
 
+def usable_tokenizer(language: str | None) -> str:
+    """`language_tokenizer`, or "char", with a warning, where that is not installed."""
+    found = language_tokenizer(language)
+    try:
+        check_tokenizer(found, "bleu_tokenize")
+    except ValueError as error:
+        logger.warning(f"{one_line(error)}; BLEU counts characters instead")
+        return "char"
+    return found
+
+
 def bleu_fault(references: References, tokenize: str | None = None) -> str | None:
     """Why BLEU cannot tell translations of a corpus apart; None if it can.
 
@@ -290,4 +305,5 @@ __all__ = [
     "compare_translations",
     "language_tokenizer",
     "translation_scores",
+    "usable_tokenizer",
 ]

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -17,12 +18,14 @@ from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
 
-from ..data.arguments import SYNTHETIC, DataArguments
+from ..data.arguments import DataArguments
+from ..data.corpora import corpora_of
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .metrics import METRIC_NAMES
 from .results import Results
+from .synthetic import CORPORA_FILE
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
@@ -76,9 +79,14 @@ def write_model_card(
         template: Jinja template of the card.
     """
     name = Path(args.output_dir).resolve().name
-    languages = [language for language in (data_args.source_lang, data_args.target_lang) if language]
+    directions = results.entries["directions"]
+    languages = list(dict.fromkeys(chain(*directions)))
     codes = [language for language in languages if LANGUAGE_CODE.fullmatch(language)]
-    data = data_args.description + (" and synthetic pairs" if data_args.files(SYNTHETIC) else "")
+    data = data_args.description
+    if data_args.corpora and data_args.corpora == str(Path(args.output_dir, CORPORA_FILE)):
+        data += " and synthetic pairs"
+    elif data_args.corpora and data != (listed := Path(data_args.corpora).name):
+        data += f" and the corpora of {listed}"
     card_data = ModelCardData(
         language=codes or None,
         library_name="transformers",
@@ -94,7 +102,9 @@ def write_model_card(
         template_path=str(template),
         model_name=name,
         data=data,
-        direction=" to ".join(languages),
+        direction=", ".join(" to ".join(pair) for pair in directions),
+        languages=results.entries.get("sample_languages"),
+        tested=scored_directions(results.entries, "test"),
         samples=[{name: " ".join(text.split()) for name, text in sample._asdict().items()} for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it holds.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
@@ -109,6 +119,12 @@ def write_model_card(
     path = Path(args.output_dir, "README.md")
     path.write_text(redacted(str(card), args.hub_token, get_token()), encoding="utf-8")
     return path
+
+
+def scored_directions(entries: Mapping[str, Any], split: str) -> list[str]:
+    """Return the directions that results have scores of, besides their mean, as "en-de"."""
+    names = (name.removeprefix(f"{split}_exact_match_") for name in entries)
+    return [name for name, key in zip(names, entries, strict=True) if name != key]
 
 
 def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
@@ -176,7 +192,7 @@ def write_eval_results(results: Results, data_args: DataArguments, folder: str |
     Returns:
         The file; None without test pairs, or if they are of no dataset on the Hub.
     """
-    dataset = data_args.test_dataset
+    dataset = _test_dataset(data_args)
     if results.translations is None or not dataset:
         return None
     entries = [
@@ -189,13 +205,21 @@ def write_eval_results(results: Results, data_args: DataArguments, folder: str |
     return path
 
 
+def _test_dataset(data_args: DataArguments) -> str | None:
+    """`DataArguments.test_dataset`, unless a list has test pairs, too."""
+    if data_args.corpora and data_args.test_dataset:
+        listed = any(corpus.where for corpus in corpora_of(data_args).entries.get("test", ()))
+        return data_args.test_dataset_name if listed else data_args.test_dataset
+    return data_args.test_dataset
+
+
 def _eval_results(data_args: DataArguments, entries: dict[str, Any]) -> list[EvalResult]:
-    data = data_args.description
+    data, dataset = data_args.description, _test_dataset(data_args)
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=data_args.test_dataset or NOT_IN_NAMES.sub("-", data).strip("-"),
-            dataset_name=data_args.test_dataset or data,
+            dataset_type=dataset or NOT_IN_NAMES.sub("-", data).strip("-"),
+            dataset_name=dataset or data,
             dataset_config=data_args.dataset_config_name,
             dataset_split="test",
             metric_type=metric,
@@ -246,6 +270,7 @@ __all__ = [
     "check_template",
     "command_line",
     "read_card",
+    "scored_directions",
     "write_eval_results",
     "write_model_card",
 ]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import datasets
+import numpy as np
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..data.arguments import DataArguments
+from ..data.corpora import Part, corpora_of
 from ..data.encoding import PairCounts
 from ..data.inspection import oddities
 from ..data.reading import headerless_tsv_files
@@ -20,11 +22,12 @@ from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .best_model import METRICS
-from .metrics import METRIC_NAMES
-from .model_card import write_eval_results, write_model_card
+from .metrics import FAST_METRICS, METRIC_NAMES
+from .model_card import scored_directions, write_eval_results, write_model_card
 from .results import Results
 from .run_folder import save_final_model
 from .setup import Experiment
+from .text_splits import part_numbers
 from .trainer import VanillaTransformerTrainer
 from .vocabulary import vocabulary_sizes
 
@@ -50,7 +53,8 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
     parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
     lines = [
         *_data_lines(experiment.ids.counts, data_args),
-        *_oddity_lines(experiment, data_args),
+        *_part_lines(experiment),
+        *_oddity_lines(experiment),
         *experiment.plan,
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
@@ -66,18 +70,44 @@ def _data_lines(counts: dict[str, PairCounts], data_args: DataArguments) -> list
     lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
     if "validation" not in counts:
         lines.append("validation   none, so no evaluation while training")
-    for name, pair in headerless_tsv_files(data_args):
+    texts = [corpus.text for entries in corpora_of(data_args).entries.values() for corpus in entries]
+    for name, pair in headerless_tsv_files(texts):
         first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
         lines.append(f"first pair   {first} (if {name} has a header, set source_column and target_column)")
     return lines
 
 
-def _oddity_lines(experiment: Experiment, data_args: DataArguments) -> list[str]:
-    """Say what is odd about the training pairs."""
-    found = oddities(experiment.text.train, experiment.tokenizer, may_repeat=data_args.train_copies > 1)
-    if not found:
+def _part_lines(experiment: Experiment) -> list[str]:
+    """Say how many pairs of each corpus and direction there are, and in an epoch."""
+    text, rows = experiment.text, experiment.trainer.epoch_rows
+    if len(text.parts) == 1 or not isinstance(experiment.ids.train, datasets.Dataset):
         return []
-    return [f"warning      {'; '.join(map(str, found))} (`vanilla-transformer inspect` shows them)"]
+    sizes = np.bincount(part_numbers(experiment.ids.train), minlength=len(text.parts)).tolist()
+    numbers = rows.numbers if rows else sizes
+    return [
+        f"  {_name_of(part)}: {size} pairs, {number} in an epoch"
+        for part, size, number in zip(text.parts, sizes, numbers, strict=True)
+        if size
+    ]
+
+
+def _name_of(part: Part) -> str:
+    return " ".join(["-".join(code or "?" for code in part.direction), *filter(None, [part.tag])])
+
+
+def _oddity_lines(experiment: Experiment) -> list[str]:
+    """Say what is odd about the training pairs of each corpus."""
+    text, corpora = experiment.text, [("", experiment.text.train)]
+    if len(text.parts) > 1 and isinstance(text.train, datasets.Dataset):
+        numbers = part_numbers(text.train)
+        rows = [(part, np.flatnonzero(numbers == i)) for i, part in enumerate(text.parts) if not part.is_reversed]
+        # Several corpora may be of one direction.
+        corpora = [(f"{_name_of(part)}: ", text.train.select(found)) for part, found in rows if len(found)]
+    return [
+        f"warning      {name}{'; '.join(map(str, found))} (`vanilla-transformer inspect` shows them)"
+        for name, pairs in corpora
+        if (found := oddities(pairs, experiment.tokenizer))
+    ]
 
 
 def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
@@ -106,7 +136,7 @@ def _metric_lines(experiment: Experiment) -> list[str]:
     if experiment.text.validation is None:
         return []
     key = str(args.metric_for_best_model)
-    name = CHOOSING_METRICS[key] + (f" ({args.bleu_tokenize})" if key == "bleu" else "")
+    name = CHOOSING_METRICS[key] + (f" ({args.bleu_tokenize})" if key == "bleu" and args.bleu_tokenize else "")
     if not fault or key == "loss":
         return [f"best model   by {name} on the validation pairs"]
     if key == "bleu":
@@ -136,6 +166,9 @@ def end_summary(results: Results, output_dir: str) -> str:
         for key, name in METRIC_NAMES.items():
             lines.append(f"test {name:<17} {entries[f'test_{key}']:7.2f}  {entries[f'test_{key}_signature']}")
         lines.append(f"test {'exact match':<17} {entries['test_exact_match']:7.2f}  %")
+        for name in scored_directions(entries, "test"):
+            scores = (f"{entries[f'test_{key}_{name}']:.2f} {METRIC_NAMES[key]}" for key in FAST_METRICS)
+            lines.append(f"  {name:<20} {', '.join(scores)}")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
     tokens = entries.get("train_tokens_per_second")

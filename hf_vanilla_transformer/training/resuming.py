@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.arguments import AUTO, DataArguments
 from ..data.fingerprint import data_fingerprint
-from ..data.reading import ALIGNMENT_COLUMN, PAIR_FEATURES
+from ..data.reading import PAIR_FEATURES, TEXT_COLUMNS
 from ..inference.fingerprint import tokenizer_fingerprint
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
@@ -20,8 +20,8 @@ from .arguments import ModelArguments, parse_overrides
 from .checkpoints import trained_with
 
 # Recorded beside the arguments; fields of the configuration have a prefix.
-TEXT, VALIDATION, DATA, TOKENIZER, PROCESSES = (
-    "training text", "validation text", "training data", "tokenizer", "processes",
+TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
+    "training text", "validation text", "training data", "corpora and weights", "tokenizer", "processes",
 )  # fmt: skip  # one line says it
 FIELD = "config_overrides "
 
@@ -37,7 +37,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 # The model and its vocabulary are those of the checkpoint, whatever else changes.
 FIXED = frozenset(
     "model_name_or_path extend_vocab tokenizer_name_or_path tokenizer_algorithm vocab_size min_frequency "
-    "separate_vocabularies lowercase normalization synthetic_tag".split()
+    "separate_vocabularies lowercase normalization".split()
 ) | {TOKENIZER}
 
 # They change training, from the next step on: only with `resume_with_changes`.
@@ -52,9 +52,9 @@ MEANT = frozenset(
     "max_tokens per_device_train_batch_size gradient_accumulation_steps seed data_seed bpe_dropout augment "
     "train_sampling_strategy length_column_name dataloader_drop_last streaming "
     # Pairs
-    "validation_split_size test_split_size split_seed max_train_samples train_copies guided_alignment "
+    "validation_split_size test_split_size split_seed max_train_samples guided_alignment "
     "max_source_length max_target_length on_long max_length_ratio".split()
-) | {TEXT, DATA, PROCESSES, *(f"{FIELD}{name}" for name in DROPOUTS)}
+) | {TEXT, DATA, PARTS, PROCESSES, *(f"{FIELD}{name}" for name in DROPOUTS)}
 
 # They change no weight but for rounding, or only the length of the run; a change is taken over and logged.
 FREE = frozenset(
@@ -72,9 +72,9 @@ BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumu
 # They determine the batches of an epoch and their order.
 ORDER = (
     BATCH
-    | {TEXT, DATA}
+    | {TEXT, DATA, PARTS}
     | frozenset(
-        "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples train_copies "
+        "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples "
         "max_source_length max_target_length on_long max_length_ratio".split()
     )
 )
@@ -130,7 +130,12 @@ def experiment_record(
     if data_args.links not in (None, AUTO):
         # The text has its links.
         record["guided_alignment"] = "a file"
-    record[TEXT] = data_fingerprint(text.train, (*PAIR_FEATURES, ALIGNMENT_COLUMN))
+    record[TEXT] = data_fingerprint(text.train, TEXT_COLUMNS)
+    trained = [part for part in text.parts if part.weight > 0]
+    if len(trained) == 1:
+        # Their names change nothing.
+        trained = [trained[0]._replace(source_lang=None, target_lang=None)]
+    record[PARTS] = [text.temperature, *map(list, trained)]
     if text.validation is not None:
         record[VALIDATION] = data_fingerprint(text.validation, PAIR_FEATURES)
     asked = _asked_fields(model_args) if checkpoint else {}
@@ -204,6 +209,8 @@ def _shown(name: str, before: Any, now: Any) -> str:
         if one[1:3] == other[2:0:-1]:
             return f"{name} with source and target exchanged"
         return f"{name} {_fingerprint(other)} (was {_fingerprint(one)})"
+    if name == PARTS:
+        return "directions, weights, tags or `sampling_temperature` of the corpora"
     if name.startswith(FIELD):
         return f"`{FIELD.strip()}` {name.removeprefix(FIELD)}={now} (was {before})"
     return f"{name if name in (TOKENIZER, PROCESSES) else f'`{name}`'} {now} (was {before})"

@@ -1,44 +1,35 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
 from pathlib import Path
+from statistics import mean
 from typing import Any, cast
 
 import datasets
 import numpy as np
-from tokenizers import AddedToken
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
-from ..data.arguments import AUTO, SPLITS, DataArguments
+from ..data.arguments import DataArguments
 from ..data.augmentation import has_placeholders, parse_shares, protect_pairs
 from ..data.batching import check_token_ids, token_lengths
-from ..data.encoding import LengthLimits, PairCounts, TokenizedStream, add_alignments, tokenize_pairs
-from ..data.splits import load_parallel_text
-from ..data.tokenizer_training import train_tokenizer
-from ..data.word_alignment import align_corpus
-from ..errors import DataError, one_line
+from ..data.encoding import LengthLimits, PairCounts, TokenizedStream, tokenize_pairs
+from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
+from ..inference.languages import has_tags, set_language_ids
 from ..inference.loading import load_model, load_tokenizer
 from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
-from ..text.protection import PLACEHOLDERS
 from ..text.sentences import split_sentences
 from .arguments import (
     ModelArguments,
@@ -50,22 +41,20 @@ from .auto_preset import use_auto_preset
 from .best_model import METRICS
 from .callbacks import EarlyStopping
 from .checkpoints import trained_with
-from .metrics import bleu_fault, check_tokenizer, language_tokenizer, translation_scores
+from .metrics import FAST_METRICS, bleu_fault, check_tokenizer, translation_scores, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
-from .run_folder import save_tokenizer
+from .text_splits import TextSplits, align_text, load_text, part_numbers
+from .tokenizer import load_or_train_tokenizer, name_languages, source_prefixes
 from .trainer import VanillaTransformerTrainer
-from .trainer_loss import AlignedPairsCollator, is_resampled, resampling
-from .vocabulary import Texts, add_embeddings, extend_tokenizer, vocabulary_sizes
+from .trainer_loss import AlignedPairsCollator, data_seed, is_resampled, resampling
+from .vocabulary import add_embeddings, vocabulary_sizes
 
 logger = logging.get_logger(__name__)
 
 # Longest output of the saved model's `generate()`, whose own default is 20 tokens.
 DEFAULT_MAX_LENGTH = 512
-
-# Pairs of a stream to train its tokenizer on; more would hardly change the vocabulary.
-STREAM_TOKENIZER_PAIRS = 1_000_000
 
 # Pairs of a stream whose longest source is that of all.
 STREAM_SAMPLE = 100_000
@@ -75,19 +64,6 @@ SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE = 2000, 0.2, 0.05
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
-
-
-@dataclass(frozen=True)
-class TextSplits:
-    """Sentence pairs; only the training pairs may be a stream."""
-
-    train: datasets.Dataset | datasets.IterableDataset
-    validation: datasets.Dataset | None = None
-    test: datasets.Dataset | None = None
-
-    def present(self) -> dict[str, Any]:
-        """Splits by name, without those that are missing."""
-        return {split: pairs for split in SPLITS if (pairs := getattr(self, split)) is not None}
 
 
 @dataclass(frozen=True)
@@ -153,10 +129,10 @@ def set_up(
         if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
             # That of the length which the run had when it began.
             args.warmup_steps = (trained_with(checkpoint) or {}).get("warmup_steps", args.warmup_steps)
-        model_args, plan = use_auto_preset(model_args, data_args, args, text.train)
+        model_args, plan = use_auto_preset(model_args, data_args, args, text.train, text.distinct_share())
         use_preset_smoothing(args, model_args)
         fit_schedule(args, text)
-        bleu_fault = fit_metrics(args, text, data_args.target_lang)
+        bleu_fault = fit_metrics(args, text)
         source, dropout = model_args, {}
         if checkpoint:
             source = ModelArguments(
@@ -165,10 +141,10 @@ def set_up(
                 trust_remote_code=model_args.trust_remote_code,
             )
             dropout = asked_dropout(model_args)
-        tag = data_args.synthetic_tag or ""
-        tokenizer = load_or_train_tokenizer(source, args, text.train, tag)
-        name_languages(tokenizer, data_args)
-        has_new_tokens = bool(source.extend_vocab or tag or "items" in parse_shares(args.augment))
+        tokenizer = load_or_train_tokenizer(source, args, text)
+        name_languages(tokenizer, text)
+        added = has_tags(tokenizer) or any(part.tag for part in text.parts) or "items" in parse_shares(args.augment)
+        has_new_tokens = bool(source.extend_vocab or added)
         model = load_or_build_model(source, tokenizer, has_new_tokens, **dropout)
         set_learning_rate(args, model)
         record = experiment_record(model_args, data_args, text, checkpoint)
@@ -179,7 +155,9 @@ def set_up(
         if data_args.links:
             guide_alignments(model, tokenizer, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args)
-        set_training_facts(model, text, ids, data_args.source_lang)
+        set_training_facts(model, text, ids)
+        if has_tags(tokenizer):
+            set_language_ids(model, tokenizer)
     trainer = make_trainer(model, tokenizer, text, ids, args)
     trainer.experiment = record
     return Experiment(text, ids, tokenizer, trainer, plan, bleu_fault)
@@ -222,37 +200,6 @@ def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: 
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
 
 
-def load_text(data_args: DataArguments) -> TextSplits:
-    """Load the pairs of every split.
-
-    Raises:
-        DataError: The data cannot be used, or there are no training pairs.
-    """
-    loaded = dict(load_parallel_text(data_args))
-    if "train" not in loaded:
-        raise DataError("there are no training pairs; give a training file or a data set with a train split")
-    held_out = {split: _in_memory(pairs, split) for split, pairs in loaded.items() if split != "train"}
-    return TextSplits(loaded["train"], **held_out)
-
-
-def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
-    if isinstance(pairs, datasets.Dataset):
-        return pairs
-    pairs = datasets.Dataset.from_list(list(pairs))
-    if not len(pairs):
-        raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
-    return pairs
-
-
-def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
-    """Align the training pairs by their own statistics, if that is wanted."""
-    if data_args.links != AUTO:
-        return text
-    train = cast(datasets.Dataset, text.train)
-    alignments = align_corpus(train["source"][:], train["target"][:], show_progress=not args.disable_tqdm)
-    return replace(text, train=add_alignments(train, alignments))
-
-
 def guide_alignments(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
 ) -> None:
@@ -293,24 +240,19 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
             args.save_strategy, args.save_steps = "steps", args.eval_steps or every
 
 
-def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, language: str | None) -> str | None:
+def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> str | None:
     """Choose BLEU's tokenizer and the metric of the best model, unless they are given.
 
     Args:
-        args: Receives them.
-        text: The validation targets decide about the metric.
-        language: That of the targets, if known, decides about the tokenizer.
+        args: Receives them; no tokenizer if target languages need several.
+        text: The target languages decide about the tokenizer, the validation targets about the metric.
 
     Returns:
         Why BLEU cannot tell translations of the validation pairs apart; None if it can, or there are none.
     """
     if args.bleu_tokenize is None:
-        args.bleu_tokenize = language_tokenizer(language)
-        try:
-            check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
-        except ValueError as error:
-            logger.warning(f"{one_line(error)}; BLEU counts characters instead")
-            args.bleu_tokenize = "char"
+        found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
+        args.bleu_tokenize = found.pop() if len(found) == 1 else None
     if text.validation is None:
         return None
     fault = bleu_fault(text.validation["target"][:], args.bleu_tokenize)
@@ -318,71 +260,6 @@ def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits, lan
         metric = "loss" if not args.predict_with_generate else "chrf" if fault else "bleu"
         args.metric_for_best_model, args.greater_is_better = metric, metric != "loss"
     return fault
-
-
-def load_or_train_tokenizer(
-    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, train: Any, tag: str = ""
-) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name; if they name none, the first process trains one.
-
-    Args:
-        model_args: What to load, extend or train.
-        args: Folder, processes and augmentation of the run: with inserted items, the tokenizer has placeholders.
-        train: Training pairs.
-        tag: Token before the sources of some pairs; it is added to the tokenizer, which learns nothing of it.
-
-    Raises:
-        ValueError: It cannot be loaded, extended or trained.
-    """
-    placeholders = PLACEHOLDERS if "items" in parse_shares(args.augment) else ()
-    if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
-        tokenizer = load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
-        if model_args.extend_vocab:
-            tokenizer = extend_tokenizer(tokenizer, partial(_texts, train, tag), model_args.extend_vocab)
-    elif args.process_index > 0:
-        tokenizer = load_tokenizer(args.output_dir)
-    else:
-        tokenizer = _train_tokenizer(model_args, partial(_texts, train, tag), len(placeholders))
-        # The other processes must have the very same.
-        save_tokenizer(tokenizer, args.output_dir)
-    # As they are written, whatever else the tokenizer makes of a text.
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in (*filter(None, [tag]), *placeholders)])
-    return tokenizer
-
-
-def _texts(train: Any, tag: str, *sides: str) -> Iterator[str]:
-    """Yield the texts to learn a vocabulary on."""
-    rows = train if isinstance(train, datasets.Dataset) else train.take(STREAM_TOKENIZER_PAIRS)
-    return (row[side].removeprefix(tag) for row in rows for side in sides)
-
-
-def name_languages(tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
-    """Make the tokenizer save the languages, if they are known, as Marian's tokenizers do."""
-    names = ("source_lang", "target_lang")
-    tokenizer.init_kwargs |= {name: value for name in names if (value := getattr(data_args, name))}
-
-
-def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
-    """Train a tokenizer whose vocabulary has room for so many tokens more."""
-    algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
-    if min_frequency is None:
-        # The unigram model prunes by likelihood, not by counts.
-        min_frequency = 1 if algorithm == "unigram" else 2
-
-    def learn(*sides: str) -> PreTrainedTokenizerFast:
-        return train_tokenizer(
-            texts(*sides),
-            algorithm=algorithm,
-            vocab_size=model_args.vocab_size,
-            reserved=reserved,
-            min_frequency=min_frequency,
-            lowercase=model_args.lowercase,
-            normalization=model_args.normalization,
-        )
-
-    if model_args.separate_vocabularies:
-        return VanillaTransformerTokenizer.from_pair(learn("source"), learn("target"))
-    return learn("source", "target")
 
 
 def load_or_build_model(
@@ -477,7 +354,8 @@ def tokenize_splits(
         tightest_limit(data_args.max_target_length, limit),
         data_args.max_length_ratio,
     )
-    resample = resampling(tokenizer, args, limits).resample if is_resampled(args) else None
+    prefixes = source_prefixes(tokenizer, text.parts)
+    resample = resampling(tokenizer, args, limits, prefixes=prefixes).resample if is_resampled(args) else None
     for split, pairs in text.present().items():
         ids[split], counts[split] = tokenize_pairs(
             pairs,
@@ -490,13 +368,14 @@ def tokenize_splits(
             num_proc=data_args.preprocessing_num_workers,
             keep_text=split == "train" and resample is not None,
             resample=resample,
+            prefixes=prefixes,
         )
         if isinstance(ids[split], datasets.Dataset):
             check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
 
 
-def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedSplits, language: str | None) -> None:
+def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedSplits) -> None:
     """Save with the model, in its generation settings, what translation has to know of the training sources.
 
     `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
@@ -513,8 +392,9 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
         stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
         length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
         sample = text.train.take(SOURCE_SAMPLE)
-    sources = [row["source"] for row in sample]
-    counts = [len(split_sentences(source, language).sentences) > 1 for source in sources]
+    rows = list(sample)
+    sources = [row["source"] for row in rows]
+    counts = [len(split_sentences(row["source"], text.part_of(row).source_lang).sentences) > 1 for row in rows]
     settings.training_source_length = length
     settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(counts)
     settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(sources)
@@ -543,13 +423,16 @@ def make_trainer(
         order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
         validation = ids.validation.select(order)
         if args.predict_with_generate:
-            pairs = text.validation.select(order)[:]
-            references = (protect_pairs(pairs) if has_placeholders(tokenizer) else pairs)["target"]
-            scorer = corpus_scorer(tokenizer, references, args.bleu_tokenize)
+            scorer = corpus_scorer(tokenizer, text, text.validation.select(order), args.bleu_tokenize)
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
+    rows = None
+    if isinstance(ids.train, datasets.Dataset):
+        rows = text.epoch_rows(part_numbers(ids.train), data_seed(args))
+    if rows and not args.max_tokens:
+        raise ValueError("weights and `sampling_temperature` need batches of tokens; set `max_tokens`")
     try:
-        return VanillaTransformerTrainer(
+        trainer = VanillaTransformerTrainer(
             model=model,
             args=args,
             train_dataset=ids.train,
@@ -561,6 +444,8 @@ def make_trainer(
         )
     except (ImportError, RuntimeError) as error:
         raise ValueError(f"`report_to` cannot be used: {error}") from error
+    trainer.epoch_rows, trainer.source_prefixes = rows, source_prefixes(tokenizer, text.parts)
+    return trainer
 
 
 def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
@@ -573,21 +458,74 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     settings.validate(strict=True)
 
 
-def corpus_scorer(tokenizer: PreTrainedTokenizerBase, references: list[str], bleu_tokenize: str | None = None) -> Any:
-    """Return a `compute_metrics` that scores generated ids against references in text."""
+def corpus_scorer(
+    tokenizer: PreTrainedTokenizerBase, text: TextSplits, pairs: datasets.Dataset, bleu_tokenize: str | None = None
+) -> Any:
+    """Return a `compute_metrics` that scores generated ids against the targets of pairs, by direction."""
+    columns = pairs[:]
+    references = (protect_pairs(columns) if has_placeholders(tokenizer) else columns)["target"]
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
         ids = cast(np.ndarray, prediction.predictions)
         texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
-        scores = translation_scores(cast(list[str], texts), references, tokenize=bleu_tokenize)
-        return {name: float(scores[name]) for name in METRICS}
+        scores = scores_by_direction(text, pairs, cast(list[str], texts), bleu_tokenize, references=references)
+        return numbers(scores)
 
     return score
 
 
+def scores_by_direction(
+    text: TextSplits,
+    pairs: datasets.Dataset,
+    translations: Sequence[str],
+    tokenize: str | None,
+    metrics: Iterable[str] = FAST_METRICS,
+    references: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Score translations by `translation_scores`; of several directions each, as `bleu_en-de`, and their mean.
+
+    Args:
+        text: Names the directions.
+        pairs: What was translated.
+        translations: Translations of the pairs.
+        tokenize: BLEU's tokenizer; None for that of each target language.
+        metrics: Some of `METRIC_NAMES`.
+        references: By default the targets of the pairs.
+    """
+    references = pairs["target"][:] if references is None else references
+    found = {
+        direction: translation_scores(
+            [translations[row] for row in rows],
+            [references[row] for row in rows],
+            tokenize=tokenize or usable_tokenizer(direction[1]),
+            metrics=metrics,
+        )
+        for direction, rows in text.rows_by_direction(pairs).items()
+    }
+    first = next(iter(found.values()))
+    if len(found) == 1:
+        return first
+    columns: dict[str, Any] = {name: [scores[name] for scores in found.values()] for name in first}
+    means = {
+        # Of languages that are split in other ways, signatures differ.
+        name: " and ".join(dict.fromkeys(column)) if isinstance(first[name], str) else mean(column)
+        for name, column in columns.items()
+    }
+    own = {
+        f"{name}_{'-'.join(map(str, direction))}": value
+        for direction, scores in found.items()
+        for name, value in scores.items()
+    }
+    return means | own
+
+
+def numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return scores without their signatures."""
+    return {name: value for name, value in scores.items() if not isinstance(value, str)}
+
+
 __all__ = [
     "Experiment",
-    "TextSplits",
     "TokenizedSplits",
     "check_arguments",
     "set_up",

@@ -11,19 +11,24 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.arguments import BACK_TRANSLATED, DataArguments
+from ..data.arguments import DataArguments
+from ..data.corpora import BACK_TRANSLATED, with_entry
 from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import check_direction
+from ..inference.languages import check_direction, choose_pair, is_multilingual
 from ..inference.line_output import Share, line_output
 from ..inference.output_limits import output_limit
 from ..inference.translation import CHUNK_SIZE, load, translate_lines
 from .arguments import VanillaTransformerTrainingArguments
 from .run_folder import make_folder
-from .setup import load_text
+from .text_splits import load_text
 
 logger = logging.get_logger(__name__)
+
+
+# List of the corpora of a run that adds synthetic pairs, in its folder: runs that share translations may differ in it.
+CORPORA_FILE = "corpora.json"
 
 
 class SyntheticText(NamedTuple):
@@ -88,7 +93,7 @@ def translate_to_files(
 def with_back_translations(
     data_args: DataArguments, args: VanillaTransformerTrainingArguments, trust_remote_code: bool = False
 ) -> DataArguments:
-    """Return arguments in which the synthetic pairs are monolingual text and its translations, if there is such text.
+    """Return arguments with a further corpus, monolingual text and its translations, if there is such text.
 
     Sentences that are validation or test targets are left out: the model is scored by them.
 
@@ -104,7 +109,9 @@ def with_back_translations(
     if not (data_args.monolingual_target and data_args.reverse_model):
         return data_args
     with args.main_process_first(local=False, desc="reading the data"):
-        text = load_text(replace(data_args, train_copies=1))
+        text = load_text(replace(data_args, monolingual_target=None, reverse_model=None, train_weight=1.0))
+    if text.has_several_directions:
+        raise DataError("`monolingual_target` is for one direction; translate the text, and list the pairs with a tag")
     splits = (pairs for split, pairs in text.present().items() if split != "train")
     held_out = {line.strip() for pairs in splits for line in pairs["target"][:]}
     lines = [line for path in data_args.monolingual_target for line in read_lines(path)]
@@ -113,18 +120,43 @@ def with_back_translations(
         logger.warning(f"{excluded} of {len(lines)} monolingual sentences are validation or test targets: left out")
     model, tokenizer = load(data_args.reverse_model, device=str(args.device), trust_remote_code=trust_remote_code)
     what = f"`reverse_model` {data_args.reverse_model}"
-    check_direction(tokenizer, data_args.target_lang, data_args.source_lang, what)
+    source_lang, target_lang = text.parts[0].direction
+    languages = model_languages(tokenizer, target_lang, source_lang, what)
     folder = Path(data_args.synthetic_dir or args.output_dir)
-    limit = data_args.max_target_length
-    files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args, max_source_length=limit)
-    return replace(
-        data_args,
-        monolingual_target=None,
-        reverse_model=None,
-        synthetic_source_file=str(files.translations),
-        synthetic_target_file=str(files.sentences),
-        synthetic_tag=data_args.synthetic_tag or BACK_TRANSLATED,
-    )
+    options: dict[str, Any] = {"max_source_length": data_args.max_target_length, **languages}
+    files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args, **options)
+    pairs = {"source_file": str(files.translations), "target_file": str(files.sentences)}
+    if source_lang and target_lang:
+        pairs |= {"source_lang": source_lang, "target_lang": target_lang}
+    return with_synthetic(data_args, args, **pairs, tag=BACK_TRANSLATED)
+
+
+def with_synthetic(data_args: DataArguments, args: VanillaTransformerTrainingArguments, **entry: str) -> DataArguments:
+    """Return arguments with a further corpus, by the keys of its entry, in the list `corpora.json` of the run."""
+    make_folder(Path(args.output_dir))
+    # Processes of several machines may share the folder.
+    with args.main_process_first(local=False, desc="listing the corpora"):
+        return with_entry(data_args, Path(args.output_dir, CORPORA_FILE), **entry)
+
+
+def model_languages(
+    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, what: str
+) -> dict[str, str | None]:
+    """Return the languages to translate between as options of `translate_lines`, none for a model of one direction.
+
+    Args:
+        tokenizer: The model's.
+        source: Source language, if known.
+        target: Target language, if known.
+        what: Name of the model, for messages.
+
+    Raises:
+        ValueError: The model does not translate source to target, or several directions are left.
+    """
+    check_direction(tokenizer, source, target, what)
+    if not is_multilingual(tokenizer):
+        return {}
+    return dict(zip(("src_lang", "tgt_lang"), choose_pair(tokenizer, source, target), strict=True))
 
 
 def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:
@@ -162,4 +194,11 @@ def _translate(
                 output.write("" if was_cut_off or not translation.strip() else translation)
 
 
-__all__ = ["SyntheticText", "translate_to_files", "with_back_translations"]
+__all__ = [
+    "CORPORA_FILE",
+    "SyntheticText",
+    "model_languages",
+    "translate_to_files",
+    "with_back_translations",
+    "with_synthetic",
+]

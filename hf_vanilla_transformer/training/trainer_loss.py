@@ -32,9 +32,10 @@ from ..data.batching import (
     token_lengths,
 )
 from ..data.bpe_dropout import DroppingTokenizer
-from ..data.encoding import LengthLimits
-from ..data.reading import ALIGNMENT_COLUMN
+from ..data.encoding import LengthLimits, Prefixes
+from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
+from ..data.sampling import EpochRows
 from ..errors import DataError
 from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
 from ..inference.teacher_forcing import position_limit
@@ -90,9 +91,15 @@ class LossTrainer(Seq2SeqTrainer):
     learns them. With `args.packing` the training batches are packed, whatever the collator. Our model
     smooths labels in its own loss, and only in training: the evaluation loss is the plain cross-entropy, averaged over
     all labels. With `args.rdrop_alpha`, two passes of each training batch are trained to agree.
+
+    Attributes:
+        epoch_rows: Which rows each epoch has, with `args.max_tokens`; None for all.
+        source_prefixes: What the sources of each part begin with, where each epoch tokenizes them anew.
     """
 
     args: VanillaTransformerTrainingArguments
+    epoch_rows: EpochRows | None = None
+    source_prefixes: Prefixes = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
@@ -266,6 +273,7 @@ class LossTrainer(Seq2SeqTrainer):
         """Return a collator that tokenizes anew in each epoch; batches stay those of the plain lengths."""
         columns = {*dataset.column_names}
         needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
+        needed |= {PART_COLUMN} if len(self.source_prefixes) > 1 else set()
         if missing := needed - columns:
             option = "bpe_dropout" if self.args.bpe_dropout else "augment"
             raise ValueError(
@@ -274,11 +282,16 @@ class LossTrainer(Seq2SeqTrainer):
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
         tokenizer: Any = self.processing_class
-        return resampling(tokenizer, self.args, LengthLimits(limit, limit), self.data_collator)
+        limits = LengthLimits(limit, limit)
+        return resampling(tokenizer, self.args, limits, self.data_collator, self.source_prefixes)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(
-            *token_lengths(dataset), self.args.max_tokens, seed=data_seed(self.args), num_replicas=self.args.world_size
+            *token_lengths(dataset),
+            self.args.max_tokens,
+            seed=data_seed(self.args),
+            num_replicas=self.args.world_size,
+            epoch_rows=self.epoch_rows,
         )
 
     def _training_rows(self, step: int, micro_batch: int) -> list[int]:
@@ -406,6 +419,7 @@ def resampling(
     args: VanillaTransformerTrainingArguments,
     limits: LengthLimits,
     collate: Callable[[list[Any]], Any] = list,
+    prefixes: Prefixes = (),
 ) -> Resampling:
     """Return what tokenizes training pairs anew in each epoch.
 
@@ -414,7 +428,8 @@ def resampling(
     """
     seed, shares = data_seed(args), parse_shares(args.augment)
     dropping = DroppingTokenizer(tokenizer, args.bpe_dropout, seed) if args.bpe_dropout else tokenizer
-    return Resampling(dropping, Noise(shares, seed, tokenizer) if shares else None, limits, collate)
+    noise = Noise(shares, seed, tokenizer) if shares else None
+    return Resampling(dropping, noise, limits, collate, prefixes)
 
 
 @contextmanager
@@ -428,4 +443,4 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "is_resampled", "resampling"]
+__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "data_seed", "is_resampled", "resampling"]

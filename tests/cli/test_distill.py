@@ -71,10 +71,10 @@ def test_the_student_by_default(words, given, teacher, options, preset, names_te
 
 
 def test_options_reach_the_teacher(words, given, tmp_path):
-    (tmp_path / "x.yaml").write_text("num_beams: 3\nnum_hypotheses: 2\ntrain_copies: 0\n")
+    (tmp_path / "x.yaml").write_text("num_beams: 3\nnum_hypotheses: 2\ntrain_weight: 0\n")
     main(["distill", str(tmp_path / "x.yaml"), *words[1:], "--teacher_max_tokens", "99"])
     assert given.call_args.kwargs == {"num_hypotheses": 2, "num_beams": 3, "max_tokens": 99}
-    assert given.call_args.args[3].train_copies == 0
+    assert given.call_args.args[3].train_weight == 0
 
 
 @pytest.mark.parametrize(

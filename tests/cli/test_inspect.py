@@ -45,16 +45,17 @@ def test_text_without_oddities(tmp_path, capsys):
 def test_every_split_and_the_places_in_files_with_a_header(files, tmp_path, capsys):
     rows = [("source", "target"), *PAIRS]
     csv = write_lines(tmp_path / "x.csv", map(",".join, rows))
-    synthetic = write_lines(tmp_path / "x.tsv", map("\t".join, rows))
-    printed = run(capsys, *files, "--test_file", csv, "--synthetic_file", synthetic, "--validation_file", csv)
+    more = write_lines(tmp_path / "x.tsv", map("\t".join, rows))
+    listed = write_lines(tmp_path / "x.yaml", ["corpora:", f"  - {{file: {more}}}"])
+    printed = run(capsys, *files, "--test_file", csv, "--corpora", listed, "--validation_file", csv)
     assert [line for line in printed.splitlines() if line.endswith(" pairs")] == [
-        f"{split}: 3 pairs" for split in ("train", "validation", "test", "synthetic")
+        f"{split}: 3 pairs" for split in ("train", f"train, {listed}, line 2", "validation", "test")
     ]
     assert printed.count("  line 4  A cow.\n") == 3
 
 
 def test_options_of_train_that_hold_pairs_out_do_not_move_lines(files, capsys):
-    more = ("--validation_split_size", "1", "--max_train_samples", "1", "--train_copies", "2")
+    more = ("--validation_split_size", "1", "--max_train_samples", "1", "--train_weight", "2")
     assert "  line 3  A cow." in run(capsys, *files, *more)
 
 

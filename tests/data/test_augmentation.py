@@ -29,7 +29,7 @@ PAIRS = [(" ".join(WORDS[:n]) + ".", " ".join(WORDS[:n][::-1]) + ".") for n in r
 @pytest.fixture(scope="module")
 def tokenizer():
     tokenizer = train_tokenizer([text for pair in PAIRS for text in pair] * 2, vocab_size=300)
-    tokenizer.add_tokens([*PLACEHOLDERS, "<BT>"])
+    tokenizer.add_tokens([*PLACEHOLDERS, "<added>"])
     return tokenizer
 
 
@@ -130,18 +130,13 @@ def test_items_that_are_there_are_numbered_with_the_new_ones(tokenizer):
 
 
 def test_lower_and_typos_change_the_source_alone_and_no_token_that_stays_whole(tokenizer):
-    pair = ("<BT>The ⟦1⟧ Children Are Playing.", "Die ⟦1⟧ Kinder Spielen.")
-    assert {*epochs(tokenizer, "lower", columns([pair]))} == {("<BT>the ⟦1⟧ children are playing.", pair[1])}
+    pair = ("<added>The ⟦1⟧ Children Are Playing.", "Die ⟦1⟧ Kinder Spielen.")
+    assert {*epochs(tokenizer, "lower", columns([pair]))} == {("<added>the ⟦1⟧ children are playing.", pair[1])}
     edits = set()
     for source, target in epochs(tokenizer, "typos", columns([pair]), 200):
-        assert target == pair[1] and source.startswith("<BT>") and len(source.split()) == 5 and " ⟦1⟧ " in source
+        assert target == pair[1] and source.startswith("<added>") and len(source.split()) == 5 and " ⟦1⟧ " in source
         edits.add(len(source) - len(pair[0]))
     assert edits == {-2, -1, 0, 1, 2}
-
-
-def test_a_tag_stays_first(tokenizer):
-    for pair in (("<BT>Ant", "Ant"), ("<BT>Ant Bee", "Bee Ant")):
-        assert all(source.startswith("<BT>") for source, _ in epochs(tokenizer, "items", columns([pair]), 50))
 
 
 def test_punctuation_changes_alike(tokenizer):

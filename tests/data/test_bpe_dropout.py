@@ -144,6 +144,6 @@ def test_vocabularies_that_mark_the_end_of_a_word_are_refused(tokenizer):
 
 def test_an_added_token_stays_whole(tokenizer):
     tagged = copy.deepcopy(tokenizer)
-    tagged.add_tokens(["<BT>"])
-    ids = DroppingTokenizer(tagged, 0.9)(f"<BT>{TEXTS[0]}")["input_ids"]
+    tagged.add_tokens(["<tag>"])
+    ids = DroppingTokenizer(tagged, 0.9)(f"<tag>{TEXTS[0]}")["input_ids"]
     assert ids[0] == len(tokenizer) and tagged.decode(ids[1:], skip_special_tokens=True) == TEXTS[0]

@@ -71,7 +71,10 @@ class TestOddText:
         [
             ("equal", lambda source, target, i: (source, source if i % 4 else target)),
             ("target_script", lambda source, target, i: (source, target if i % 10 else "собака бежит")),
-            ("source_script", lambda source, target, i: (source if i % 10 else "狗跑了", target)),
+            (
+                "source_script",
+                lambda source, target, i: (source if i % 10 else "狗在公园里跑来跑去，然后回家", target),
+            ),
             ("lengths", lambda source, target, i: (source, target if i % 10 else " ".join([target] * 9))),
             ("returns", lambda source, target, i: (source if i % 50 else source.replace(" ", "\r"), target)),
             ("repeated", lambda source, target, i: ("a cat", "un gato") if i % 3 else (source, target)),
@@ -92,10 +95,6 @@ class TestOddText:
 
     def test_one_pair(self):
         assert found_in([("a cat", "un gato")] * 200) == {"repeated"}
-
-    def test_repetition_on_purpose(self, corpus):
-        pairs = datasets.Dataset.from_list([{"source": s, "target": t} for s, t in corpus[:100] * 3])
-        assert [each.kind for each in oddities(pairs)] == ["repeated"] and oddities(pairs, may_repeat=True) == []
 
     @pytest.mark.parametrize("algorithm", ["word", "whitespace", "character"])
     def test_tokens_that_are_unknown(self, corpus, algorithm):

@@ -178,17 +178,17 @@ def test_a_pair_is_no_header(tmp_path, first):
     path = write(tmp_path / "x.tsv", tsv([first, *PAIRS]))
     arguments = DataArguments(train_file=path)
     assert rows(load_parallel_text(arguments)["train"]) == [first, *PAIRS]
-    assert list(headerless_tsv_files(arguments)) == [("x.tsv", dict(zip(("source", "target"), first, strict=True)))]
+    assert list(headerless_tsv_files([arguments])) == [("x.tsv", dict(zip(("source", "target"), first, strict=True)))]
 
 
 def test_columns_known_by_name_are_not_by_position(tmp_path):
     named = write(tmp_path / "x.tsv.gz", tsv([("source", "target"), *PAIRS]))
     bare = write(tmp_path / "y.tsv", tsv(PAIRS))
-    assert list(headerless_tsv_files(DataArguments(train_file=named, test_file=bare))) == [
+    assert list(headerless_tsv_files([DataArguments(train_file=named), DataArguments(train_file=bare)])) == [
         ("y.tsv", {"source": PAIRS[0][0], "target": PAIRS[0][1]})
     ]
-    assert not list(headerless_tsv_files(DataArguments(train_file=bare, source_column="1", target_column="0")))
-    assert not list(headerless_tsv_files(DataArguments(toy_corpus=True)))
+    assert not list(headerless_tsv_files([DataArguments(train_file=bare, source_column="1", target_column="0")]))
+    assert not list(headerless_tsv_files([DataArguments(toy_corpus=True)]))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from hf_vanilla_transformer.data import splits
@@ -66,55 +68,73 @@ def test_overlap_is_reported(tmp_path, monkeypatch):
     assert messages == ["2 of 3 validation pairs have a source that is also in the training pairs"]
 
 
+def test_overlap_with_the_other_direction_is_reported(tmp_path, monkeypatch):
+    messages = []
+    monkeypatch.setattr(splits.logger, "warning", messages.append)
+    path = write(tmp_path / "v.tsv", tsv([("target 1", "source 0"), ("target 2", "source 3"), ("new", "source 4")]))
+    load(tmp_path, validation_file=path)
+    (message,) = messages
+    assert message.startswith("1 of 3 validation pairs") and "from target to source" in message
+
+
 class TestSynthetic:
+    """Pairs of a list that are not held out."""
+
     @pytest.fixture
     def more(self, tmp_path):
-        """Files of five more pairs."""
+        """An entry of five more pairs."""
         files = {"source": [f"more {i}" for i in range(5)], "target": [f"mehr {i}" for i in range(5)]}
-        return {f"synthetic_{side}_file": write(tmp_path / side, lines(texts)) for side, texts in files.items()}
+        return {f"{side}_file": write(tmp_path / side, lines(texts)) for side, texts in files.items()}
 
-    @pytest.mark.parametrize("copies", [0, 1, 2])
-    def test_pairs_are_added_to_what_is_left_for_training(self, tmp_path, more, copies):
+    def listed(self, tmp_path, **entry):
+        return write(tmp_path / "corpora.json", json.dumps({"corpora": [entry]}))
+
+    @pytest.mark.parametrize("mark", [{"tag": "back-translated"}, {"hold_out": "false"}])
+    @pytest.mark.parametrize("weight", [0, 1, 2])
+    def test_pairs_are_added_to_what_is_left_for_training(self, tmp_path, more, weight, mark):
         alone = load(tmp_path, validation_split_size=30)
-        loaded = load(tmp_path, validation_split_size=30, train_copies=copies, **more)
+        corpora = self.listed(tmp_path, **more, **mark)
+        loaded = load(tmp_path, validation_split_size=30, train_weight=weight, corpora=corpora)
         expected = [(f"more {i}", f"mehr {i}") for i in range(5)]
-        assert rows(loaded["train"]) == rows(alone["train"]) * copies + expected
+        assert rows(loaded["train"]) == rows(alone["train"]) * bool(weight) + expected
         assert rows(loaded["validation"]) == rows(alone["validation"])
 
-    def test_one_file(self, tmp_path):
-        path = write(tmp_path / "more.tsv", tsv(PAIRS))
-        assert rows(load(tmp_path, synthetic_file=path, max_train_samples=3)["train"])[3:] == PAIRS
-
-    def test_a_tag_marks_sources_that_are_not_blank(self, tmp_path, more):
-        write(tmp_path / "source", lines(["a", " ", "", "b c", "d"]))
-        loaded = load(tmp_path, train_copies=0, synthetic_tag="<BT>", **more)
-        assert loaded["train"]["source"][:] == ["<BT>a", " ", "", "<BT>b c", "<BT>d"]
-        assert loaded["train"]["target"][0] == "mehr 0"
-
-    def test_a_tag_needs_synthetic_pairs(self, tmp_path):
-        with pytest.raises(DataError, match="`synthetic_tag` is for synthetic pairs; name their files, or leave"):
-            load(tmp_path, synthetic_tag="<BT>")
+    def test_they_are_not_sampled(self, tmp_path):
+        corpora = self.listed(tmp_path, file=write(tmp_path / "more.tsv", tsv(PAIRS)), hold_out="false")
+        assert rows(load(tmp_path, corpora=corpora, max_train_samples=3)["train"])[3:] == PAIRS
 
     def test_nothing_left(self, tmp_path):
-        with pytest.raises(DataError, match="`train_copies` 0 leaves nothing to train on; set at least 1, or give"):
-            load(tmp_path, train_copies=0)
+        with pytest.raises(DataError, match="`train_weight` 0 leaves nothing to train on; list other corpora, or set"):
+            load(tmp_path, train_weight=0)
 
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"streaming": True}, "mixed with the others in memory; leave them or `streaming` out"),
-            ({"guided_alignment": "x.links"}, "`guided_alignment` x.links has no links of synthetic pairs; set"),
-            ({"synthetic_file": "x.tsv"}, "`synthetic_file` and `synthetic_source_file` are both given"),
-            ({"synthetic_target_file": None}, "`synthetic_source_file` is given without `synthetic_target_file`"),
-            ({"train_copies": -1}, "`train_copies` is -1"),
-            ({"synthetic_tag": "B T"}, "`synthetic_tag` 'B T' has a blank"),
+            ({"file": "x.tsv"}, "`file` and `source_file` are both given"),
+            ({"target_file": None}, "`source_file` is given without `target_file`"),
+            ({"tag": "B T"}, "`tag` is 'B T'; write one word"),
+        ],
+    )
+    def test_faults_of_entries(self, tmp_path, more, given, message):
+        entry = {key: value for key, value in {**more, **given}.items() if value}
+        with pytest.raises(DataError, match=f"corpora.json, line 1: {message}"):
+            load(tmp_path, corpora=self.listed(tmp_path, **entry))
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"train_weight": -1}, "`train_weight` is -1"),
             ({"monolingual_target": ["x"]}, "`monolingual_target` is given without `reverse_model`"),
             (
-                {"monolingual_target": ["x"], "reverse_model": "y"},
-                "`synthetic_source_file` are both given",
+                {"monolingual_target": ["x"], "reverse_model": "y", "streaming": True},
+                "`monolingual_target` is translated in memory; leave it or `streaming` out",
+            ),
+            (
+                {"monolingual_target": ["x"], "reverse_model": "y", "guided_alignment": "x.links"},
+                "`guided_alignment` x.links has no links of other corpora; set",
             ),
         ],
     )
-    def test_faults(self, tmp_path, more, given, message):
+    def test_faults(self, tmp_path, given, message):
         with pytest.raises(DataError, match=message):
-            load(tmp_path, **{**more, **given})
+            load(tmp_path, **given)

@@ -52,14 +52,14 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("words", "epochs"), [(100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10)])
 def test_epochs_follow_from_the_size(words, epochs):
-    assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words)["num_train_epochs"] == epochs
+    assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words, words)["num_train_epochs"] == epochs
 
 
 @pytest.mark.parametrize(
     ("words", "tokens"), [(1000, 4000), (356_000, 4000), (642_000, 8000), (1_257_000, 16_000), (2e6, 20_000)]
 )
 def test_the_vocabulary_follows_from_the_size(words, tokens):
-    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words)["vocab_size"] == tokens
+    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words, words)["vocab_size"] == tokens
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_plan_of_small_corpora_is_the_recipes_that_were_measured(name, words
     """Words are those of the training text, and what is given that of docs/choosing.md."""
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
-    settings = plan.settings(words) | given
+    settings = plan.settings(words, words) | given
     if settings.pop("augment") != recipe.get("augment"):
         # Measured on clean text.
         assert "augment" not in recipe
@@ -95,7 +95,7 @@ def test_every_plan_can_be_used(tmp_path):
         overrides = ",".join(f"{name}={value}" for name, value in plan.overrides.items()) or None
         options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
         arguments(tmp_path, options, **plan.training)
-        assert auto_preset.REASONS.keys() >= plan.settings(plan.words).keys()
+        assert auto_preset.REASONS.keys() >= plan.settings(plan.words, plan.words).keys()
         # Of these alone it is known whether they were given.
         assert {*PRESET_DEFAULTS, "learning_rate", "guided_alignment"} >= plan.training.keys()
     assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")

@@ -83,7 +83,7 @@ def test_repeated_runs_share_the_translations(teacher, finished, files, tmp_path
     shared = {**files, "synthetic_dir": str(tmp_path / "shared"), "eval_strategy": "no"}
     student_of(teacher, finished, tmp_path / "one", **shared, num_beams=2, num_hypotheses=2)
     monkeypatch.setattr(synthetic, "translate_lines", Mock(side_effect=AssertionError))
-    student_of(teacher, finished, tmp_path / "two", **shared, num_beams=2, num_hypotheses=2, train_copies=0)
+    student_of(teacher, finished, tmp_path / "two", **shared, num_beams=2, num_hypotheses=2, train_weight=0)
     (made,) = (tmp_path / "shared").glob("distilled-*.translations.txt")
     pairs = sum(map(bool, made.read_text().split("\n")))
     sizes = [json.loads((tmp_path / name / "all_results.json").read_text())["train_pairs"] for name in ("one", "two")]
@@ -123,7 +123,10 @@ def test_a_run_that_ended_before_the_comparison_goes_on(teacher, finished, files
     ("options", "message"),
     [
         ({"streaming": True, "max_steps": 2}, "`streaming`: the teacher translates pairs that are in memory"),
-        ({"synthetic_file": "x.tsv"}, "x.tsv: the synthetic pairs are those of the teacher; leave other ones out"),
+        (
+            {"corpora": "x.yaml"},
+            "x.yaml: the pairs are the training pairs and those of the teacher; leave other ones out",
+        ),
         ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown"),
     ],
 )
@@ -208,7 +211,7 @@ def test_a_student_learns_from_translations_alone(tmp_path):
     own = {"tokenizer_algorithm": "word", "min_frequency": 1}
     train(tmp_path / "teacher", {**shape, **own}, **options)
     given = arguments(
-        tmp_path / "student", {**shape, "tokenizer_name_or_path": str(tmp_path / "teacher")}, **options, train_copies=0
+        tmp_path / "student", {**shape, "tokenizer_name_or_path": str(tmp_path / "teacher")}, **options, train_weight=0
     )
     compared = distill(*load(str(Path(tmp_path / "teacher")), device="cpu"), *given)
     systems = compared["systems"]

@@ -13,7 +13,7 @@ from hf_vanilla_transformer.training.best_model import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 from hf_vanilla_transformer.training.evaluation import Evaluation
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
-from hf_vanilla_transformer.training.setup import TextSplits
+from hf_vanilla_transformer.training.text_splits import TextSplits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -77,7 +77,7 @@ class TestChoice:
         }
         found = iter(scores.values())
         monkeypatch.setattr(Evaluation, "translations", lambda *args: [""])
-        monkeypatch.setattr(evaluation, "translation_scores", lambda *args, **options: next(found))
+        monkeypatch.setattr(evaluation, "scores_by_direction", lambda *args: next(found))
         args = VanillaTransformerTrainingArguments(
             str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
         )

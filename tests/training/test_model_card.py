@@ -31,14 +31,15 @@ FACTS = {
     "parameters": 9000,
     "steps": 6,
     "chosen_model": "trained",
+    "directions": [],
 }
 
 
-def card_of(folder, samples=(), split="train", template=TEMPLATE, **options):
+def card_of(folder, samples=(), split="train", template=TEMPLATE, directions=(), **options):
     """Write the card of a made-up run, and return it."""
     _, data_args, args = arguments(folder, **{"train_file": "somewhere/train.tsv", **options})
     folder.mkdir(exist_ok=True)
-    results = Results({**FACTS, "sample_split": split}, None, list(samples))
+    results = Results({**FACTS, "sample_split": split, "directions": directions}, None, list(samples))
     return ModelCard.load(write_model_card(results, data_args, args, template))
 
 
@@ -101,8 +102,21 @@ def test_extras_are_listed_where_they_are_used(tmp_path):
 
 
 def test_only_codes_are_languages(tmp_path):
-    card = card_of(tmp_path / "model", source_lang="English", target_lang="pt-BR")
+    card = card_of(tmp_path / "model", directions=[["English", "pt-BR"]])
     assert card.data.to_dict()["language"] == ["pt-BR"] and "translate English to pt-BR on train.tsv" in card.text
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"corpora": "lists/x.yaml"}, "train.tsv and the corpora of x.yaml"),
+        ({"corpora": "lists/x.yaml", "train_file": None}, "x.yaml"),
+        ({"corpora": "{folder}/corpora.json"}, "train.tsv and synthetic pairs"),
+    ],
+)
+def test_corpora_are_named(tmp_path, options, named):
+    given = options | {"corpora": options["corpora"].format(folder=tmp_path)}
+    assert f"\non {named}." in str(card_of(tmp_path, **given))
 
 
 def test_no_secrets(tmp_path, monkeypatch):
@@ -218,6 +232,12 @@ class TestSpread:
 
 
 class TestEvalResults:
+    @pytest.mark.parametrize(("split", "is_known"), [("test", False), ("validation", True)])
+    def test_of_a_dataset_and_pairs_of_a_list(self, tmp_path, split, is_known):
+        listed = write(tmp_path / "x.yaml", f"{split}: [{{file: x.tsv}}]")
+        data_args = DataArguments(dataset_name="Helsinki-NLP/opus_books", corpora=listed)
+        assert (write_eval_results(TESTED, data_args, tmp_path) is not None) is is_known
+
     def test_of_a_dataset_on_the_hub(self, tmp_path):
         data_args = DataArguments(dataset_name="Helsinki-NLP/opus_books", dataset_config_name="en-es")
         path = write_eval_results(TESTED, data_args, tmp_path)

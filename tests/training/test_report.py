@@ -35,7 +35,7 @@ def results_of(speed=120.0, test=True, skipped=0, fault=None, **entries):
     facts = {"train_runtime": 90.0, "parameters": 9000, "steps": 6, "skipped_steps": skipped}
     facts |= {"train_tokens_per_second": speed} if speed else {}
     facts |= {f"test_{name}": value for name, value in SCORES.items()} if test else {}
-    facts |= {"chosen_model": "averaged", "sample_split": "test" if test else "train", **entries}
+    facts |= {"chosen_model": "averaged", "directions": [], "sample_split": "test" if test else "train", **entries}
     translations = ["one\u2028line"] if test else None
     return Results(facts, trainable_model(), [Sample("w1 w2", "w2 w1", "w1")], translations, fault)
 
@@ -90,8 +90,23 @@ class TestStart:
         text = summary(tmp_path / "model", train_file=file, min_frequency=2)
         assert text.count("`vanilla-transformer inspect` shows them") == bool(odd) and odd in text
 
+    def test_each_of_several_corpora_of_one_direction(self, tmp_path):
+        odd = write(tmp_path / "odd.tsv", tsv([(source, source) for source, _ in sentences()]))
+        path = tmp_path / "list.yaml"
+        path.write_text(f"corpora: [{{file: {odd}}}, {{file: {write(tmp_path / 'x.tsv', tsv(sentences()))}}}]")
+        shown = summary(tmp_path / "model", corpora=str(path))
+        assert shown.count("(`vanilla-transformer inspect` shows them)") == 1
+
+    def test_targets_that_need_several_tokenizers_of_bleu(self, tmp_path):
+        file = write(tmp_path / "x.tsv", tsv([("a b c d e", "A B C D E")] * 9))
+        entries = (f"{{file: {file}, source_lang: en, target_lang: {code}}}" for code in ("de", "zh"))
+        path = tmp_path / "list.yaml"
+        path.write_text(f"corpora: [{', '.join(entries)}]\nvalidation: [{{file: {file}}}]")
+        shown = summary(tmp_path / "model", corpora=str(path), source_lang="en", target_lang="de")
+        assert "best model   by BLEU on the validation pairs" in shown
+
     def test_copies_on_purpose(self, files, tmp_path):
-        assert "inspect" not in summary(tmp_path / "model", **files, train_copies=3)
+        assert "inspect" not in summary(tmp_path / "model", **files, train_weight=3)
 
     @pytest.mark.parametrize(
         ("targets", "options", "line"),

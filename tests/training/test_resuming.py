@@ -50,10 +50,10 @@ class TestTable:
     # Given by another field or by the text, or without effect on weights.
     NEITHER = frozenset(
         "preset config_overrides train_source_file train_target_file train_file validation_source_file "
-        "validation_target_file validation_file test_source_file test_target_file test_file synthetic_source_file "
-        "synthetic_target_file synthetic_file monolingual_target reverse_model source_column target_column "
-        "dataset_name dataset_config_name toy_corpus bf16_if_fast cache_dir synthetic_dir resume_with_changes "
-        "trust_remote_code test_dataset_name preprocessing_num_workers".split()
+        "validation_target_file validation_file test_source_file test_target_file test_file corpora "
+        "train_weight monolingual_target reverse_model source_column target_column dataset_name dataset_config_name "
+        "toy_corpus bf16_if_fast cache_dir synthetic_dir resume_with_changes trust_remote_code test_dataset_name "
+        "preprocessing_num_workers".split()
     )
 
     def test_every_argument_of_ours_is_in_one_class(self):
@@ -77,6 +77,7 @@ MEANT_CHANGES = {
     "dropout": ({"config_overrides": f"{TINY},dropout=0.3"}, "`config_overrides` dropout=0.3 (was 0.1)"),
     "rate": ({"learning_rate": 0.1}, "`learning_rate` 0.1 (was 0.00790569)"),
     "two": ({"seed": 7, "muon": True}, "`muon` True (was False), `seed` 7 (was 42)"),
+    "weight": ({"train_weight": 2}, "directions, weights, tags or `sampling_temperature` of the corpora"),
 }
 
 

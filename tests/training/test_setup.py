@@ -14,12 +14,15 @@ from transformers.trainer_utils import EvalPrediction
 from experiments import SHAPE, TINY, arguments, sentences, set_up
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.languages import language_pairs
 from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.training import setup
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.setup import TextSplits, check_arguments, fit_metrics
+from hf_vanilla_transformer.training.setup import check_arguments, fit_metrics
+from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
+from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
 from parallel_text import lines, tsv, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,7 +77,7 @@ class TestText:
             train_file=write(tmp_path / "x.tsv", tsv(sentences(2))), streaming=True, validation_split_size=1e-9
         )
         with pytest.raises(DataError, match="there are no validation pairs; raise `validation_split_size`"):
-            setup.load_text(data_args)
+            load_text(data_args)
 
 
 class TestSchedule:
@@ -119,7 +122,7 @@ class TestTokenizer:
     def test_words_that_occur_once_are_left_out(self, tmp_path):
         model_args, _, args = arguments(tmp_path, tokenizer_algorithm="whitespace", min_frequency=None)
         pairs = datasets.Dataset.from_dict({"source": ["ant bee"], "target": ["ant"]})
-        words = setup.load_or_train_tokenizer(model_args, args, pairs).get_vocab()
+        words = load_or_train_tokenizer(model_args, args, TextSplits(pairs)).get_vocab()
         assert "ant" in words and "bee" not in words
 
     def test_of_a_stream(self, tmp_path, files):
@@ -131,7 +134,7 @@ class TestTokenizer:
         """Only the first process trains one; the others load it."""
         model_args, _, args = arguments(finished)
         monkeypatch.setattr(type(args), "process_index", 1)
-        tokenizer = setup.load_or_train_tokenizer(model_args, args, None)
+        tokenizer = load_or_train_tokenizer(model_args, args, TextSplits(datasets.Dataset.from_dict({})))
         assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished).get_vocab()
 
     def test_from_a_folder(self, tmp_path, files):
@@ -244,7 +247,7 @@ class TestFitMetrics:
     def fitted(self, tmp_path, targets, language=None, **options):
         _, _, args = arguments(tmp_path, train_file="x.tsv", **options)
         pairs = datasets.Dataset.from_dict({"source": targets, "target": targets})
-        fit_metrics(args, TextSplits(pairs, validation=pairs), language)
+        fit_metrics(args, TextSplits(pairs, validation=pairs, parts=(Part(target_lang=language),)))
         return args.metric_for_best_model, args.bleu_tokenize, args.greater_is_better
 
     @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import MODEL, SHAPE, arguments, sentences, train
 from hf_vanilla_transformer import VanillaTransformerTokenizer
+from hf_vanilla_transformer.data.corpora import BACK_TRANSLATED, corpora_of
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.decoding import Hypothesis
@@ -15,6 +16,7 @@ from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import synthetic
 from hf_vanilla_transformer.training.setup import set_up
 from hf_vanilla_transformer.training.synthetic import translate_to_files, with_back_translations
+from hf_vanilla_transformer.training.text_splits import load_text
 from parallel_text import lines, write
 from translators import ENGLISH, build, save_translator
 
@@ -156,12 +158,25 @@ class TestBackTranslation:
         done = with_back_translations(data_args, args)
         assert messages == ["2 of 7 monolingual sentences are validation or test targets: left out"]
         expected = [*ENGLISH[:3], "no"]
-        assert list(read_lines(done.synthetic_target_file)) == expected
         outputs = [row[0].text for row in translate(*teacher, expected)]
-        assert list(read_lines(done.synthetic_source_file)) == outputs
-        assert (done.synthetic_tag, done.monolingual_target) == ("<BT>", None)
+        _, made = corpora_of(done).entries["train"]
+        assert [list(read_lines(file)) for file in made.text.files("train")] == [outputs, expected]
+        assert (made.tag, made.hold_out, done.monolingual_target) == (BACK_TRANSLATED, False, None)
         # Nothing is left to do, and nothing is done without such text.
         assert with_back_translations(done, args) is done
+
+    def test_only_the_translations_are_for_training(self, given, tmp_path):
+        _, data_args, args = arguments(tmp_path / "model", **given, train_weight=0)
+        assert len(load_text(with_back_translations(data_args, args)).train) == 4
+
+    def test_runs_that_share_translations_have_lists_of_their_own(self, given, tmp_path):
+        shared, made = {**given, "synthetic_dir": str(tmp_path / "shared")}, []
+        for name, text in (("one", "a cat"), ("two", "no cat")):
+            mine = {**shared, "monolingual_target": [write(tmp_path / f"{name}.txt", lines([text]))]}
+            _, data_args, args = arguments(tmp_path / f"run-{name}", **mine)
+            made.append(with_back_translations(data_args, args))
+        targets = [corpora_of(each).entries["train"][1].text.train_target_file for each in made]
+        assert [[*read_lines(file)] for file in targets] == [["a cat"], ["no cat"]]
 
     @pytest.mark.parametrize(
         ("algorithm", "separate"),
@@ -175,18 +190,17 @@ class TestBackTranslation:
         ],
     )
     def test_the_tag_is_one_token_and_not_learned(self, given, tmp_path, algorithm, separate):
-        tag = "<BackTranslated>"
         vocabulary = {"tokenizer_algorithm": algorithm, "vocab_size": 400, "separate_vocabularies": separate}
-        parts = arguments(tmp_path / "model", {**SHAPE, **vocabulary, "lowercase": True}, **given, synthetic_tag=tag)
+        parts = arguments(tmp_path / "model", {**SHAPE, **vocabulary, "lowercase": True}, **given)
         parts[1] = with_back_translations(parts[1], parts[2])
         experiment = set_up(*parts)
         tokenizer, ids = experiment.tokenizer, experiment.ids.train
-        (token,) = (i for text, i in tokenizer.get_vocab().items() if text == tag)
+        (token,) = (i for text, i in tokenizer.get_vocab().items() if text == BACK_TRANSLATED)
         assert sum(row["input_ids"].count(token) for row in ids) == 4
         assert all(row["input_ids"][0] == token for row in ids if token in row["input_ids"])
         assert not any(token in row["labels"] for row in ids) or separate
         letters = {text for text in tokenizer.get_vocab() if "<" in text and len(text) > 1}
-        assert letters == {"<pad>", "<s>", "</s>", "<unk>", tag}
+        assert letters == {"<pad>", "<s>", "</s>", "<unk>", BACK_TRANSLATED}
         assert isinstance(tokenizer, VanillaTransformerTokenizer) is separate
 
     def test_a_model_of_the_wrong_direction(self, given, finished, tmp_path):
@@ -195,14 +209,27 @@ class TestBackTranslation:
         with pytest.raises(DataError, match="translates en to xx; name one of the opposite direction"):
             with_back_translations(data_args, args)
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="xx", target_lang="en")
-        assert with_back_translations(data_args, args).synthetic_tag == "<BT>"
+        assert corpora_of(with_back_translations(data_args, args)).parts[1].tag == BACK_TRANSLATED
+
+    def test_languages_of_a_list(self, given, tmp_path):
+        path = tmp_path / "list.yaml"
+        path.write_text(f"corpora: [{{source_lang: es, target_lang: en, file: {given['train_file']}}}]")
+        save_translator("multilingual", tmp_path / "many")
+        given = {
+            "corpora": str(path),
+            "reverse_model": str(tmp_path / "many"),
+            "monolingual_target": [given["test_file"]],
+        }
+        _, data_args, args = arguments(tmp_path / "model", **given)
+        made = corpora_of(with_back_translations(data_args, args)).parts
+        assert [part.direction for part in made] == [("es", "en")] * 2
 
     @pytest.mark.slow
     def test_a_whole_run(self, given, tmp_path):
         results = train(tmp_path / "model", MODEL, **given)
         assert results["train_pairs"] == 84
         tokenizer = load_tokenizer(tmp_path / "model")
-        assert tokenizer.tokenize("<BT>ant")[0] == "<BT>"
+        assert BACK_TRANSLATED in tokenizer.get_vocab()
         # A resumed run finds the translations, and the same vocabulary.
         again = train(tmp_path / "model", MODEL, **given, resume_from_checkpoint="last")
         assert again["train_pairs"] == 84 and load_tokenizer(tmp_path / "model").get_vocab() == tokenizer.get_vocab()

@@ -79,11 +79,11 @@ class TestTokenizer:
 
     def test_settings_and_added_tokens_stay(self, tmp_path):
         old = learned(max_length=40)
-        old.add_tokens(["<BT>"])
+        old.add_tokens(["<tag>"])
         old.init_kwargs["source_lang"] = "en"
         new = extended(old)
         assert (new.model_max_length, new.split_special_tokens, new.init_kwargs["source_lang"]) == (40, True, "en")
-        assert new.tokenize("<BT>the") == old.tokenize("<BT>the") and new.tokenize("<BT>the")[0] == "<BT>"
+        assert new.tokenize("<tag>the") == old.tokenize("<tag>the") and new.tokenize("<tag>the")[0] == "<tag>"
         new.save_pretrained(tmp_path)
         assert type(new).from_pretrained(tmp_path).get_vocab() == new.get_vocab()
 
@@ -149,7 +149,7 @@ class TestEmbeddings:
     @pytest.mark.parametrize("algorithm", ["bpe", "word", "unigram"])
     def test_a_tag_in_a_model_of_another_family(self, algorithm):
         old, new = learned(algorithm=algorithm, vocab_size=300), learned(algorithm=algorithm, vocab_size=300)
-        new.add_tokens(["<BT>"])
+        new.add_tokens(["<tag>"])
         ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
         sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
         model = MarianMTModel(

@@ -1,0 +1,338 @@
+"""Lists of corpora: what they hold, in which directions, and how often an epoch has their pairs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..errors import DataError, did_you_mean
+from ..files import atomic_write, read_yaml
+from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
+from ..options import Range
+from .arguments import SPLITS, WEIGHTS, DataArguments
+from .filtering import parse_filters
+
+# Marks sources that were translated from text of the target side (Caswell et al. 2019).
+BACK_TRANSLATED = "<back-translated>"
+
+# Names of the lists in a file, by split.
+LISTS = {"train": "corpora", "validation": "validation", "test": "test"}
+
+# Keys of an entry that name its text, with the fields of `DataArguments` that mean the same.
+TEXT_KEYS = {
+    "source_file": "train_source_file",
+    "target_file": "train_target_file",
+    "file": "train_file",
+    "dataset_name": "dataset_name",
+    "dataset_config_name": "dataset_config_name",
+    "source_column": "source_column",
+    "target_column": "target_column",
+    "source_lang": "source_lang",
+    "target_lang": "target_lang",
+}
+
+# What a command line may set once for all entries.
+SHARED = ("source_column", "target_column", "source_lang", "target_lang", "streaming", "cache_dir")
+
+
+class Part(NamedTuple):
+    """Pairs of one corpus in one direction.
+
+    Attributes:
+        source_lang: Source language, if known.
+        target_lang: Target language, if known.
+        weight: How often an epoch has each pair, at a temperature of 1; 0 if there are none for training.
+        tag: Token before the sources.
+        is_reversed: Whether another part has the same pairs, with the sides exchanged.
+    """
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    weight: float = 1.0
+    tag: str | None = None
+    is_reversed: bool = False
+
+    @property
+    def direction(self) -> tuple[str | None, str | None]:
+        """Source and target language."""
+        return self.source_lang, self.target_lang
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """An entry of a list.
+
+    Attributes:
+        text: Its pairs, as if it were the only corpus: files or dataset, columns and languages.
+        where: Its place in a list, for messages; "" if options name it.
+        weight: How often an epoch has each pair, at a temperature of 1; 0: none, but some may be held out.
+        tag: Token before each source, which tells the model where the pair comes from.
+        both_directions: Whether each pair is also one from target to source.
+        hold_out: Whether validation and test pairs may be held out from it, and a sample taken.
+        filters: Which pairs are left out; see `filtering`.
+        left_out_file: TSV file that receives those.
+    """
+
+    text: DataArguments
+    where: str = ""
+    weight: float = 1.0
+    tag: str | None = None
+    both_directions: bool = False
+    hold_out: bool = True
+    filters: tuple[str, ...] = ()
+    left_out_file: str | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Its directions."""
+        source, target = self.text.source_lang, self.text.target_lang
+        forward = Part(source, target, self.weight, self.tag)
+        return (forward, Part(target, source, self.weight, self.tag, True)) if self.both_directions else (forward,)
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """All entries of a run.
+
+    Attributes:
+        entries: By split, some of `SPLITS`.
+        temperature: Directions are drawn by their size to the power of 1 / temperature (Arivazhagan et al. 2019).
+    """
+
+    entries: Mapping[str, Sequence[Corpus]]
+    temperature: float = 1.0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts of the training pairs in their order, then one for each direction that is only evaluated or tagged.
+
+        Raises:
+            DataError: Of several directions, not all have languages; or a language is in no training pair.
+        """
+        trained = [part for corpus in self.entries.get("train", ()) for part in corpus.parts]
+        held_out = [part for corpus in self.entries.get("train", ()) if corpus.hold_out for part in corpus.parts]
+        evaluated = dict.fromkeys(part.direction for part in (*held_out, *(part for _, part in self._evaluated())))
+        # Sources of an evaluation have no tag.
+        known = {part.direction for part in trained if not part.tag}
+        parts = (*trained, *(Part(*direction, weight=0) for direction in evaluated if direction not in known))
+        if len({part.direction for part in parts}) > 1:
+            self._check_languages([part for part in trained if part.weight])
+        return parts
+
+    def number(self, part: Part) -> int:
+        """Return the number of the first part with this direction and no tag, for an evaluation."""
+        return [(each.direction, each.tag) for each in self.parts].index((part.direction, None))
+
+    def _evaluated(self) -> Iterator[tuple[Corpus, Part]]:
+        entries = (
+            corpus
+            for split in SPLITS
+            for corpus in self.entries.get(split, ())
+            if split != "train" or not corpus.weight
+        )
+        return ((corpus, part) for corpus in entries for part in corpus.parts)
+
+    def _check_languages(self, trained: Sequence[Part]) -> None:
+        for corpus in (corpus for entries in self.entries.values() for corpus in entries):
+            where, codes = corpus.where or "the corpus of the options", corpus.parts[0].direction
+            if None in codes:
+                raise DataError(
+                    f"{where}: no languages, which several directions need; set `source_lang` and `target_lang`"
+                )
+            if odd := [code for code in map(str, codes) if code.split() != [code]]:
+                raise DataError(f"{where}: the language {odd[0]!r} is no code; write one word, such as de")
+        targets = {part.target_lang for part in trained}
+        known = (targets | {part.source_lang for part in trained}, targets)
+        for corpus, part in self._evaluated() if trained else ():
+            for language, languages, side in zip(part.direction, known, ("", " as target"), strict=True):
+                if language not in languages:
+                    raise DataError(
+                        f"{corpus.where or 'the options'}: no training pairs have the language {language}{side}, but "
+                        f"{', '.join(sorted(map(str, languages)))}"
+                    )
+
+
+def corpora_of(arguments: DataArguments) -> Corpora:
+    """Return the corpora that arguments name: the one of the options, and those of a list.
+
+    Raises:
+        DataError: The list cannot be read, or an entry cannot be used.
+    """
+    listed = read_corpora(arguments.corpora, arguments) if arguments.corpora else Corpora({})
+    is_set = bool(arguments.dataset_name or arguments.toy_corpus)
+    entries = {split: [*listed.entries.get(split, ())] for split in SPLITS}
+    for split in SPLITS:
+        if is_set or arguments.files(split):
+            weight = arguments.train_weight if split == "train" else 1.0
+            entries[split].insert(0, Corpus(_text_of_split(arguments, split), weight=weight))
+    return Corpora({split: found for split, found in entries.items() if found}, listed.temperature)
+
+
+def _text_of_split(arguments: DataArguments, split: str) -> DataArguments:
+    """Return arguments that name the text of a split as that of training."""
+    files = {f"train_{name}": getattr(arguments, f"{split}_{name}") for name in ("source_file", "target_file", "file")}
+    own = {name: getattr(arguments, name) for name in SHARED}
+    if not arguments.files(split):
+        own |= {name: getattr(arguments, name) for name in ("dataset_name", "dataset_config_name", "toy_corpus")}
+    return DataArguments(**own, **files)
+
+
+def read_corpora(path: str, arguments: DataArguments) -> Corpora:
+    """Read a list of corpora, in YAML or JSON.
+
+    Args:
+        path: The file. Its keys are `corpora`, `validation`, `test` and `sampling_temperature`; paths in it are
+            relative to the current folder, as those of options.
+        arguments: Options that entries without their own take over.
+
+    Raises:
+        DataError: The file cannot be read, or holds something else; names the line.
+    """
+    entries: dict[str, list[Corpus]] = {}
+    temperature = 1.0
+    for key, line, value in _items(read_yaml(path), path):
+        where = f"{path}, line {line}"
+        if key == "sampling_temperature":
+            temperature = _number(value, f"{where}: `{key}`", Range(ge=1))
+        elif key not in LISTS.values():
+            known = (*LISTS.values(), "sampling_temperature")
+            raise DataError(f"{where}: unknown key {key}{did_you_mean(key, known)}; write {', '.join(known)}")
+        elif value.id != "sequence":
+            raise DataError(f"{where}: `{key}` is no list; begin each of its entries with a hyphen")
+        else:
+            split = next(split for split, name in LISTS.items() if name == key)
+            lines = Counter(node.start_mark.line for node in value.value)
+            entries[split] = [
+                # JSON may have all on one line.
+                _corpus(node, path, f", entry {number}" if lines[node.start_mark.line] > 1 else "", split, arguments)
+                for number, node in enumerate(value.value, start=1)
+            ]
+    tables = set[str]()
+    for corpus in entries.get("train", ()):
+        if not corpus.left_out_file:
+            continue
+        table = os.path.realpath(corpus.left_out_file)
+        if table in tables:
+            raise DataError(f"{corpus.where}: {corpus.left_out_file} is the `left_out_file` of an earlier entry, too")
+        tables.add(table)
+    return Corpora(entries, temperature)
+
+
+def _items(node: Any, path: str) -> Iterator[tuple[str, int, Any]]:
+    """Yield key, line and value of each item of a YAML mapping."""
+    line = node.start_mark.line + 1
+    if node.id != "mapping":
+        raise DataError(f"{path}, line {line}: no mapping of keys to values; write `key: value`")
+    seen = set()
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.id != "scalar":
+            raise DataError(f"{path}, line {line}: a key that is no name; write `key: value`")
+        if key.value in seen:
+            raise DataError(f"{path}, line {line}: {key.value} is given twice")
+        seen.add(key.value)
+        yield key.value, line, value
+
+
+def _corpus(node: Any, path: str, entry: str, split: str, arguments: DataArguments) -> Corpus:
+    where = f"{path}, line {node.start_mark.line + 1}{entry}"
+    text, own = dict[str, Any](), dict[str, Any]()
+    keys = [*TEXT_KEYS, *(_VALUES if split == "train" else ["both_directions"])]
+    for key, line, value in _items(node, path):
+        at = f"{path}, line {line}{entry}"
+        if key not in keys:
+            raise DataError(f"{at}: unknown key {key}{did_you_mean(key, keys)}; write some of {', '.join(keys)}")
+        if value.id == "scalar" and value.value in ("", "null", "~"):
+            # As in a file of options.
+            continue
+        if key in TEXT_KEYS:
+            text[TEXT_KEYS[key]] = _scalar(value, f"{at}: `{key}`")
+        else:
+            own[key] = _VALUES[key](value, f"{at}: `{key}`")
+    try:
+        named = DataArguments(**{name: getattr(arguments, name) for name in SHARED} | text)
+    except DataError as error:
+        raise DataError(f"{where}: {str(error).replace('train_', '')}") from None
+    if own.get("both_directions") and not named.source_lang:
+        raise DataError(f"{where}: `both_directions` without languages; set `source_lang` and `target_lang`")
+    if "left_out_file" in own and not own.get("filters"):
+        raise DataError(f"{where}: `left_out_file`, but no `filters` that leave something out; set them")
+    if not named.names_data:
+        raise DataError(f"{where}: no text; give `source_file` and `target_file`, `file` or `dataset_name`")
+    return Corpus(named, where, **{"hold_out": "tag" not in own, **own})
+
+
+def _scalar(node: Any, what: str) -> str:
+    if node.id != "scalar" or not node.value:
+        raise DataError(f"{what} is no single value; write one")
+    return str(node.value)
+
+
+def _number(node: Any, what: str, wanted: Range = WEIGHTS) -> float:
+    try:
+        number = float(_scalar(node, what))
+    except ValueError:
+        raise DataError(f"{what} is {_scalar(node, what)!r}, not a number") from None
+    if number not in wanted:
+        raise DataError(f"{what} is {number:g}; it must be {wanted}")
+    return number
+
+
+def _switch(node: Any, what: str) -> bool:
+    text = _scalar(node, what).lower()
+    if text not in ("true", "false"):
+        raise DataError(f"{what} is {text!r}; write true or false")
+    return text == "true"
+
+
+def _tag(node: Any, what: str) -> str:
+    word = _scalar(node, what)
+    if len(word.split()) != 1:
+        raise DataError(f"{what} is {word!r}; write one word")
+    tag = word if word.startswith("<") and word.endswith(">") else f"<{word}>"
+    if tag in SPECIAL_TOKENS.values():
+        raise DataError(f"{what} is {tag}, a special token of every vocabulary; write another word")
+    return tag
+
+
+def _filters(node: Any, what: str) -> tuple[str, ...]:
+    if node.id != "sequence":
+        raise DataError(f"{what} is no list; write it as [equal, repeated]")
+    return parse_filters([_scalar(item, what) for item in node.value], what)
+
+
+_VALUES: dict[str, Callable[[Any, str], Any]] = {
+    "weight": _number,
+    "tag": _tag,
+    "both_directions": _switch,
+    "hold_out": _switch,
+    "filters": _filters,
+    "left_out_file": _scalar,
+}
+
+
+def with_entry(arguments: DataArguments, path: str | Path, **entry: Any) -> DataArguments:
+    """Write a list with a further corpus, unless it is there, and return arguments that name it.
+
+    Args:
+        arguments: The corpora so far.
+        path: File of the list, in JSON.
+        **entry: Keys and values of the further one.
+    """
+    content = yaml.load(Path(arguments.corpora).read_text("utf-8"), yaml.BaseLoader) if arguments.corpora else {}
+    content["corpora"] = [*(each for each in content.get("corpora", []) if each != entry), entry]
+    text = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
+    if not (Path(path).is_file() and Path(path).read_bytes() == text):
+        with atomic_write(path) as file:
+            file.write(text)
+    return replace(arguments, corpora=str(path), monolingual_target=None, reverse_model=None)
+
+
+__all__ = ["BACK_TRANSLATED", "Corpora", "Corpus", "Part", "corpora_of", "read_corpora", "with_entry"]

@@ -1,0 +1,154 @@
+"""Leaving out pairs of a parallel corpus that cannot be translations of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import datasets
+
+from ..errors import DataError, did_you_mean
+from ..files import LINE_ENDS_TO_SPACES, atomic_write, disk_errors
+from ..text.languages import is_known, odds_against
+from .inspection import SIDES, Pair, Repeated, Usual, sample_of
+from .reading import iterate_pairs
+
+REPEATED, LANGUAGE = "repeated", "language"
+
+# Names of filters, in the order in which they are applied, and the kinds of odd pairs that each leaves out. `language`
+# does not use the kinds that are found by the words of both sides: those of a third language are not among them.
+FILTERS = {
+    REPEATED: ("repeated",),
+    "equal": ("equal",),
+    "lengths": ("lengths",),
+    "script": ("source_script", "target_script"),
+    LANGUAGE: (),
+}
+
+# A text is in a wrong language if another one is so many times as likely. Of Tatoeba's short sentences 0.03 % are by
+# that, and 97 % of English ones in place of Spanish.
+FOREIGN_ODDS = 30
+
+Pairs = TypeVar("Pairs", datasets.Dataset, datasets.IterableDataset)
+
+_TO_SPACES = LINE_ENDS_TO_SPACES | str.maketrans("\t", " ")
+
+
+def parse_filters(names: Any, where: str) -> tuple[str, ...]:
+    """Return the filters of a list of their names, in the order in which they are applied.
+
+    Args:
+        names: The list; None has no filters.
+        where: What has it, for messages.
+
+    Raises:
+        DataError: It is no list, or a name is unknown.
+    """
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{where}: `filters` must be a list of names, such as [{', '.join(FILTERS)}]")
+    for name in names:
+        if name not in FILTERS:
+            raise DataError(
+                f"{where}: no filter is called {name!r}{did_you_mean(name, FILTERS)}; there are {', '.join(FILTERS)}"
+            )
+    return tuple(name for name in FILTERS if name in names)
+
+
+def filter_pairs(
+    pairs: Pairs,
+    filters: Sequence[str],
+    source_lang: str | None,
+    target_lang: str | None,
+    left_out: str | Path | None = None,
+) -> tuple[Pairs, dict[str, int]]:
+    """Leave out pairs; what is usual in the corpus is learned from a sample of it.
+
+    Args:
+        pairs: Rows with the strings `source` and `target`; other columns are kept.
+        filters: As `parse_filters` returns them.
+        source_lang: Language of the sources, for the filter `language`.
+        target_lang: Language of the targets.
+        left_out: TSV file of what is left out: filter, source, target.
+
+    Returns:
+        The other pairs, in order, and how many each filter left out; a pair counts for the first that applies. Of a
+        stream, whose pairs are read later, no numbers.
+
+    Raises:
+        DataError: `language` lacks a language or the library, or cannot recognize it; a stream with `repeated` or
+            `left_out`.
+    """
+    if not filters:
+        return pairs, {}
+    streamed = isinstance(pairs, datasets.IterableDataset)
+    if streamed and (REPEATED in filters or left_out is not None):
+        refused = f"the filter {REPEATED!r}" if REPEATED in filters else "a file of the pairs that are left out"
+        raise DataError(f"{refused} needs the whole corpus; leave it out, or do without `streaming`")
+    languages = {"source": source_lang, "target": target_lang} if LANGUAGE in filters else {}
+    for side, language in languages.items():
+        if language is None or not is_known(language):
+            lacks = f"a `{side}_lang`" if language is None else f"a {side} language that it knows, not {language!r}"
+            raise DataError(f"the filter {LANGUAGE!r} needs {lacks}; set it, or leave the filter out")
+    text = pairs.select_columns([*SIDES])
+    judge = _Judge(filters, Usual(sample_of(text)), cast(dict[str, str], languages))
+    if streamed:
+        return pairs.filter(judge.keeps, batched=True, input_columns=[*SIDES]), {}
+    kept: list[int] = []
+    counts = dict.fromkeys(filters, 0)
+    with _table(left_out) as write:
+        for index, pair in enumerate(iterate_pairs(text)):
+            if name := judge(pair):
+                counts[name] += 1
+                write(name, *pair.values())
+            else:
+                kept.append(index)
+    return pairs.select(kept), counts
+
+
+class _Judge:
+    """Tells by which filter a pair is left out.
+
+    Args:
+        filters: Names.
+        usual: What is usual in the corpus.
+        languages: Of each side, for the filter `language`.
+    """
+
+    def __init__(self, filters: Sequence[str], usual: Usual, languages: dict[str, str]) -> None:
+        self._usual, self._languages = usual, languages
+        self._filter_of = {kind: name for name in filters for kind in FILTERS[name]}
+        self._repeated = Repeated() if REPEATED in filters else None
+
+    def __call__(self, pair: Pair) -> str | None:
+        if self._repeated and self._repeated(pair):
+            return REPEATED
+        for kind in self._usual.kinds_of(pair):
+            if kind in self._filter_of:
+                return self._filter_of[kind]
+        is_foreign = (odds_against(pair[side], language) > FOREIGN_ODDS for side, language in self._languages.items())
+        return LANGUAGE if any(is_foreign) else None
+
+    def keeps(self, *columns: list[str]) -> list[bool]:
+        """Whether each pair of a batch is kept."""
+        return [self(dict(zip(SIDES, pair, strict=True))) is None for pair in zip(*columns, strict=True)]
+
+
+@contextmanager
+def _table(path: str | Path | None) -> Iterator[Callable[..., None]]:
+    """Yield a function that writes a row of a TSV file; without a file it does nothing."""
+    if path is None:
+        yield lambda *cells: None
+        return
+    with disk_errors(path, "make room, or name another file"), atomic_write(path) as file:
+
+        def write(*cells: str) -> None:
+            file.write(("\t".join(cell.translate(_TO_SPACES) for cell in cells) + "\n").encode())
+
+        yield write
+
+
+__all__ = ["FILTERS", "filter_pairs", "parse_filters"]

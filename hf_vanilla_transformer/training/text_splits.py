@@ -1,0 +1,156 @@
+"""Sentence pairs of a run: loaded, aligned, and grouped by corpus and direction."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import datasets
+import numpy as np
+
+from ..data.alignments import Link
+from ..data.arguments import AUTO, SPLITS, DataArguments
+from ..data.corpora import Part, corpora_of
+from ..data.encoding import add_alignments
+from ..data.reading import PART_COLUMN
+from ..data.sampling import EpochRows, rows_per_epoch
+from ..data.splits import load_parallel_text
+from ..data.word_alignment import align_corpus
+from ..errors import DataError
+from .arguments import VanillaTransformerTrainingArguments
+
+Direction = tuple[str | None, str | None]
+"""Source and target language, if known."""
+
+
+@dataclass(frozen=True)
+class TextSplits:
+    """Sentence pairs; only the training pairs may be a stream.
+
+    Attributes:
+        train: Training pairs.
+        validation: Validation pairs, if any.
+        test: Test pairs, if any.
+        parts: What the numbers in `PART_COLUMN` mean; one for pairs without.
+        temperature: Of the sampling of directions.
+    """
+
+    train: datasets.Dataset | datasets.IterableDataset
+    validation: datasets.Dataset | None = None
+    test: datasets.Dataset | None = None
+    parts: tuple[Part, ...] = (Part(),)
+    temperature: float = 1.0
+
+    def present(self) -> dict[str, Any]:
+        """Splits by name, without those that are missing."""
+        return {split: pairs for split in SPLITS if (pairs := getattr(self, split)) is not None}
+
+    @property
+    def trained(self) -> list[tuple[str, str]]:
+        """Directions of the training pairs, as far as they are known."""
+        directions = (part.direction for part in self.parts if part.weight > 0 and None not in part.direction)
+        return cast(list[tuple[str, str]], list(dict.fromkeys(directions)))
+
+    @property
+    def has_several_directions(self) -> bool:
+        """Whether there are several to train or evaluate, which then are known."""
+        return len({part.direction for part in self.parts}) > 1
+
+    def part_of(self, pair: Mapping[str, Any]) -> Part:
+        """Return the part of a pair."""
+        return self.parts[pair.get(PART_COLUMN, 0)]
+
+    def rows_by_direction(self, pairs: datasets.Dataset) -> dict[Direction, np.ndarray]:
+        """Return the rows of pairs in each direction."""
+        numbers = part_numbers(pairs)
+        rows = {part.direction: np.empty(0, np.int64) for part in self.parts}
+        for direction in rows:
+            rows[direction] = np.flatnonzero(np.array([part.direction == direction for part in self.parts])[numbers])
+        return {direction: found for direction, found in rows.items() if len(found)}
+
+    def distinct_share(self) -> float:
+        """Share of the training pairs that are not those of the other direction with the sides exchanged."""
+        if not isinstance(self.train, datasets.Dataset):
+            return 1.0
+        return float(self._is_distinct(part_numbers(self.train)).mean())
+
+    def distinct_rows(self, seed: int) -> datasets.Dataset:
+        """Return training pairs as often as the first epoch has them, those of both directions in one."""
+        train = cast(datasets.Dataset, self.train)
+        numbers = part_numbers(train)
+        epoch = self.epoch_rows(numbers, seed)
+        rows = np.arange(len(train)) if epoch is None else epoch(0)
+        return train.select(rows[self._is_distinct(numbers[rows])])
+
+    def epoch_rows(self, numbers: np.ndarray, seed: int) -> EpochRows | None:
+        """Return which rows each epoch has, by their parts; None if all occur once."""
+        sizes = np.bincount(numbers, minlength=len(self.parts)).tolist()
+        wanted = rows_per_epoch(sizes, self.parts, self.temperature)
+        return None if wanted == sizes else EpochRows(numbers, wanted, seed)
+
+    def _is_distinct(self, numbers: np.ndarray) -> np.ndarray:
+        return np.array([not part.is_reversed for part in self.parts])[numbers]
+
+
+def part_numbers(pairs: datasets.Dataset) -> np.ndarray:
+    """Return the number of the part of each row."""
+    if PART_COLUMN not in pairs.column_names:
+        return np.zeros(len(pairs), np.int32)
+    return np.asarray(pairs.with_format("numpy")[PART_COLUMN][:])
+
+
+def load_text(data_args: DataArguments) -> TextSplits:
+    """Load the pairs of every split.
+
+    Raises:
+        DataError: The data cannot be used, or there are no training pairs.
+    """
+    loaded = dict(load_parallel_text(data_args))
+    if "train" not in loaded:
+        raise DataError("there are no training pairs; give a training file or a data set with a train split")
+    held_out = {split: _in_memory(pairs, split) for split, pairs in loaded.items() if split != "train"}
+    corpora = corpora_of(data_args)
+    return TextSplits(loaded["train"], **held_out, parts=corpora.parts, temperature=corpora.temperature)
+
+
+def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
+    if isinstance(pairs, datasets.Dataset):
+        return pairs
+    pairs = datasets.Dataset.from_list(list(pairs))
+    if not len(pairs):
+        raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
+    return pairs
+
+
+def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
+    """Align the training pairs by the statistics of all that have their two languages, if that is wanted."""
+    if data_args.links != AUTO:
+        return text
+    train = cast(datasets.Dataset, text.train)
+    numbers = part_numbers(train)
+    links: list[Any] = [()] * len(train)
+    for languages in dict.fromkeys(frozenset(part.direction) for part in text.parts):
+        parts = [number for number, part in enumerate(text.parts) if {*part.direction} == languages]
+        first = text.parts[parts[0]].direction
+        distinct = [number for number in parts if not text.parts[number].is_reversed]
+        rows = np.flatnonzero(np.isin(numbers, distinct))
+        exchanged = np.array([part.direction != first for part in text.parts])[numbers[rows]]
+        pairs = train.select(rows)
+        sides = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
+        sides = [pair[::-1] if exchange else pair for pair, exchange in zip(sides, exchanged, strict=True)]
+        sources, targets = [*zip(*sides, strict=True)] or ((), ())
+        found = align_corpus(sources, targets, show_progress=not args.disable_tqdm)
+        for row, exchange, each in zip(rows, exchanged, found, strict=True):
+            links[row] = _exchanged(each) if exchange else each
+    for number in np.flatnonzero([part.is_reversed for part in text.parts]):
+        # The same pairs, in the same order, are those of the part before.
+        own, others = np.flatnonzero(numbers == number), np.flatnonzero(numbers == number - 1)
+        for row, other in zip(own, others, strict=True):
+            links[row] = _exchanged(links[other])
+    return replace(text, train=add_alignments(train, links))
+
+
+def _exchanged(links: Iterable[Link]) -> list[Link]:
+    return sorted((target, source) for source, target in links)
+
+
+__all__ = ["Direction", "TextSplits", "align_text", "load_text", "part_numbers"]
