@@ -296,12 +296,10 @@ def _load_reranker(arguments: Namespace, languages: dict[str, Any]) -> Any:
             raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
         return None
     with importing():
-        from ..inference.languages import check_direction, choose_pair, is_multilingual
+        from ..inference.languages import model_languages
         from ..inference.reranking import ChannelReranker
     model, its_tokenizer = load_by_name(arguments.rerank_model, arguments)
-    reverse = languages["tgt_lang"], languages["src_lang"]
-    check_direction(its_tokenizer, *reverse, f"--rerank_model {arguments.rerank_model}")
-    chosen = {} if weight is None else {"weight": weight}
-    if is_multilingual(its_tokenizer):
-        chosen |= zip(("src_lang", "tgt_lang"), choose_pair(its_tokenizer, *reverse), strict=True)
+    what = f"--rerank_model {arguments.rerank_model}"
+    chosen: dict[str, Any] = {} if weight is None else {"weight": weight}
+    chosen |= model_languages(its_tokenizer, languages["tgt_lang"], languages["src_lang"], what)
     return ChannelReranker(model, its_tokenizer, max_tokens=arguments.max_tokens, **chosen)

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +110,7 @@ class Corpora:
     entries: Mapping[str, Sequence[Corpus]]
     temperature: float = 1.0
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Parts of the training pairs in their order, then one for each direction that is only evaluated or tagged.
 

@@ -178,6 +178,24 @@ def check_direction(tokenizer: Any, source: str | None, target: str | None, what
         raise DataError(f"{what} translates {target} to {source}; name one of the opposite direction")
 
 
+def model_languages(tokenizer: Any, source: str | None, target: str | None, what: str) -> dict[str, str | None]:
+    """Return the languages to translate between as options of `translate_lines`, none for a model of one direction.
+
+    Args:
+        tokenizer: The model's.
+        source: Source language, if known.
+        target: Target language, if known.
+        what: Name of the model, for messages.
+
+    Raises:
+        ValueError: The model does not translate source to target, or several directions are left.
+    """
+    check_direction(tokenizer, source, target, what)
+    if not is_multilingual(tokenizer):
+        return {}
+    return dict(zip(("src_lang", "tgt_lang"), choose_pair(tokenizer, source, target), strict=True))
+
+
 def _each(languages: Languages, current: str) -> Iterator[str | None]:
     if languages is None or isinstance(languages, str):
         yield from repeat(languages or current)
@@ -217,6 +235,7 @@ __all__ = [
     "is_multilingual",
     "is_zero_shot",
     "language_pairs",
+    "model_languages",
     "only_pair",
     "set_language_ids",
     "set_languages",

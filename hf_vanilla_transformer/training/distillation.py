@@ -18,7 +18,7 @@ from ..errors import DataError
 from ..export.formats import export_model
 from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
-from ..inference.languages import is_multilingual
+from ..inference.languages import is_multilingual, model_languages
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
@@ -26,7 +26,7 @@ from .experiment import train_translation
 from .metrics import translation_scores
 from .run_folder import find_checkpoint
 from .setup import check_arguments, configuration
-from .synthetic import model_languages, translate_to_files, with_synthetic
+from .synthetic import translate_to_files, with_synthetic
 from .text_splits import TextSplits, load_text
 
 # What a run adds to the folder of the student.

@@ -16,7 +16,7 @@ from ..data.corpora import BACK_TRANSLATED, with_entry
 from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import check_direction, choose_pair, is_multilingual
+from ..inference.languages import model_languages
 from ..inference.line_output import Share, line_output
 from ..inference.output_limits import output_limit
 from ..inference.translation import CHUNK_SIZE, load, translate_lines
@@ -139,26 +139,6 @@ def with_synthetic(data_args: DataArguments, args: VanillaTransformerTrainingArg
         return with_entry(data_args, Path(args.output_dir, CORPORA_FILE), **entry)
 
 
-def model_languages(
-    tokenizer: PreTrainedTokenizerBase, source: str | None, target: str | None, what: str
-) -> dict[str, str | None]:
-    """Return the languages to translate between as options of `translate_lines`, none for a model of one direction.
-
-    Args:
-        tokenizer: The model's.
-        source: Source language, if known.
-        target: Target language, if known.
-        what: Name of the model, for messages.
-
-    Raises:
-        ValueError: The model does not translate source to target, or several directions are left.
-    """
-    check_direction(tokenizer, source, target, what)
-    if not is_multilingual(tokenizer):
-        return {}
-    return dict(zip(("src_lang", "tgt_lang"), choose_pair(tokenizer, source, target), strict=True))
-
-
 def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:
     # The size of batches changes no translation.
     decisive = {key: value for key, value in settings.items() if key != "max_tokens"}
@@ -197,7 +177,6 @@ def _translate(
 __all__ = [
     "CORPORA_FILE",
     "SyntheticText",
-    "model_languages",
     "translate_to_files",
     "with_back_translations",
     "with_synthetic",

@@ -62,10 +62,9 @@ class TextSplits:
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[Direction, np.ndarray]:
         """Return the rows of pairs in each direction."""
         numbers = part_numbers(pairs)
-        rows = {part.direction: np.empty(0, np.int64) for part in self.parts}
-        for direction in rows:
-            rows[direction] = np.flatnonzero(np.array([part.direction == direction for part in self.parts])[numbers])
-        return {direction: found for direction, found in rows.items() if len(found)}
+        directions = dict.fromkeys(part.direction for part in self.parts)
+        found = {each: np.array([part.direction == each for part in self.parts])[numbers] for each in directions}
+        return {direction: np.flatnonzero(rows) for direction, rows in found.items() if rows.any()}
 
     def distinct_share(self) -> float:
         """Share of the training pairs that are not those of the other direction with the sides exchanged."""
