@@ -23,9 +23,10 @@ from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
 from .best_model import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
+from .direction_scores import numbers, scores_by_direction
 from .metrics import METRIC_NAMES, bleu_fault
 from .results import Results, Sample
-from .setup import TokenizedSplits, numbers, scores_by_direction
+from .setup import TokenizedSplits
 from .text_splits import Direction, TextSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 

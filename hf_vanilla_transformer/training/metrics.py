@@ -196,7 +196,7 @@ def usable_tokenizer(language: str | None) -> str:
     try:
         check_tokenizer(found, "bleu_tokenize")
     except ValueError as error:
-        logger.warning(f"{one_line(error)}; BLEU counts characters instead")
+        logger.warning_once(f"{one_line(error)}; BLEU counts characters instead")
         return "char"
     return found
 

@@ -1,6 +1,5 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
-from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
@@ -8,17 +7,15 @@ from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from statistics import mean
-from typing import Any, cast
+from typing import Any
 
 import datasets
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer_utils import EvalPrediction
 from transformers.utils import logging
 
 from ..data.arguments import DataArguments
-from ..data.augmentation import has_placeholders, parse_shares, protect_pairs
+from ..data.augmentation import parse_shares
 from ..data.batching import check_token_ids, token_lengths
 from ..data.encoding import LengthLimits, PairCounts, TokenizedStream, tokenize_pairs
 from ..errors import DataError
@@ -41,7 +38,8 @@ from .auto_preset import use_auto_preset
 from .best_model import METRICS
 from .callbacks import EarlyStopping
 from .checkpoints import trained_with
-from .metrics import FAST_METRICS, bleu_fault, check_tokenizer, translation_scores, usable_tokenizer
+from .direction_scores import corpus_scorer
+from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
@@ -456,72 +454,6 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     # Without beams a length penalty has no effect, and a model that sets one cannot be saved.
     settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None
     settings.validate(strict=True)
-
-
-def corpus_scorer(
-    tokenizer: PreTrainedTokenizerBase, text: TextSplits, pairs: datasets.Dataset, bleu_tokenize: str | None = None
-) -> Any:
-    """Return a `compute_metrics` that scores generated ids against the targets of pairs, by direction."""
-    columns = pairs[:]
-    references = (protect_pairs(columns) if has_placeholders(tokenizer) else columns)["target"]
-
-    def score(prediction: EvalPrediction) -> dict[str, float]:
-        ids = cast(np.ndarray, prediction.predictions)
-        texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
-        scores = scores_by_direction(text, pairs, cast(list[str], texts), bleu_tokenize, references=references)
-        return numbers(scores)
-
-    return score
-
-
-def scores_by_direction(
-    text: TextSplits,
-    pairs: datasets.Dataset,
-    translations: Sequence[str],
-    tokenize: str | None,
-    metrics: Iterable[str] = FAST_METRICS,
-    references: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Score translations by `translation_scores`; of several directions each, as `bleu_en-de`, and their mean.
-
-    Args:
-        text: Names the directions.
-        pairs: What was translated.
-        translations: Translations of the pairs.
-        tokenize: BLEU's tokenizer; None for that of each target language.
-        metrics: Some of `METRIC_NAMES`.
-        references: By default the targets of the pairs.
-    """
-    references = pairs["target"][:] if references is None else references
-    found = {
-        direction: translation_scores(
-            [translations[row] for row in rows],
-            [references[row] for row in rows],
-            tokenize=tokenize or usable_tokenizer(direction[1]),
-            metrics=metrics,
-        )
-        for direction, rows in text.rows_by_direction(pairs).items()
-    }
-    first = next(iter(found.values()))
-    if len(found) == 1:
-        return first
-    columns: dict[str, Any] = {name: [scores[name] for scores in found.values()] for name in first}
-    means = {
-        # Of languages that are split in other ways, signatures differ.
-        name: " and ".join(dict.fromkeys(column)) if isinstance(first[name], str) else mean(column)
-        for name, column in columns.items()
-    }
-    own = {
-        f"{name}_{'-'.join(map(str, direction))}": value
-        for direction, scores in found.items()
-        for name, value in scores.items()
-    }
-    return means | own
-
-
-def numbers(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return scores without their signatures."""
-    return {name: value for name, value in scores.items() if not isinstance(value, str)}
 
 
 __all__ = [
