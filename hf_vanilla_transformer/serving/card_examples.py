@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import metadata_load, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
@@ -13,10 +13,18 @@ MAX_EXAMPLES = 5
 CARD = "README.md"
 
 # How the cards of this package show pairs.
-SOURCE = re.compile(r"^source: +(.+)$", re.MULTILINE)
+SAMPLE = re.compile(r"^(?:direction: +(\S+) to (\S+)\n)?source: +(.*\S) *$", re.MULTILINE)
 
 
-def card_examples(model: Any) -> list[str]:
+class Example(NamedTuple):
+    """A sentence to translate, and its languages if the card says them."""
+
+    text: str
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+
+def card_examples(model: Any) -> list[Example]:
     """Return sentences that the card of a loaded model shows: those of its `widget`, else its sample pairs.
 
     Nothing is downloaded; without a card there are none.
@@ -29,8 +37,10 @@ def card_examples(model: Any) -> list[str]:
     # Anybody may have written it.
     except Exception:
         return []
-    texts = list(_widget_texts(metadata.get("widget"))) or SOURCE.findall(text)
-    return list(dict.fromkeys(text.strip() for text in texts if text.strip()))[:MAX_EXAMPLES]
+    examples = [Example(each) for each in _widget_texts(metadata.get("widget"))] or [
+        Example(source, *(code or None for code in codes)) for *codes, source in SAMPLE.findall(text)
+    ]
+    return list(dict.fromkeys(examples))[:MAX_EXAMPLES]
 
 
 def _card(name: str) -> Path | None:
@@ -48,8 +58,8 @@ def _card(name: str) -> Path | None:
 
 def _widget_texts(widget: Any) -> Iterator[str]:
     for entry in widget if isinstance(widget, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
-            yield entry["text"]
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str) and entry["text"].strip():
+            yield entry["text"].strip()
 
 
-__all__ = ["card_examples"]
+__all__ = ["Example", "card_examples"]

@@ -267,7 +267,9 @@ class Page:
         gr.on([self.layer.input, self.head.input], self.show_weights, looked_at, outputs, **EVENT)
         outputs = [self.source, self.target, self.examples, self.beams, self.length_penalty]
         self.model.input(self.change_model, self.model, outputs, **EVENT)
-        self.examples.click(lambda sample: sample[0], self.examples, self.text, **EVENT)
+        self.examples.click(
+            self.pick_example, [self.model, self.examples], [self.text, self.source, self.target], **EVENT
+        )
         # Alternatives need as many beams.
         both = [self.alternatives, self.beams]
         self.alternatives.input(lambda alternatives, beams: max(alternatives, beams), both, self.beams, **EVENT)
@@ -358,6 +360,11 @@ class Page:
             return {self.status: _refusal(error)}
         return self._show_weights(answer.pair, values[self.layer], values[self.head])
 
+    def pick_example(self, name: str, index: int) -> list[Any]:
+        """Take an example of a model over, with its languages."""
+        text, *codes = card_examples(self.models[name].model)[index]
+        return [text, *(gr.skip() if code is None else code for code in codes)]
+
     def change_model(self, name: str) -> list[Any]:
         """Offer what another model has."""
         model = self.models[name]
@@ -422,8 +429,10 @@ def _language(model: ServedModel, side: int) -> gr.Dropdown:
 
 
 def _examples(model: ServedModel, **options: Any) -> gr.Dataset:
-    samples = [[text] for text in card_examples(model.model)]
-    return gr.Dataset(samples=samples, label="Examples", visible=bool(samples), elem_id="vt-examples", **options)
+    samples = [[example.text] for example in card_examples(model.model)]
+    return gr.Dataset(
+        samples=samples, type="index", label="Examples", visible=bool(samples), elem_id="vt-examples", **options
+    )
 
 
 def _setting(model: ServedModel, name: str) -> float:

@@ -201,8 +201,13 @@ class Evaluation:
         if not pairs:
             return split, []
         outputs = self.translations(model, datasets.Dataset.from_list(pairs))
-        self.select_direction(self.text.part_of(pairs[0]).direction)
-        return split, [Sample(pair["source"], pair["target"], out) for pair, out in zip(pairs, outputs, strict=True)]
+        directions = [self.text.part_of(pair).direction for pair in pairs]
+        self.select_direction(directions[0])
+        names = [" to ".join(map(str, each)) if has_tags(self.tokenizer) else "" for each in directions]
+        return split, [
+            Sample(pair["source"], pair["target"], output, name)
+            for pair, output, name in zip(pairs, outputs, names, strict=True)
+        ]
 
     def choose_samples(self) -> tuple[str, list[dict[str, Any]]]:
         """Choose pairs within the limits from the test split, else from the validation or the training split."""

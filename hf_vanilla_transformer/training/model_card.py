@@ -107,7 +107,7 @@ def write_model_card(
         direction=", ".join(" to ".join(pair) for pair in directions),
         languages=results.entries.get("sample_languages"),
         tested=scored_directions(results.entries, "test"),
-        samples=[{name: " ".join(text.split()) for name, text in sample._asdict().items()} for sample in samples],
+        samples=[sample.lines() for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it holds.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,

@@ -161,7 +161,7 @@ def end_summary(results: Results, output_dir: str) -> str:
     entries = results.entries
     lines = [f"translations of {entries['sample_split']} pairs", ""] if results.samples else []
     for sample in results.samples:
-        lines += [f"{name:<12} {text}" for name, text in sample._asdict().items()] + [""]
+        lines += [f"{name:<12} {text}" for name, text in sample.lines().items()] + [""]
     if results.translations is not None:
         for key, name in METRIC_NAMES.items():
             lines.append(f"test {name:<17} {entries[f'test_{key}']:7.2f}  {entries[f'test_{key}_signature']}")

@@ -7,11 +7,18 @@ from transformers import PreTrainedModel
 
 
 class Sample(NamedTuple):
-    """A sentence pair and its translation."""
+    """A sentence pair and its translation; `direction`, of a model of several, is such as "en to de"."""
 
     source: str
     reference: str
     translation: str
+    direction: str = ""
+
+    def lines(self) -> dict[str, str]:
+        """Return what is shown of it by name, each on one line, the direction first."""
+        direction = {"direction": self.direction} if self.direction else {}
+        texts = {name: getattr(self, name) for name in ("source", "reference", "translation")}
+        return {name: " ".join(text.split()) for name, text in {**direction, **texts}.items()}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_vanilla_transformer.serving.card_examples import MAX_EXAMPLES, card_examples
+from hf_vanilla_transformer.serving.card_examples import MAX_EXAMPLES, Example, card_examples
 
 SAMPLES = """
 ```text
@@ -12,6 +12,7 @@ source:      Our sister needed seven blue dresses.
 reference:   Nuestra hermana necesitaba siete vestidos azules.
 translation: Nuestra hermana necesitaba siete vestidos azules.
 
+direction:   en to es
 source:      What a cheap ball!
 ```
 """
@@ -24,11 +25,14 @@ def examples(folder, card):
 
 def test_those_of_the_widget_come_first(tmp_path):
     widget = "widget:\n- text: A dog <b>runs</b>.\n- text: A dog <b>runs</b>.\n- example_title: none\n- text: Two\n"
-    assert examples(tmp_path, f"---\n{widget}---\n{SAMPLES}") == ["A dog <b>runs</b>.", "Two"]
+    assert examples(tmp_path, f"---\n{widget}---\n{SAMPLES}") == [
+        ("A dog <b>runs</b>.", None, None),
+        ("Two", None, None),
+    ]
 
 
 def test_else_those_of_the_sample_pairs(tmp_path):
-    expected = ["Our sister needed seven blue dresses.", "What a cheap ball!"]
+    expected = [Example("Our sister needed seven blue dresses."), Example("What a cheap ball!", "en", "es")]
     assert examples(tmp_path, f"---\nlicense: mit\n---\n{SAMPLES}") == expected
     many = "\n".join(f"source: {i}" for i in range(99))
     assert len(examples(tmp_path, f"---\nlicense: mit\n---\n{many}")) == MAX_EXAMPLES

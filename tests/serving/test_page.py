@@ -7,7 +7,10 @@ from fastapi.testclient import TestClient
 
 pytest.importorskip("gradio", reason="the page needs the extra `demo`")
 
+import gradio
+
 from hf_vanilla_transformer.serving.application import create_application
+from hf_vanilla_transformer.serving.card_examples import Example
 from hf_vanilla_transformer.serving.limits import Limits
 from hf_vanilla_transformer.serving.page import Page, mount_page
 from hf_vanilla_transformer.serving.service import Service
@@ -86,3 +89,12 @@ class TestDetection:
     def test_only_where_there_is_something_to_detect(self, engine, two_sources, no_language_detector):
         for each in (engine, two_sources):
             assert "auto" not in self.sources(self.page(each))
+
+    def test_an_example_brings_its_languages(self, two_sources, monkeypatch):
+        examples = [Example("Der Hund.", "de", "es"), Example("The dog.")]
+        monkeypatch.setattr("hf_vanilla_transformer.serving.page.card_examples", lambda model: examples)
+        page = self.page(two_sources)
+        assert page.examples.samples == [["Der Hund."], ["The dog."]] and page.examples.type == "index"
+        assert page.pick_example(page.model.value, 0) == ["Der Hund.", "de", "es"]
+        text, *languages = page.pick_example(page.model.value, 1)
+        assert text == "The dog." and languages == [gradio.skip()] * 2

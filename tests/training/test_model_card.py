@@ -83,6 +83,8 @@ def test_where_samples_are_from(tmp_path, split, label):
     options = {"max_steps": 2, "max_tokens": 0}
     card = card_of(tmp_path / "model", [Sample("a  b", "A B", "C")], split, **options).text
     assert f"\n{label}\n\n```text\nsource:      a b\n" in card
+    of_several = card_of(tmp_path / "many", [Sample("a", "b", "c", "en to de")], split, **options).text
+    assert "```text\ndirection:   en to de\nsource:      a\nreference:   b\ntranslation: c\n```" in of_several
     # No language was given.
     assert "trained\non train.tsv." in card and "language to" not in card
     assert "| `max_steps` | 2 |" in card and "num_train_epochs" not in card
@@ -110,7 +112,7 @@ def test_only_codes_are_languages(tmp_path):
     ("options", "named"),
     [
         ({"corpora": "lists/x.yaml"}, "train.tsv and the corpora of x.yaml"),
-        ({"corpora": "lists/x.yaml", "train_file": None}, "x.yaml"),
+        ({"corpora": "lists/x.yaml", "train_file": None}, "the corpora of x.yaml"),
         ({"corpora": "{folder}/corpora.json"}, "train.tsv and synthetic pairs"),
     ],
 )
@@ -180,7 +182,10 @@ class TestOnTheHub:
     def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
         """The card's table has the values of the recipe, and was measured on its languages."""
         settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-        languages = [settings["source_lang"], settings["target_lang"]]
+        entries = [settings]
+        if "corpora" in settings:
+            entries = yaml.safe_load((ROOT / settings["corpora"]).read_text(encoding="utf-8"))["corpora"]
+        languages = list(dict.fromkeys(entry[key] for entry in entries for key in ("source_lang", "target_lang")))
         card = ModelCard.load(ROOT / "model_cards" / f"{'-'.join([recipe.stem, *languages])}.md")
         assert card.data.language == languages
         assert card.data.eval_results and f"scripts/recipes/{recipe.name}" in card.text
