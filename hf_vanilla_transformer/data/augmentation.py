@@ -47,7 +47,7 @@ NEIGHBOURS = {
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """Parse `none`, `default` or `"items=0.2,typos=0.05"`: which share of the pairs gets each kind of noise.
+    """Parse `none`, `default` or `"items=0.2,typos=0.05"`: which share of the batches gets each kind of noise.
 
     Raises:
         ValueError: A part is not `kind=share`, the kind is unknown or given twice, or the share is not from 0 to 1.
@@ -102,12 +102,13 @@ class _Pair:
 
 
 class Noise:
-    """Changes some pairs of a batch, others in each epoch.
+    """Changes some batches, others in each epoch.
 
-    What becomes of a pair depends on the seed, the epoch and its text alone, so that training is reproducible.
+    A batch has a kind of noise in all of its pairs or in none: a few longer pairs would mean padding for all others.
+    What becomes of a batch depends on the seed, the epoch and its texts alone, so that training is reproducible.
 
     Args:
-        shares: Which share of the pairs gets each kind of noise.
+        shares: Which share of the batches gets each kind of noise.
         seed: Seed of the draws.
         tokenizer: Its added tokens stay whole.
     """
@@ -120,9 +121,9 @@ class Noise:
     def __call__(self, texts: Columns, epoch: int) -> dict[str, list[Any]]:
         """Return the columns of a batch as they are in an epoch."""
         columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
-        for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
-            draw = random.Random(f"{self.seed} {epoch} {source}\n{target}")
-            if kinds := [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]:
+        draw = random.Random(f"{self.seed} {epoch} {texts['source']} {texts['target']}")
+        if kinds := [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]:
+            for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
                 flat = texts[ALIGNMENT_COLUMN][i] if ALIGNMENT_COLUMN in texts else None
                 pair = _Pair(source, target, None if flat is None else _links(flat))
                 for kind in kinds:

@@ -98,7 +98,7 @@ class TrainingOptions:
     )
     augment: str = option(
         UNSET,
-        "Train on text as people type it: none (the default), default, or shares of the pairs, others in each epoch: "
+        "Train on text as people type it: none (the default), default, or shares of the batches, others each epoch: "
         "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which default stands for, inserts placeholders of what is "
         "not translated, lower-cases sources, makes typos in them and changes final marks. With items, the "
         "vocabulary has the placeholders.",

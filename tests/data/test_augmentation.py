@@ -1,4 +1,4 @@
-"""Noise in training text: other pairs in each epoch, which still translate each other."""
+"""Noise in training text: other batches in each epoch, of pairs that still translate each other."""
 
 import pickle
 import re
@@ -75,22 +75,22 @@ def test_shares_that_are_none(text, message):
         parse_shares(text)
 
 
-def test_noise_follows_from_seed_epoch_and_text(tokenizer):
-    """Whatever the batch, the batches before it, and the process."""
-    noise, texts = Noise(dict.fromkeys(KINDS, 0.5), 3, tokenizer), columns(PAIRS)
-    first, second = noise(texts, 0), noise(texts, 1)
-    assert first != second != texts
+def test_noise_follows_from_seed_epoch_and_texts(tokenizer):
+    """Whatever the batches before it, and the process."""
+    noise, batches = Noise(dict.fromkeys(KINDS, 0.5), 3, tokenizer), [columns(PAIRS[i:]) for i in range(5)]
+    first, second = ([noise(texts, epoch) for texts in batches] for epoch in range(2))
+    assert first != second != batches
     other = pickle.loads(pickle.dumps(noise))
-    alone = [other(columns([pair]), 0) for pair in reversed(PAIRS)][::-1]
-    assert [row["source"][0] for row in alone] == first["source"]
-    assert Noise(dict.fromkeys(KINDS, 0.5), 4, tokenizer)(texts, 0) != first
-    assert Noise({}, 3, tokenizer)(texts, 0) == texts
+    assert [other(texts, 0) for texts in reversed(batches)][::-1] == first
+    assert [Noise(dict.fromkeys(KINDS, 0.5), 4, tokenizer)(texts, 0) for texts in batches] != first
+    assert Noise({}, 3, tokenizer)(batches[0], 0) == batches[0]
 
 
-def test_shares_are_those_of_the_pairs(tokenizer):
-    pair = ("The Quick Brown Fox.", "Der Schnelle Braune Fuchs.")
-    found = [source != pair[0] for source, _ in epochs(tokenizer, "lower", columns([pair]), 2000, 0.1)]
-    assert 140 < sum(found) < 260
+def test_shares_are_those_of_the_batches(tokenizer):
+    """A batch has a kind in all of its pairs, or in none, so that lengths stay similar."""
+    noise, texts = Noise({"lower": 0.1}, 0, tokenizer), columns([("The Fox.", "Der Fuchs."), ("A Hen.", "Ein Huhn.")])
+    lower = Counter(sum(map(str.islower, noise(texts, epoch)["source"])) for epoch in range(2000))
+    assert lower.keys() == {0, 2} and 140 < lower[2] < 260
 
 
 def test_items_stand_at_places_that_belong_together(tokenizer):
@@ -180,17 +180,15 @@ def rows_of(tokenizer, pairs):
     ]
 
 
-def test_only_pairs_that_are_drawn_are_tokenized_anew(tokenizer):
-    rows = rows_of(tokenizer, PAIRS)
-    noise = Noise({"items": 0.5}, 0, tokenizer)
-    texts, resample = noise(columns(PAIRS), 4), Resampling(tokenizer, noise)
+def test_only_pairs_that_noise_changes_are_tokenized_anew(tokenizer):
+    pairs = [*PAIRS, *((source.lower(), target) for source, target in PAIRS)]
+    rows, noise = rows_of(tokenizer, pairs), Noise({"lower": 1}, 0, tokenizer)
+    texts, resample = noise(columns(pairs), 4), Resampling(tokenizer, noise)
     resample.set_epoch(4)
-    changed = 0
     for row, own, source, target in zip(resample(rows), rows, texts["source"], texts["target"], strict=True):
         assert row["input_ids"] == tokenizer(source)["input_ids"] and row["labels"] == tokenizer(target)["input_ids"]
         assert (row["input_ids"] is own["input_ids"]) == (source == own["source"])
-        changed += source != own["source"]
-    assert 0 < changed < len(rows)
+    assert [*zip(texts["source"], texts["target"], strict=True)] == pairs[len(PAIRS) :] * 2
 
 
 def test_pairs_that_would_be_too_long_or_unknown_keep_their_tokens(tokenizer):
