@@ -53,7 +53,7 @@ CUT_SHORT = {
 }
 # Programs that pass options to `train`.
 TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
-TEXT_FILES = ("train", "half", "rest", "more", "val", "test", "test_2016_flickr")
+TEXT_FILES = ("train", "half", "rest", "more", "wmt", "val", "test", "test_2016_flickr")
 # Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
@@ -142,7 +142,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "scripts").symlink_to(ROOT / "scripts")
     for name in TEXT_FILES:
         for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
-            numbers = {"train": range(40), "rest": range(40, 48)}.get(name, range(8))
+            numbers = {"train": range(40), "rest": range(40, 48), "wmt": range(9)}.get(name, range(8))
             lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in numbers]
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (path / "latin1.de").write_text("Tür\n" * 40, encoding="latin-1")
@@ -150,7 +150,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "terms.tsv").write_text("three\tdrei\n", encoding="utf-8")
     (path / "names.txt").write_text("Ann( Lee)?\n", encoding="utf-8")
     (path / "page.html").write_text("<p>three <b>two</b></p>\n", encoding="utf-8")
-    (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(40)), encoding="utf-8")
+    (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(60)), encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()
     save_bert(path / "small-bert")
