@@ -28,8 +28,10 @@ from page_screenshots import PICTURES, picture, save  # noqa: E402  # needs what
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 
 SENTENCE = "the small cat sleeps"
-# Each would run a script, or change the page, where it is taken for HTML.
-MARKUP = ["<img/src=x/onerror=window.harm=1>", "<b>bold</b>", "</textarea><script>window.harm=1</script>"]
+# Each would run a script, or change the page, where it is taken for HTML; translation takes none for a tag.
+MARKUP = [
+    "<img/src=x/onerror=window.harm=1>", "<b/class=x>bold</b/x>", "</textarea/x><script/x>window.harm=1</script/x>",
+]  # fmt: skip  # a list of words
 CARD = f"---\nwidget:\n- text: {SENTENCE}\n- text: two dogs run\n---\n"
 
 
@@ -380,8 +382,7 @@ def test_html_is_text(open_page):
     assert any(word in translation(page) for word in MARKUP)
     assert any(word in text for word in MARKUP for text in alternatives(page))
     assert set(rows(page)) & set(MARKUP)
-    # The tags of the others are kept out of the sentence.
-    assert page.locator(".vt-map thead th").first.inner_text() == MARKUP[0]
+    assert page.locator(".vt-map thead th").all_inner_texts() == [*MARKUP, "</s>"]
     page.get_by_label("Sentence", exact=True).click()
     page.get_by_role("option", name=re.compile("2. <img")).click()
     page.locator(".vt-map tbody td").last.hover()
