@@ -122,15 +122,17 @@ class Noise:
         """Return the columns of a batch as they are in an epoch."""
         columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
         draw = random.Random(f"{self.seed} {epoch} {texts['source']} {texts['target']}")
-        if kinds := [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]:
-            for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
-                flat = texts[ALIGNMENT_COLUMN][i] if ALIGNMENT_COLUMN in texts else None
-                pair = _Pair(source, target, None if flat is None else _links(flat))
-                for kind in kinds:
-                    pair = KINDS[kind](pair, draw, self._fixed)
-                columns["source"][i], columns["target"][i] = pair.source, pair.target
-                if pair.links is not None:
-                    columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
+        kinds = [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]
+        if not kinds:
+            return columns
+        for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
+            flat = texts[ALIGNMENT_COLUMN][i] if ALIGNMENT_COLUMN in texts else None
+            pair = _Pair(source, target, None if flat is None else _links(flat))
+            for kind in kinds:
+                pair = KINDS[kind](pair, draw, self._fixed)
+            columns["source"][i], columns["target"][i] = pair.source, pair.target
+            if pair.links is not None:
+                columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
         return columns
 
 

@@ -13,7 +13,7 @@ MAX_EXAMPLES = 5
 CARD = "README.md"
 
 # How the cards of this package show pairs.
-SAMPLE = re.compile(r"^(?:direction: +(\S+) to (\S+)\n)?source: +(.*\S) *$", re.MULTILINE)
+SAMPLE = re.compile(r"^(?:direction: +(\S+) to (\S+)\n)?source: +(.+)$", re.MULTILINE)
 
 
 class Example(NamedTuple):
@@ -37,10 +37,11 @@ def card_examples(model: Any) -> list[Example]:
     # Anybody may have written it.
     except Exception:
         return []
-    examples = [Example(each) for each in _widget_texts(metadata.get("widget"))] or [
-        Example(source, *(code or None for code in codes)) for *codes, source in SAMPLE.findall(text)
+    examples = list(map(Example, _widget_texts(metadata.get("widget")))) or [
+        Example(match[3], match[1], match[2]) for match in SAMPLE.finditer(text)
     ]
-    return list(dict.fromkeys(examples))[:MAX_EXAMPLES]
+    stripped = (example._replace(text=example.text.strip()) for example in examples)
+    return list(dict.fromkeys(example for example in stripped if example.text))[:MAX_EXAMPLES]
 
 
 def _card(name: str) -> Path | None:
@@ -58,8 +59,8 @@ def _card(name: str) -> Path | None:
 
 def _widget_texts(widget: Any) -> Iterator[str]:
     for entry in widget if isinstance(widget, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("text"), str) and entry["text"].strip():
-            yield entry["text"].strip()
+        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
+            yield entry["text"]
 
 
 __all__ = ["Example", "card_examples"]

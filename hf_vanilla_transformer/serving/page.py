@@ -160,6 +160,7 @@ class Page:
     def __init__(self, service: Service):
         self.service = service
         self.models = service.engine.models
+        self.card_examples = {name: card_examples(model.model) for name, model in self.models.items()}
         # Gradio would report its use, and look for a newer release.
         with gr.Blocks(analytics_enabled=False, title=TITLE) as self.blocks:
             self.answer = gr.State(None, time_to_live=KEPT)
@@ -183,7 +184,7 @@ class Page:
             label="Text", lines=5, max_lines=12, placeholder="Type or paste text", elem_id="vt-text"
         )
         self.button = gr.Button("Translate", variant="primary", elem_id="vt-translate")
-        self.examples = _examples(model, components=[self.text])
+        self.examples = self._examples(model.name, components=[self.text])
         with gr.Accordion("Search settings", open=False, elem_id="vt-settings"):
             self._add_search(model)
 
@@ -362,7 +363,7 @@ class Page:
 
     def pick_example(self, name: str, index: int) -> list[Any]:
         """Take an example of a model over, with its languages."""
-        text, *codes = card_examples(self.models[name].model)[index]
+        text, *codes = self.card_examples[name][index]
         return [text, *(gr.skip() if code is None else code for code in codes)]
 
     def change_model(self, name: str) -> list[Any]:
@@ -371,10 +372,16 @@ class Page:
         return [
             _language(model, 0),
             _language(model, 1),
-            _examples(model),
+            self._examples(name),
             gr.Slider(value=max(3, min(model.num_beams, self.service.limits.max_beams))),
             gr.Slider(value=_setting(model, "length_penalty")),
         ]
+
+    def _examples(self, name: str, **options: Any) -> gr.Dataset:
+        samples = [[example.text] for example in self.card_examples[name]]
+        return gr.Dataset(
+            samples=samples, type="index", label="Examples", visible=bool(samples), elem_id="vt-examples", **options
+        )
 
     def _show(self, answer: Answer, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show the sentence of an answer, with the layer and head that its model was looked at before."""
@@ -425,13 +432,6 @@ def _language(model: ServedModel, side: int) -> gr.Dropdown:
         visible=len(model.pairs) > 1,
         # The engine knows better what there is, and says so.
         allow_custom_value=True,
-    )
-
-
-def _examples(model: ServedModel, **options: Any) -> gr.Dataset:
-    samples = [[example.text] for example in card_examples(model.model)]
-    return gr.Dataset(
-        samples=samples, type="index", label="Examples", visible=bool(samples), elem_id="vt-examples", **options
     )
 
 

@@ -86,9 +86,9 @@ def write_model_card(
     if data_args.corpora and data_args.corpora == str(Path(args.output_dir, CORPORA_FILE)):
         data += " and synthetic pairs"
     elif data_args.corpora:
-        name_of_list = Path(data_args.corpora).name
-        listed = f"the corpora of {name_of_list}"
-        data = listed if data == name_of_list else f"{data} and {listed}"
+        listed = Path(data_args.corpora).name
+        others = "" if data == listed else f"{data} and "
+        data = f"{others}the corpora of {listed}"
     card_data = ModelCardData(
         language=codes or None,
         library_name="transformers",
