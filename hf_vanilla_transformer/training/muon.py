@@ -1,10 +1,10 @@
 """Muon for the matrices of the layers, and Adam for everything else (Jordan et al. 2024)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .arguments import VanillaTransformerTrainingArguments, bf16_is_fast
 
@@ -28,15 +28,26 @@ class Muon(torch.optim.Muon):
     def step(self) -> None:  # type: ignore[override]  # `MuonWithAdam` calls the closure
         """Update the matrices that have gradients."""
         for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._update(matrix, matrix.grad, group)
+            for matrices in stackable(each for each in group["params"] if each.grad is not None):
+                gradients = [cast(Tensor, each.grad) for each in matrices]
+                means = [self._mean(*pair) for pair in zip(matrices, gradients, strict=True)]
+                if len(matrices) == 1:
+                    self._update(matrices[0], gradients[0], means[0], group)
+                    continue
+                matrix, gradient, mean = map(stacked, (matrices, gradients, means))
+                self._update(matrix, gradient, mean, group)
+                torch._foreach_copy_([*matrices, *means], [*unstacked(matrix, matrices), *unstacked(mean, means)])
 
-    def _update(self, matrix: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        state, momentum = self.state[matrix], group["momentum"]
+    def _mean(self, matrix: Tensor, gradient: Tensor) -> Tensor:
+        state = self.state[matrix]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
-        mean = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        return state["momentum_buffer"]
+
+    def _update(self, matrix: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]) -> None:
+        """Change a matrix (M, N), or a stack (K, M, N), and the mean of its gradients in place."""
+        momentum = group["momentum"]
+        mean.lerp_(gradient, 1 - momentum)
         update = orthogonalized(
             gradient.lerp(mean, momentum).to(self.precision),
             group["ns_coefficients"],
@@ -44,32 +55,64 @@ class Muon(torch.optim.Muon):
             group["eps"],
         )
         # A matrix with orthonormal rows has root mean square entries of max(shape) ** -0.5; Adam's are about 0.2.
-        size = 0.2 * max(matrix.shape) ** 0.5
+        size = 0.2 * max(matrix.shape[-2:]) ** 0.5
         matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
 
 
-def orthogonalized(
-    matrix: torch.Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
-) -> torch.Tensor:
+def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """Bring the singular values near 1, by Newton-Schulz iterations.
 
     Args:
-        matrix: (M, N), in the precision to compute in.
+        matrix: (M, N), or a stack (K, M, N), in the precision to compute in.
         coefficients: Of x, x^3 and x^5 in the polynomial that maps the singular values.
         steps: Iterations.
         eps: Least Frobenius norm to divide by.
 
     Returns:
-        (M, N).
+        (M, N), or (K, M, N).
     """
     a, b, c = coefficients
-    wide = matrix.T if matrix.size(0) > matrix.size(1) else matrix
-    wide = wide / wide.norm().clamp(min=eps)
+    addmm = torch.addmm if matrix.dim() == 2 else torch.baddbmm
+    wide = matrix.mT if is_tall(matrix) else matrix
+    wide = wide / wide.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(steps):
-        gram = wide @ wide.T
-        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        wide = torch.addmm(wide, polynomial, wide, beta=a)
-    return wide.T if matrix.size(0) > matrix.size(1) else wide
+        gram = wide @ wide.mT
+        polynomial = addmm(gram, gram, gram, beta=b, alpha=c)
+        wide = addmm(wide, polynomial, wide, beta=a)
+    return wide.mT if is_tall(matrix) else wide
+
+
+def stackable(matrices: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """Group matrices to update at once: those of one shape or its transpose, or each alone on a CPU.
+
+    A step thus takes a few dozen launches for any number of layers. Stacks need no limit: they are smaller than the
+    activations, which are freed by then.
+    """
+    groups: dict[Any, list[Tensor]] = {}
+    for each in matrices:
+        key = (each.device, each.dtype, *sorted(each.shape)) if launches_cost(each.device) else id(each)
+        groups.setdefault(key, []).append(each)
+    return groups.values()
+
+
+def launches_cost(device: torch.device) -> bool:
+    """Whether an op on a stack takes less time than one on each matrix."""
+    return device.type != "cpu"
+
+
+def is_tall(matrix: Tensor) -> bool:
+    return matrix.size(-2) > matrix.size(-1)
+
+
+def stacked(matrices: list[Tensor]) -> Tensor:
+    """Stack K matrices (M, N) or (N, M), M <= N, as (K, M, N)."""
+    return torch.stack([each.T if is_tall(each) else each for each in matrices])
+
+
+def unstacked(stack: Tensor, matrices: list[Tensor]) -> list[Tensor]:
+    """Undo `stacked`, with the strides of `matrices`, so that `_foreach_copy_` copies all in one launch."""
+    wide, tall = stack.unbind(), stack.mT.contiguous().unbind()
+    return [tall[k] if is_tall(each) else wide[k] for k, each in enumerate(matrices)]
 
 
 class MuonWithAdam(torch.optim.Optimizer):

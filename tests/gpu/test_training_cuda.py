@@ -66,6 +66,23 @@ def test_a_gpu_trains_as_a_cpu_does(cuda, tmp_path):
     assert_same_weights(trainers[0].model, trainers[1].model.to("cpu"), ANY_ORDER)
 
 
+@pytest.mark.parametrize("precision, tolerance", [("float32", ANY_ORDER), ("bfloat16", 0.02)])
+def test_muon_in_stacks_learns_as_it_does_by_matrices(device, tmp_path, monkeypatch, precision, tolerance):
+    """As a GPU does it, on a GPU and a CPU, beside the plain way of a CPU."""
+    monkeypatch.setattr("hf_vanilla_transformer.training.muon.bf16_is_fast", lambda: precision == "bfloat16")
+    found = []
+    for stacks, where in ((False, "cpu"), (True, device)):
+        monkeypatch.setattr("hf_vanilla_transformer.training.muon.launches_cost", lambda device, stacks=stacks: stacks)
+        model = trainable_model(dropout=0.0, encoder_layers=2)
+        options = {"muon": True, "learning_rate": 0.01, "max_steps": 8}
+        trainer = trainer_of(tmp_path / f"{stacks}", model, use_cpu=where == "cpu", **options)
+        trainer.train()
+        assert trainer.model.device.type == where
+        found.append(losses(trainer))
+    assert found[1] == pytest.approx(found[0], abs=tolerance)
+    assert found[0][-1] < found[0][0] - 0.1
+
+
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_bad_gradient_is_noticed(device, tmp_path, policy):
     """In groups of steps on a GPU, at once on a CPU; before anything is logged in either case."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -20,6 +21,7 @@ FAKE_DEVICES = [WITH_BACKWARD, pytest.param("cuda", marks=NEEDS_CUDA_BUILD)]
 
 READ = torch.ops.aten._local_scalar_dense.default
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+COPIES_LISTS = torch.ops.aten._foreach_copy_.default
 
 
 class MixedDevicesError(RuntimeError):
@@ -47,6 +49,9 @@ class FakeAccelerator(TorchDispatchMode):
         if func is READ and self.answers:
             return self.answers.pop(0)
         result = func(*args, **(kwargs or {}))
+        if func is COPIES_LISTS:
+            # As the kernel of a GPU does; the versions of single tensors are raised before any kernel.
+            increment_version(args[0])
         is_copy = func in COPIES
         tensors = (x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor))
         # The copy of a number waits, too.

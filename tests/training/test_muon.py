@@ -1,7 +1,10 @@
 """Muon beside Adam: which parameters it takes, their updates, schedules and resuming."""
 
+import copy
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_vanilla_transformer.training.muon import Muon, MuonWithAdam, layer_matrices, orthogonalized
 from trainers import SAVING, assert_same_weights, losses, trainable_marian, trainable_model, trainer_of
@@ -53,6 +56,68 @@ def test_updates_are_those_of_torch(shape, monkeypatch):
     assert torch.equal(matrices[1], reference)
     torch.testing.assert_close(matrices[2], reference, atol=0.02, rtol=0)
     assert not torch.equal(matrices[2], reference)
+
+
+@pytest.mark.parametrize("fast, tolerance", [(False, 1e-5), (True, 0.02)], ids=["float32", "bfloat16"])
+def test_stacks_change_nothing(monkeypatch, fast, tolerance):
+    """Wide, tall, square and single matrices, one without gradient, one whose gradient is zero; and a resumed run."""
+    monkeypatch.setattr("hf_vanilla_transformer.training.muon.bf16_is_fast", lambda: fast)
+    torch.manual_seed(0)
+    shapes = [(4, 6), (6, 4), (4, 6), (5, 5), (6, 4), (5, 5), (4, 6), (3, 9)]
+    without, zero = 2, 4
+    start, ends = [torch.randn(shape) for shape in shapes], []
+    gradients = [[torch.randn(shape) for shape in shapes] for _ in range(6)]
+    for stacks in (False, True):
+        monkeypatch.setattr("hf_vanilla_transformer.training.muon.launches_cost", lambda device, stacks=stacks: stacks)
+        matrices = [torch.nn.Parameter(each.clone()) for each in start]
+        optimizer = Muon(matrices, lr=0.1, weight_decay=0.3)
+        for step, each_gradient in enumerate(gradients):
+            for index, (matrix, gradient) in enumerate(zip(matrices, each_gradient, strict=True)):
+                matrix.grad = None if index == without else gradient * (index != zero)
+            optimizer.step()
+            if step == 2:
+                state = copy.deepcopy(optimizer.state_dict())
+                optimizer = Muon(matrices, lr=0.1, weight_decay=0.3)
+                optimizer.load_state_dict(state)
+        assert torch.equal(matrices[without], start[without])
+        torch.testing.assert_close(matrices[zero].detach(), start[zero] * (1 - 0.1 * 0.3) ** 6, atol=1e-6, rtol=0)
+        ends.append((matrices, optimizer.state_dict()["state"]))
+    (alone, alone_state), (together, together_state) = ends
+    torch.testing.assert_close(together, alone, atol=tolerance, rtol=0)
+    assert alone_state.keys() == together_state.keys() == {*range(len(shapes))} - {without}
+    for index, state in alone_state.items():
+        assert state.keys() == together_state[index].keys() == {"momentum_buffer"}
+        assert together_state[index]["momentum_buffer"].stride() == state["momentum_buffer"].stride()
+        torch.testing.assert_close(together_state[index], state, atol=1e-6, rtol=0)
+
+
+class Launches(TorchDispatchMode):
+    """Counts ops that an accelerator launches: all but views, and those on a list of tensors once."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        is_view = func.is_view or func is torch.ops.aten._unsafe_view.default
+        self.count += func.namespace == "aten" and not is_view
+        return func(*args, **(kwargs or {}))
+
+
+def launches(layers):
+    model = trainable_model(encoder_layers=layers, decoder_layers=layers)
+    matrices = [each for name, each in model.named_parameters() if name in layer_matrices(model)]
+    optimizer = Muon(matrices, lr=0.1)
+    # The first step creates the state.
+    for _ in range(2):
+        for each in matrices:
+            each.grad = torch.randn_like(each)
+        with Launches() as found:
+            optimizer.step()
+    return found.count
+
+
+def test_more_layers_take_no_more_launches(monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.training.muon.launches_cost", lambda device: True)
+    assert launches(2) == launches(8) < 60
 
 
 def test_singular_values_become_those_of_the_polynomial():
