@@ -28,7 +28,7 @@ PARTS = {
     "check": "-m pytest -q --dist worksteal -W default --tb=short -p no:cacheprovider -m 'not slow'",
     "train": "scripts/benchmark.py train --baselines marian --torch_compile --steps 0",
     "text": "scripts/benchmark.py train --baselines marian --packing --tokens 0",
-    "generate": "scripts/benchmark.py generate --baselines marian ctranslate2 --num_beams 1 4",
+    "generate": "scripts/benchmark.py generate --baselines marian ctranslate2 --num_beams 4 1",
     "profile": "scripts/benchmark.py profile --num_beams 4",
     "compile": "scripts/benchmark.py generate --baselines marian --torch_compile",
     "multi30k": "scripts/train_translation.py scripts/recipes/multi30k_fast.yaml",
@@ -37,10 +37,11 @@ GPU = "--device cuda --dtype bfloat16 --preset base --vocab_size 37000"
 CPU = "--device cpu --dtype bfloat16 --preset tiny --vocab_size 500 --length 8 --rounds 1 --roofline_seconds 0.1"
 SIZES = {
     "cuda": {
-        "check": "-n 12 tests/gpu tests/model tests/fast tests/search tests/inference tests/training/test_trainer.py",
+        "check": "-n 12 tests/gpu tests/model tests/fast tests/search tests/inference "
+        "tests/training/test_trainer.py tests/training/test_muon.py",
         "train": f"{GPU} --tokens 25000 --rounds 5",
         "text": f"{GPU} --max_tokens 50000 --steps 20 --rounds 5",
-        "generate": f"{GPU} --batch_size 1 128 --rounds 5",
+        "generate": f"{GPU} --batch_size 128 1 --rounds 5",
         "profile": f"{GPU} --tokens 25000 --batch_size 128 --rounds 3",
         "compile": f"{GPU} --batch_size 128 --num_beams 1 4 --rounds 3",
         "multi30k": "--max_tokens 8192 --warmup_steps 100",

@@ -33,6 +33,7 @@ CALLABLES = {
     "torch._C._get_mkldnn_enabled": "",
     "torch._C._get_tracing_state": "",
     "torch._C._len_torch_dispatch_stack": "",
+    "torch._foreach_copy_": "self src",
     "torch._safe_softmax": "self dim dtype",
     "torch.nn.modules.module._has_any_global_hook": "",
     "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "",

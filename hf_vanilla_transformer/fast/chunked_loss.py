@@ -12,7 +12,7 @@ from ..model.checks_vanilla_transformer import IGNORE_INDEX
 from ..model.loss_vanilla_transformer import accumulation_dtype
 from .cpu_ops import is_plain_cpu
 from .linear import linear_forward
-from .softmax_kernel import DTYPES, can_launch, replace_by_gradients
+from .softmax_kernel import replace_by_gradients, suits
 
 # Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
 # products.
@@ -92,7 +92,7 @@ def _loss_by_chunks(
     (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
     loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
     d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
-    is_fused = states.device.type == "cuda" and weight.dtype in DTYPES and can_launch()
+    is_fused = suits(weight)
     rows_per_block = max(MIN_CHUNK_ROWS, FUSED_ELEMENTS // vocab_size)
     block_rows = rows_per_block if is_fused else CHUNKS_PER_BLOCK * _chunk_rows(states, vocab_size)
     if weight.dtype == torch.float16:

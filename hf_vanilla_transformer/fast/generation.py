@@ -15,7 +15,8 @@ from ..model.masks_vanilla_transformer import match_rows
 from ..search.beams import Beams, beam_search, select_rows
 from .cuda_graphs import RecordedSteps, can_capture, suits_static_cache
 from .linear import decoding_products
-from .static_search import StaticBeams, StaticGreedy, may_be_recorded, static_search
+from .recorded_search import may_be_recorded, recorded_search
+from .static_search import StaticBeams, StaticGreedy
 
 # Inputs of a source, the same at every step and for all its beams.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
@@ -108,9 +109,9 @@ class FastGeneration(VanillaTransformerGenerationMixin):
             return base._beam_search(
                 input_ids, logits_processor, stopping_criteria, options, synced_gpus, **model_kwargs
             )
-        if may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs):
+        if may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
             static = StaticBeams(input_ids, stopping_criteria, options)
-            return static_search(self, static, input_ids, logits_processor, options, model_kwargs)
+            return recorded_search(self, static, input_ids, logits_processor, model_kwargs)
         beams = Beams(input_ids, stopping_criteria, options)
         return beam_search(self, beams, input_ids, logits_processor, options, model_kwargs)
 
@@ -131,10 +132,10 @@ class FastGeneration(VanillaTransformerGenerationMixin):
             or streamer
             or options.do_sample
             or options.return_dict_in_generate
-            or not may_be_recorded(self, logits_processor, stopping_criteria, options, model_kwargs)
+            or not may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs)
         ):
             state = StaticGreedy(input_ids, stopping_criteria, options)
-            return static_search(self, state, input_ids, logits_processor, options, model_kwargs)
+            return recorded_search(self, state, input_ids, logits_processor, model_kwargs)
         base: Any = super()
         return base._sample(
             input_ids, logits_processor, stopping_criteria, options, synced_gpus, streamer, **model_kwargs

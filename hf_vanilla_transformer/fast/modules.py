@@ -52,6 +52,7 @@ from .packing import (
     varlen_attention,
 )
 from .recomputation import KEEP_ALL, inner_layer, layer_norm, recomputation
+from .step_cache import StepCache
 
 
 class FastAttention(VanillaTransformerAttention):
@@ -79,14 +80,15 @@ class FastAttention(VanillaTransformerAttention):
             hidden_states = fold_beams(hidden_states, encoder_hidden_states.shape[0])
         hidden_states = to_autocast_dtype(hidden_states)
         query = split_heads(apply_linear(self.q_proj, hidden_states), self.head_dim)
-        key, value = self._keys_values(
-            hidden_states, encoder_hidden_states, cache if past_key_values is None else past_key_values
-        )
+        cache = cache if past_key_values is None else past_key_values
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, cache)
         implementation = implementation or self.config._attn_implementation
         attend: Any = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
         if packing is not None:
             kwargs.update(varlen_arguments(packing, is_cross, query.device))
             attend = varlen_attention if implementation == "sdpa" else attend
+        elif type(cache) is StepCache and not is_cross:
+            attend = cache.attend
         elif implementation == "sdpa" and use_bmm_attention(query, key, self.training):
             attend = bmm_attention
         dropout = self.config.attention_dropout if self.training else 0.0
@@ -278,6 +280,15 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
             hidden_states, mask, encoder_hidden_states, source_mask, packing=pair, **kwargs
         )
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
+
+    def decode_step(self, input_ids: Tensor, cache: StepCache) -> Tensor:
+        """Return the states (N, 1, d) of the next tokens (N, 1), and count these in `cache`."""
+        positions = cache.positions.index_select(0, cache.length[None])
+        hidden_states = self._add_positions(self._scaled_embeddings(input_ids, None), positions)
+        source = (cache.encoder_states, cache.source_mask)
+        hidden_states = self._apply_layers(hidden_states, None, *source, **{CACHE: cache})
+        cache.length += 1
+        return hidden_states
 
     def _prepare_source(
         self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None, cache: Any

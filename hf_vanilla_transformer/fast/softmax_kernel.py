@@ -30,6 +30,11 @@ def can_launch() -> bool:
     return triton is not None and any(map(shutil.which, (environ.get("CC") or "cc", "gcc", "clang")))
 
 
+def suits(x: Tensor) -> bool:
+    """Whether kernels in Triton can run on tensors such as this one."""
+    return x.is_cuda and x.dtype in DTYPES and can_launch()
+
+
 def replace_by_gradients(logits: Tensor, labels: Tensor, eps: float, differentiate: bool) -> Tensor:
     """Return the label-smoothed cross-entropy of each row (N), without the uniform part of the target.
 
@@ -74,4 +79,4 @@ if triton is not None:
                 tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < V)
 
 
-__all__ = ["DTYPES", "can_launch", "replace_by_gradients"]
+__all__ = ["replace_by_gradients", "suits"]

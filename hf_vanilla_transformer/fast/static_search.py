@@ -1,7 +1,7 @@
-"""Greedy and beam search on a GPU, where a whole step is one CUDA graph: forward pass, next tokens, reordered cache.
+"""Greedy and beam search that stay where they are in memory, so that their steps can be recorded.
 
-The host replays the graph, and learns of the end of a search one step later: it never waits for a step that it has not
-followed up with another. That one changes nothing, as all sentences are final.
+The host learns of the end of a search one step later: it never waits for a step that it has not followed up with
+another. That one changes nothing, as all sentences are final.
 
 Shapes: B sentences, k beams, c candidates per sentence, N hypotheses, T length of the longest hypothesis, V target
 vocabulary.
@@ -12,29 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria
-from transformers.cache_utils import StaticCache
 
-from ..model.compat_vanilla_transformer import CACHE
-from ..search.beams import Beams
+from ..search.beams import Beams, blockwise_topk
 from ..search.row_limits import RowLimits
-from .cuda_graphs import can_capture, record
+from .softmax_kernel import replace_by_gradients, suits
 
+# Room for tokens is made in multiples of this, so that searches with other limits have the same shapes.
+ROOM = 32
 # What a step of `StaticBeams` replaces.
 REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_finished", "finished_lengths")
-
-
-def may_be_recorded(model: Any, logits_processor: Any, stopping_criteria: Any, options: Any, inputs: Any) -> bool:
-    """Whether all that a step of `generate()` does could be recorded."""
-    cache = getattr(inputs.get(CACHE), "self_attention_cache", None)
-    return (
-        type(cache) is StaticCache
-        and options.compile_config is None
-        and not options.disable_compile
-        and inputs.get("decoder_attention_mask") is None
-        and all(type(each) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for each in stopping_criteria)
-        and all(getattr(each, "may_be_recorded", False) for each in logits_processor or ())
-        and can_capture(model)
-    )
 
 
 class Progress:
@@ -51,6 +37,11 @@ class Progress:
         # On the host whatever the default device is.
         self._told = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
         self._event = torch.cuda.Event() if device.type == "cuda" else None
+
+    def become(self, other: "Progress") -> None:
+        """Overwrite this with the start of another search."""
+        self.max_length = other.max_length
+        overwrite(self, other, "length", "limits", "is_done", *(() if self.eos is None else ("eos",)))
 
     def append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
         """Write the next token (...) of each sequence (..., T) in place; return which of them end (...)."""
@@ -81,23 +72,52 @@ class StaticBeams(Beams):
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
-        super().__init__(input_ids, stopping_criteria, options)
+        super().__init__(input_ids, stopping_criteria, options, room=room_for(options.max_length))
         self.progress = Progress(input_ids, stopping_criteria, self.row_limits.limits[:, None])
         self.length: Any = self.progress.length
+        # The caller's are only for this call.
+        self.row_limits = RowLimits(self.row_limits.limits.clone(), ())
         self._places = {name: getattr(self, name).clone() for name in REPLACED}
+        self._put_back()
+
+    def become(self, other: "StaticBeams") -> None:
+        """Overwrite this with the start of another search of equal shapes."""
+        self.progress.become(other.progress)
+        overwrite(self.row_limits, other.row_limits, "limits")
+        overwrite(self, other, "can_improve", *REPLACED)
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         rows = super().extend(logits, logits_processor, input_ids)
+        self._put_back()
+        return rows
+
+    def top_log_probs(
+        self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Find them without storing those of all tokens, where nothing changes them."""
+        only_read = all(getattr(each, "only_reads", False) for each in logits_processor)
+        if not (only_read and suits(logits)):
+            return super().top_log_probs(logits, count, logits_processor, input_ids)
+        logits = logits_processor(input_ids, logits).contiguous()
+        values, tokens = blockwise_topk(logits, count)
+        best = -replace_by_gradients(logits, tokens[:, 0].contiguous(), 0.0, differentiate=False)
+        return values.float() - values[:, :1].float() + best[:, None], tokens
+
+    def _put_back(self) -> None:
         for name, place in self._places.items():
             place.copy_(getattr(self, name))
             setattr(self, name, place)
-        return rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Hypotheses, and tokens that there is room for."""
+        return self.running.shape[0] * self.running.shape[1], self.running.shape[2]
 
     def last_tokens(self) -> Tensor:
         return self.progress.last(self.running)
 
-    def result(self, count: int) -> Tensor:
-        return self.best(count)
+    def result(self) -> Tensor:
+        return self.best(self.options.num_return_sequences)
 
     def _append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
         return self.progress.append(sequences, tokens)
@@ -111,14 +131,21 @@ class StaticGreedy:
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
+        self.options = options
         row_limits = RowLimits.of(stopping_criteria, input_ids, 1, options.max_length)
         self.progress = Progress(input_ids, stopping_criteria, row_limits.limits)
-        self.pad = options._pad_token_tensor
-        self.sequences = input_ids.new_zeros(len(input_ids), options.max_length)
+        pad = options._pad_token_tensor
+        self.pad = input_ids.new_zeros(()) if pad is None else pad.clone()
+        self.sequences = input_ids.new_zeros(len(input_ids), room_for(options.max_length))
         self.sequences[:, : input_ids.shape[1]] = input_ids
         self.is_finished = torch.zeros_like(input_ids[:, 0], dtype=torch.bool)
         # Length when the last hypothesis ended.
         self.width = self.progress.length.clone()
+
+    def become(self, other: "StaticGreedy") -> None:
+        """Overwrite this with the start of another search of equal shapes."""
+        self.progress.become(other.progress)
+        overwrite(self, other, "pad", "sequences", "is_finished", "width")
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> None:
         """Extend the hypotheses by one token each, given logits (N, V)."""
@@ -130,46 +157,27 @@ class StaticGreedy:
         self.is_finished |= self.progress.append(self.sequences, tokens)
         self.progress.is_done.copy_(self.is_finished.all())
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Hypotheses, and tokens that there is room for."""
+        return self.sequences.shape[0], self.sequences.shape[1]
+
     def last_tokens(self) -> Tensor:
         return self.progress.last(self.sequences)
 
-    def result(self, count: int) -> Tensor:
+    def result(self) -> Tensor:
         return self.sequences[:, : int(self.width)]
 
 
-def static_search(
-    model: Any, state: Any, input_ids: Tensor, logits_processor: Any, options: Any, model_kwargs: dict[str, Any]
-) -> Tensor:
-    """Return the sequences (N, T) that `state`, `StaticBeams` or `StaticGreedy`, finds from prefixes (N, T')."""
-    outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
-    model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-    inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=1, **model_kwargs)
-    # That of the first step; the decoder makes its own.
-    inputs.pop("decoder_attention_mask", None)
-    inputs["return_dict"] = True
-
-    def choose(logits: Tensor) -> None:
-        rows = state.extend(logits[:, -1], logits_processor, inputs["decoder_input_ids"])
-        if rows is not None:
-            model._reorder_cache(inputs[CACHE], rows)
-
-    def step() -> None:
-        inputs["decoder_input_ids"] = state.last_tokens()
-        choose(model(**inputs).logits)
-
-    choose(outputs.logits)
-    # Free the large scores before the next ones arrive.
-    del outputs
-    run, is_warm = step, False
-    for _ in range(state.progress.max_length - input_ids.shape[1] - 1):
-        state.progress.tell()
-        run()
-        if state.progress.was_done():
-            break
-        if not is_warm:
-            # The first step has loaded its kernels.
-            run, is_warm = record(step, input_ids.device)[0], True
-    return state.result(options.num_return_sequences)
+def room_for(max_length: int) -> int:
+    """Return how many tokens to make room for, of which `max_length` are needed."""
+    return -(-max_length // ROOM) * ROOM
 
 
-__all__ = ["StaticBeams", "StaticGreedy", "may_be_recorded", "static_search"]
+def overwrite(kept: Any, other: Any, *names: str) -> None:
+    """Overwrite tensors of `kept` with those of `other`, where they are."""
+    for name in names:
+        getattr(kept, name).copy_(getattr(other, name))
+
+
+__all__ = ["StaticBeams", "StaticGreedy"]

@@ -23,9 +23,12 @@ from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
 from .languages import Direction, tag_sources
 from .output_limits import given_bounds, output_limit, row_limit_options
-from .teacher_forcing import evaluation_mode
+from .teacher_forcing import evaluation_mode, position_limit
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
+
+# What lengths of sources are multiples of, by type of device: on a GPU, a search is recorded for each shape.
+PADDED_TO = {"cuda": 8}
 
 # Fewest beams of a sentence with terms of a glossary.
 MIN_CONSTRAINED_BEAMS = 4
@@ -120,6 +123,20 @@ class RefuseNaN(LogitsProcessor):
         if self.at_once:
             self.check()
         return scores
+
+    def fresh(self) -> "RefuseNaN":
+        """Return one that has seen nothing, for a search that is recorded."""
+        return RefuseNaN(self.at_once)
+
+    def restart(self) -> None:
+        """Forget what was seen, for a recorded search that runs again."""
+        if self._found is not None:
+            self._found.zero_()
+
+    def adopt(self, recorded: "RefuseNaN") -> None:
+        """Count as seen what the one of a recorded search has seen."""
+        if recorded._found is not None:
+            self._found = recorded._found.clone() if self._found is None else self._found | recorded._found
 
     def check(self) -> None:
         """Raise a ValueError if any score so far was NaN."""
@@ -243,7 +260,13 @@ class BatchTranslator:
         bounds = filter(None, given_bounds(self.options, self.model.config).values())
         outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
         rows = max(self.num_beams, self.num_hypotheses)
-        return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
+        return max(1, self.max_tokens // (max(rows, num_beams) * max(self._padded(longest), outputs)))
+
+    def _padded(self, longest: int) -> int:
+        """Return how long sources are with padding, the longest of which has so many tokens."""
+        multiple = PADDED_TO.get(self.model.device.type, 1)
+        padded = -(-longest // multiple) * multiple
+        return max(longest, min(padded, position_limit(self.model.config) or padded))
 
     def generate_batch(
         self, ids: list[list[int]], terms: Sequence[Terms] = (), placeholders: Sequence[Sequence[str]] = ()
@@ -304,6 +327,8 @@ class BatchTranslator:
         input_ids = pad_sequence(
             [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
         )
+        padding = self._padded(input_ids.shape[1]) - input_ids.shape[1]
+        input_ids = F.pad(input_ids, (0, padding), value=self.tokenizer.pad_token_id or 0)
         self._check_ids(int(input_ids.max()))
         lengths = torch.tensor([len(row) for row in ids])
         num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)

@@ -61,10 +61,18 @@ class Beams:
     Continuing, finishing and stopping follow transformers, so that its settings mean the same.
     """
 
-    def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any, num_finished: int | None = None):
+    def __init__(
+        self,
+        input_ids: Tensor,
+        stopping_criteria: Any,
+        options: Any,
+        num_finished: int | None = None,
+        room: int | None = None,
+    ):
         """Start from prefixes (N, T) that are equal for the beams of a sentence.
 
-        `num_finished` is the number of finished hypotheses to find, at most k, by default k.
+        `num_finished` is the number of finished hypotheses to find, at most k, by default k; `room` that of the tokens
+        to make room for, by default `max_length`.
         """
         self.stopping_criteria, self.options = stopping_criteria, options
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
@@ -73,7 +81,7 @@ class Beams:
         pad, eos = options._pad_token_tensor, options._eos_token_tensor
         # Even if the best continuations of each beam end it, k others remain.
         self.num_candidates = max(2, 1 + (0 if eos is None else len(eos))) * self.num_beams
-        self.running = input_ids.new_full((sentences, self.num_beams, options.max_length), -1)
+        self.running = input_ids.new_full((sentences, self.num_beams, room or options.max_length), -1)
         if eos is not None:
             # `pad or eos[0]`, without waiting for an accelerator.
             self.running.copy_(eos[0] if pad is None else pad.where(pad != 0, eos[0]))
@@ -121,11 +129,17 @@ class Beams:
 
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and tokens of the continuations that matter, (B, c) each, in the order to prefer."""
-        log_probs, tokens = top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
+        log_probs, tokens = self.top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
         sentences, each = self.running.shape[0], tokens.shape[1]
         scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, each)
         scores, chosen = scores.flatten(1).topk(self.num_candidates)
         return scores, chosen // each, tokens.view(sentences, -1).gather(1, chosen)
+
+    def top_log_probs(
+        self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the best log-probabilities and tokens of each row, as the function of this name does."""
+        return top_log_probs(logits, count, logits_processor, input_ids)
 
     def tokens(self) -> Tensor:
         """Return the running hypotheses (N, T)."""

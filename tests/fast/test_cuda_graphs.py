@@ -3,6 +3,11 @@
 On a CPU a tape stands in for the graph; tests/gpu/test_decoding_cuda.py records on a GPU.
 """
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from weakref import ref
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +15,7 @@ from transformers import CompileConfig, EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer.fast import cuda_graphs as cuda_graphs
+from hf_vanilla_transformer.fast import recorded_search as recorded_search
 from hf_vanilla_transformer.fast import static_search as static_search
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.search.row_limits import RowLimits
@@ -23,7 +29,7 @@ OPTIONS = {"max_new_tokens": STEPS, "do_sample": False}
 @pytest.fixture
 def recorder(monkeypatch):
     recorder = Recorder()
-    for module in (cuda_graphs, static_search):
+    for module in (cuda_graphs, recorded_search):
         monkeypatch.setattr(module, "record", recorder)
     return recorder
 
@@ -81,16 +87,26 @@ EVERY_SEARCH = {**SEARCHES, **CRITERIA, **STEPWISE}
 @pytest.mark.parametrize("seed", [0, 1])
 def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, options, seed):
     model = varied_model(seed)
-    source = padded_source(5)
+    is_kept = not any(options is each for each in STEPWISE.values())
     options = {**OPTIONS, "eos_token_id": [2, 5, 6], **options}
-    torch.manual_seed(3)
-    expected = model.generate(**source, **{**options, "cache_implementation": "dynamic"})
-    on_gpu(model)
-    for calls in (1, 2):
+    sources, expected = two_sources(), []
+    for source in sources:
         torch.manual_seed(3)
-        assert torch.equal(model.generate(**source, **options), expected)
-        assert recorder.recorded == calls
-    assert recorder.replayed > calls
+        expected.append(model.generate(**source, **{**options, "cache_implementation": "dynamic"}))
+    on_gpu(model)
+    # Searches of whole steps are kept for the second call.
+    for source, tokens, recorded in zip(sources, expected, (1, 1 if is_kept else 2), strict=True):
+        torch.manual_seed(3)
+        replayed = recorder.replayed
+        assert torch.equal(model.generate(**source, **options), tokens)
+        assert recorder.recorded == recorded
+        assert recorder.replayed > replayed + 1
+
+
+def two_sources():
+    """Sources of equal shapes with other tokens, padded otherwise."""
+    source = padded_source(5)
+    return source, {name: rows.flip(0) for name, rows in source.items()}
 
 
 def varied_model(seed):
@@ -119,11 +135,11 @@ def test_a_recorded_search_keeps_the_limit_of_each_sentence(recorder, on_gpu, op
         assert torch.equal(row[: len(expected)], expected) and (ends is None or not (row[limit:] > 2).any())
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 4}, {"do_sample": True}])
-def test_the_first_steps_are_not_replayed(recorder, on_gpu, options):
-    """The prefill has other shapes, and the step after it loads kernels."""
+@pytest.mark.parametrize(("options", "unrecorded"), [({}, 1), ({"num_beams": 4}, 1), ({"do_sample": True}, 2)])
+def test_the_first_steps_are_not_replayed(recorder, on_gpu, options, unrecorded):
+    """A step must load its kernels, and the prefill of a forward pass has other shapes."""
     on_gpu(tiny_model()).generate(**padded_source(), **{**OPTIONS, "eos_token_id": None, **options})
-    assert (recorder.recorded, recorder.replayed) == (1, STEPS - 2)
+    assert (recorder.recorded, recorder.replayed) == (1, STEPS - unrecorded)
 
 
 def test_the_host_learns_of_the_end_a_step_late(recorder, on_gpu):
@@ -132,8 +148,8 @@ def test_the_host_learns_of_the_end_a_step_late(recorder, on_gpu):
     end = next(i for i in range(5, len(row)) if row[i] not in row[:i])
     recorder.replayed = 0
     assert model.generate(**source, **OPTIONS, eos_token_id=row[end])[0].tolist() == row[: end + 1]
-    # All tokens but that of the prefill and that of the first step, and one too many.
-    assert recorder.replayed == end - 2 + 1
+    # All tokens but that of the first step, and one too many.
+    assert recorder.replayed == end - 1 + 1
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -161,6 +177,149 @@ def test_a_cache_is_no_longer_than_its_call_needs(on_gpu, recorder):
     for steps in (12, 6):
         model.generate(**padded_source(), max_new_tokens=steps)
     assert lengths == [12, 6]
+
+
+BEAMS = {**OPTIONS, "num_beams": 3, "eos_token_id": [2, 5, 6]}
+
+
+def in_place(model):
+    model.lm_head.weight.data.normal_()
+
+
+def replaced(model):
+    model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
+
+
+def nan(model):
+    """Fill what is kept with NaN."""
+    weight = model.get_decoder().layers[0].self_attn.v_proj.weight.data
+    before = weight.clone()
+    model.generate(**padded_source(5), **BEAMS)
+    weight.fill_(torch.nan)
+    model.generate(**padded_source(5), **BEAMS)
+    weight.copy_(before)
+
+
+@pytest.mark.parametrize(("change", "recorded"), [(in_place, 1), (replaced, 2), (nan, 1)])
+def test_a_kept_search_decodes_by_the_weights_of_today(recorder, on_gpu, change, recorded):
+    model, plain, source = on_gpu(varied_model(0)), varied_model(0), padded_source(5)
+    model.generate(**source, **BEAMS)
+    change(model)
+    plain.load_state_dict(model.state_dict())
+    expected = plain.generate(**source, **BEAMS, disable_compile=True)
+    assert torch.equal(model.generate(**source, **BEAMS), expected)
+    assert recorder.recorded == recorded
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_kept_search_takes_other_limits(recorder, on_gpu, num_beams):
+    model, source = on_gpu(varied_model(0)), padded_source(5)
+    for limits in (LIMITS, LIMITS[::-1], [4] * 5):
+        criteria = [RowLimits(torch.tensor(limits), limits)]
+        options = {"num_beams": num_beams, "eos_token_id": None, "max_length": max(limits), "do_sample": False}
+        found, expected = (
+            model.generate(**source, **options, **mode, stopping_criteria=criteria)
+            for mode in ({}, {"disable_compile": True})
+        )
+        assert torch.equal(found, expected)
+    assert recorder.recorded == 1
+
+
+class Adapter(nn.Linear):
+    """What it computes may depend on more than its weights."""
+
+
+def trains(model):
+    model.train()
+    return {}
+
+
+def adapted(model):
+    head = Adapter(*reversed(model.lm_head.weight.shape), bias=False)
+    head.weight = model.lm_head.weight
+    model.lm_head = head
+    return {}
+
+
+OTHERWISE = {
+    "dropout": trains,
+    "adapters": adapted,
+    "longer": lambda model: {"max_new_tokens": STEPS + static_search.ROOM},
+    "more beams": lambda model: {"num_beams": 4},
+    "length penalty": lambda model: {"length_penalty": 2.0},
+    "early stopping": lambda model: {"early_stopping": True},
+    "an end": lambda model: {"eos_token_id": 2},
+}
+
+
+@pytest.mark.parametrize("prepare", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_kept_search_serves_only_what_it_was_recorded_for(recorder, on_gpu, prepare):
+    model = on_gpu(varied_model(0))
+    model.generate(**padded_source(5), **BEAMS)
+    options = {**BEAMS, **prepare(model)}
+    for _ in range(2):
+        model.generate(**padded_source(5), **options)
+    assert recorder.recorded == (3 if prepare in (trains, adapted) else 2)
+
+
+def test_autocast_keeps_nothing(recorder, on_gpu):
+    """Its copies of the weights are gone with it."""
+    model = on_gpu(varied_model(0))
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            model.generate(**padded_source(5), **BEAMS)
+    assert recorder.recorded == 2
+
+
+def test_kept_searches_take_bounded_memory(recorder, on_gpu, monkeypatch):
+    model = on_gpu(varied_model(0))
+    sizes, rows = [], (5, 4, 3, 5, 4, 3, 3)
+    monkeypatch.setattr(recorded_search, "KEPT_BYTES", 10**9)
+    for count in rows[:3]:
+        model.generate(**padded_source(count), **BEAMS)
+        sizes.append(sum(each.cache.nbytes for each in recorded_search._KEPT[model].values()))
+    assert recorder.recorded == len(rows[:3]) and 0 < sizes[0] < sizes[1] < sizes[2]
+    # Whatever was not used for longest is forgotten.
+    monkeypatch.setattr(recorded_search, "KEPT_BYTES", sizes[2] - 1)
+    recorded = []
+    for count in rows[3:]:
+        model.generate(**padded_source(count), **BEAMS)
+        recorded.append(recorder.recorded)
+    assert recorded == [3, 4, 5, 5]
+
+
+def test_a_kept_search_does_not_keep_its_model(recorder, monkeypatch):
+    """The tape would, where a GPU's graph does not."""
+    monkeypatch.setattr(cuda_graphs, "DEVICE_TYPE", "cpu")
+    monkeypatch.setattr(recorded_search, "record", lambda step, device: (step.func.__self__.undone, None))
+    monkeypatch.setattr(recorded_search.RecordedSearch, "undone", lambda self: None, raising=False)
+    model = tiny_model()
+    model.generate(**padded_source(5), **BEAMS)
+    assert len(recorded_search._KEPT[model]) == 1
+    gone = ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_threads_do_not_share_a_search(recorder, on_gpu):
+    model, sources = on_gpu(varied_model(0)), two_sources()
+    expected = [model.generate(**each, **BEAMS, disable_compile=True) for each in sources]
+    inside = Event()
+
+    def pause():
+        """In the middle of the first search, run the second."""
+        if not inside.is_set():
+            inside.set()
+            with ThreadPoolExecutor() as pool:
+                found.append(pool.submit(model.generate, **sources[1], **BEAMS).result())
+
+    found = []
+    model.generate(**sources[0], **BEAMS)
+    recorder.before_replay = pause
+    found.append(model.generate(**sources[0], **BEAMS))
+    assert torch.equal(found[0], expected[1]) and torch.equal(found[1], expected[0])
+    assert recorder.recorded == 2
 
 
 def hooked(model):

@@ -1,18 +1,21 @@
 """Decoding on a GPU: the tokens of a CPU, greedy and with beams, compiled steps over a static cache, NaN, scores."""
 
-from functools import wraps
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from transformers import CompileConfig
 
 from devices import on
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.fast import step_kernel as step_kernel
 from hf_vanilla_transformer.fast.generation import FastGeneration
+from hf_vanilla_transformer.fast.modules import FastDecoder
+from hf_vanilla_transformer.fast.softmax_kernel import suits
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import load, translate
+from steps import attended, random_step
 from tiny import VOCABULARIES, padded_source, tiny_model
 from translators import ENGLISH, SPANISH, build, save_translator
 
@@ -56,23 +59,51 @@ def test_tokens_in_half_precision_are_mostly_those_of_float32(device, dtype):
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_steps_are_replayed(cuda, monkeypatch, num_beams):
-    """Python runs the prefill, a step that loads kernels, and the step that is recorded."""
-    forward, calls = VanillaTransformerForConditionalGeneration.forward, []
+    """Python runs a step that loads kernels and the one that is recorded, and none in a later call of that shape."""
+    step, calls = FastDecoder.decode_step, []
 
-    @wraps(forward)
-    def counting(*args, **kwargs):
+    def counting(*args):
         calls.append(1)
-        return forward(*args, **kwargs)
+        return step(*args)
 
-    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "forward", counting)
+    monkeypatch.setattr(FastDecoder, "decode_step", counting)
     model, options = varied_model(), {**ENDS, "num_beams": num_beams, "eos_token_id": None}
-    for rows in (7, 3):
-        source = padded_source(rows)
-        expected = model.cpu().generate(**source, **options)
-        model.to(cuda)
+    sources = [padded_source(rows) for rows in (7, 3, 7, 3)]
+    expected = [model.generate(**source, **options) for source in sources]
+    model.to(cuda)
+    for source, tokens, steps in zip(sources, expected, (2, 2, 0, 0), strict=True):
         calls.clear()
-        assert torch.equal(model.generate(**on(cuda, source), **options).cpu(), expected)
-        assert len(calls) == 3
+        assert torch.equal(model.generate(**on(cuda, source), **options).cpu(), tokens)
+        assert len(calls) == steps
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_threads_decode_at_the_same_time(device, num_beams):
+    model, options = varied_model().to(device), {**ENDS, "num_beams": num_beams}
+    sources = [on(device, padded_source(rows)) for rows in (7, 3, 7, 3, 7, 7)]
+    expected = [model.generate(**source, **options) for source in sources]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(5):
+            found = list(pool.map(lambda source: model.generate(**source, **options), sources))
+            assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("widths", [(64, 64), (12, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_kernel_of_a_step_attends_as_the_definition_says(cuda, dtype, widths, moved):
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    for past in (0, 5, 32, 70):
+        step = random_step(past, widths, moved, dtype=dtype, device=cuda)
+        assert suits(step[3])
+        # Neither read nor overwritten.
+        step[3][:, :, past + 1 :], step[4][:, :, past + 1 :] = torch.nan, torch.nan
+        expected = attended(*step)
+        torch.testing.assert_close(step_kernel.attend(*step).float(), expected, rtol=tolerance, atol=tolerance)
+        assert torch.equal(step[3][:, :, past], step[1][:, :, 0]) and torch.equal(
+            step[4][:, :, past], step[2][:, :, 0]
+        )
+        assert step[3][:, :, past + 1 :].isnan().all()
 
 
 def counting_config(device, graphs):

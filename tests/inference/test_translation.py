@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, MarianMTModel
 
+from hf_vanilla_transformer.inference import decoding as decoding
 from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
 from hf_vanilla_transformer.inference.translation import cross_attention, load, translate, translate_lines
@@ -320,3 +321,16 @@ def test_a_device_that_is_not_there(tmp_path):
     save_translator("shared", tmp_path)
     with pytest.raises(ValueError, match="`device` warp cannot be used"):
         load(str(tmp_path), device="warp")
+
+
+@pytest.mark.parametrize(("kind", "widths"), [("shared", {8}), ("learned", {7})])
+def test_sources_are_padded_to_few_lengths_where_searches_are_recorded(monkeypatch, kind, widths):
+    """A batch of other sentences then has the shape of one before. Learned positions end where they end."""
+    limit = {"max_position_embeddings": 7} if kind == "learned" else {}
+    model, tokenizer = build(kind, **limit)
+    options = {"num_beams": 3, "max_length": 6}
+    expected = translate(model, tokenizer, SENTENCES, **options)
+    monkeypatch.setattr(decoding, "PADDED_TO", {"cpu": 8})
+    calls = record_generate(model, monkeypatch)
+    assert translate(model, tokenizer, SENTENCES, max_tokens=48, **options) == expected
+    assert {call["input_ids"].shape[1] for call, _ in calls} == widths and len(calls) > 2

@@ -1,0 +1,69 @@
+"""Attention of a decoding step: PyTorch's operations, and the Triton kernel, here run by Triton's interpreter.
+
+tests/gpu/test_decoding_cuda.py runs it on a GPU.
+"""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.fast import step_cache as step_cache
+from processes import surroundings
+from steps import attended, random_step
+
+PROGRAM = """
+import torch
+from transformers import LogitsProcessorList
+
+from hf_vanilla_transformer.fast import static_search
+from hf_vanilla_transformer.fast.step_kernel import BLOCK, attend
+from hf_vanilla_transformer.inference.decoding import RefuseNaN
+from hf_vanilla_transformer.search.beams import top_log_probs
+from steps import attended, random_step
+
+# The interpreter truncates to bfloat16, where a GPU rounds.
+for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2**-6), (torch.float16, 2**-9)):
+    # The first step, less than a block, whole blocks, and more.
+    for past in (0, 5, BLOCK, 2 * BLOCK + 1):
+        for widths in ((16, 16), (12, 5)):
+            for moved in (False, True):
+                step = random_step(past, widths, moved, dtype=dtype)
+                torch.testing.assert_close(attend(*step).float(), attended(*step), rtol=tolerance, atol=tolerance)
+                assert torch.equal(step[3][:, :, past], step[1][:, :, 0]), "the key is stored"
+                assert torch.equal(step[4][:, :, past], step[2][:, :, 0]), "the value is stored"
+static_search.suits = lambda logits: True
+beams = object.__new__(static_search.StaticBeams)
+for dtype in (torch.float32, torch.bfloat16):
+    logits = 3 * torch.randn(5, 5000).to(dtype)
+    # What a bias may do.
+    logits[:, 0] = -torch.inf
+    processors = LogitsProcessorList([RefuseNaN(at_once=False)])
+    found, tokens = beams.top_log_probs(logits, 8, processors, torch.zeros(5, 1))
+    expected, _ = top_log_probs(logits, 8, processors, torch.zeros(5, 1))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits.float().log_softmax(-1).gather(1, tokens), expected, rtol=1e-5, atol=1e-5)
+print("passed")
+"""
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, which comes with PyTorch's wheels for CUDA")
+def test_kernels_attend_and_choose_as_the_definition_says():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**surroundings(), "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "passed\n", done.stderr
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("widths", [(16, 16), (12, 5)])
+@pytest.mark.parametrize("past", [0, 5, 40])
+def test_operations_of_torch_attend_as_the_definition_says(past, widths, moved):
+    step = random_step(past, widths, moved)
+    torch.testing.assert_close(step_cache._attend(*step), attended(*step), rtol=1e-5, atol=1e-5)
+    assert torch.equal(step[3][:, :, past], step[1][:, :, 0]) and torch.equal(step[4][:, :, past], step[2][:, :, 0])
