@@ -55,7 +55,7 @@ def pytest_collection_finish() -> None:
 
 
 # Folders whose tests make their models and inputs on `TEST_DEVICE`, and modules in them that are about the CPU.
-DEVICE_FOLDERS = ("model", "inference")
+DEVICE_FOLDERS = ("model", "inference", "search")
 ABOUT_THE_CPU = {
     "model/test_from_pretrained.py": "weights that are moved between memory and disk",
     "model/test_graphs.py": "graphs that run on a CPU; tests/gpu compiles for a GPU",

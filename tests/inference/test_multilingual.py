@@ -223,7 +223,9 @@ class TestPipeline:
         with pytest.raises(ValueError, match="'fr'.*en, es, de"):
             translator(ENGLISH, tgt_lang="fr")
 
-    def test_languages_of_the_task(self, model, tokenizer, by_target):
+    def test_languages_of_the_task(self, tokenizer, by_target):
+        # It is moved to the CPU.
+        model, _ = build("multilingual")
         translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, device="cpu")
         found = translator(ENGLISH)
         assert [each["translation_text"] for each in found] == [each.text for (each,) in by_target["de"]]

@@ -7,6 +7,7 @@ import torch
 from tokenizers import AddedToken
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
+from devices import TEST_DEVICE
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.decoding import Hypothesis
@@ -203,6 +204,7 @@ def test_options_that_say_nothing(copying, options, message):
         translate(*copying, ["a cat"], **options)
 
 
+@pytest.mark.skipif(TEST_DEVICE != "cpu", reason="forked workers cannot use a GPU, which is the default device here")
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 1, "batch_size": 2}])
 def test_workers_of_a_pipeline(copying, options):
     pipe = pipeline("translation", model=copying[0], tokenizer=copying[1])

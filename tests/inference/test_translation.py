@@ -330,7 +330,7 @@ def test_sources_are_padded_to_few_lengths_where_searches_are_recorded(monkeypat
     model, tokenizer = build(kind, **limit)
     options = {"num_beams": 3, "max_length": 6}
     expected = translate(model, tokenizer, SENTENCES, **options)
-    monkeypatch.setattr(decoding, "PADDED_TO", {"cpu": 8})
+    monkeypatch.setattr(decoding, "PADDED_TO", {model.device.type: 8})
     calls = record_generate(model, monkeypatch)
     assert translate(model, tokenizer, SENTENCES, max_tokens=48, **options) == expected
     assert {call["input_ids"].shape[1] for call, _ in calls} == widths and len(calls) > 2
