@@ -23,7 +23,7 @@ from translators import save_translator
 
 pytest.importorskip("ray", reason="the extra `ray` installs it")
 
-SENTENCES = [f"a red house {'no ' * (i % 5)}" for i in range(40)]
+SENTENCES = [f"a red house{' no' * (i % 5)}" for i in range(40)]
 OPTIONS = {"split_sentences": False, "max_new_tokens": 20}
 
 
