@@ -50,15 +50,16 @@ def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: d
 
 def can_capture(model: Any) -> bool:
     """Whether a step of `model` only launches kernels, on one GPU: no hook to call, no number to read on the host."""
-    config = model.config
+    # Looked up once: to find it takes transformers as long as all that is asked here.
+    config, device = model.config, model.device
     return (
-        model.device.type == DEVICE_TYPE
+        device.type == DEVICE_TYPE
         # The mask of eager attention is made from numbers of the host.
         and config._attn_implementation == "sdpa"
         # Learned positions check the length; an ensemble has none of its own.
         and getattr(config, "position_embedding_type", None) == "sinusoidal"
         # Neither sharded nor quantized.
-        and all(type(each) is nn.Parameter and each.device == model.device for each in model.parameters())
+        and all(type(each) is nn.Parameter and each.device == device for each in model.parameters())
         and not any(map(is_hooked, model.modules()))
     )
 
