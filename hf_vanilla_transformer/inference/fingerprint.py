@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from .ctranslate2 import CTranslate2Model
@@ -21,6 +22,11 @@ def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
     digest = hashlib.sha256()
     for each in tokenizer_sides(tokenizer):
         backend = getattr(each, "backend_tokenizer", None)
+        if backend is not None:
+            backend = Tokenizer.from_str(backend.to_str())
+            # Left over from the last call.
+            backend.no_padding()
+            backend.no_truncation()
         content = (sorted(each.get_vocab().items()), each.special_tokens_map, backend and backend.to_str())
         digest.update(json.dumps(content, default=str).encode())
     digest.update(model.generation_config.to_json_string().encode())
