@@ -47,7 +47,9 @@ def replace_by_gradients(logits: Tensor, labels: Tensor, eps: float, differentia
     losses = torch.empty_like(labels, dtype=torch.float32)
     if len(logits):
         launch: Any = _kernel[(len(logits),)]
-        launch(logits, labels, losses, eps, logits.shape[1], BLOCK, differentiate, num_warps=8)
+        # Triton launches on the current device.
+        with torch.cuda.device_of(logits):
+            launch(logits, labels, losses, eps, logits.shape[1], BLOCK, differentiate, num_warps=8)
     return losses
 
 

@@ -50,11 +50,13 @@ def attend(
     value_width = values.shape[3]
     out = torch.empty(count, 1, heads, value_width, dtype=query.dtype, device=query.device)
     launch: Any = _kernel[(count, heads)]
-    launch(
-        query.contiguous(), key.contiguous(), value.contiguous(), keys, values, out, length,
-        length if rows is None else rows, scaling, longest, width, value_width, triton.next_power_of_2(width),
-        triton.next_power_of_2(value_width), BLOCK, rows is not None, num_warps=2,
-    )  # fmt: skip  # one argument a line would hide that they are passed on
+    # Triton launches on the current device.
+    with torch.cuda.device_of(keys):
+        launch(
+            query.contiguous(), key.contiguous(), value.contiguous(), keys, values, out, length,
+            length if rows is None else rows, scaling, longest, width, value_width, triton.next_power_of_2(width),
+            triton.next_power_of_2(value_width), BLOCK, rows is not None, num_warps=2,
+        )  # fmt: skip  # one argument a line would hide that they are passed on
     return out
 
 
