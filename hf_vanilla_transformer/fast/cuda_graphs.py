@@ -64,8 +64,8 @@ def can_capture(model: Any) -> bool:
     )
 
 
-# By device, the last graph and the stream it was recorded on: the next one takes over their memory.
-_LAST: dict[int, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
+# By the stream that replays them, the last graph and the stream it was recorded on: the next takes over their memory.
+_LAST: dict[torch.cuda.Stream, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
 # CUDA records one graph at a time.
 _RECORDING = Lock()
 
@@ -74,9 +74,9 @@ def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], 
     """Record the kernels that `step` launches on `device`; return what launches them, and the outputs it fills."""
     # The device need not be the current one.
     with _RECORDING, torch.cuda.device(device):
-        graph, index = torch.cuda.CUDAGraph(), torch.cuda.current_device()
-        last, stream = _LAST.get(index) or (None, torch.cuda.Stream())
-        stream.wait_stream(torch.cuda.current_stream())
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        last, stream = _LAST.get(current) or (None, torch.cuda.Stream())
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             # Other threads, such as a server's, may go on using the GPU.
             graph.capture_begin(pool=last.pool() if last else None, capture_error_mode="thread_local")
@@ -84,8 +84,8 @@ def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], 
                 outputs = step()
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
-        _LAST[index] = graph, stream
+        current.wait_stream(stream)
+        _LAST[current] = graph, stream
     return graph.replay, outputs
 
 

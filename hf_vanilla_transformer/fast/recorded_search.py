@@ -16,7 +16,7 @@ from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteri
 from transformers.cache_utils import StaticCache
 
 from ..model.compat_vanilla_transformer import CACHE
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoder
 from ..search.row_limits import RowLimits
 from .cuda_graphs import can_capture, record
 from .static_search import StaticBeams, StaticGreedy
@@ -32,6 +32,8 @@ _KEPT: WeakKeyDictionary[Any, OrderedDict[Any, "RecordedSearch"]] = WeakKeyDicti
 _LOCK = Lock()
 # Part of a GPU's memory that the kept searches of a model may take, and bytes where it has none of its own.
 KEPT_SHARE, KEPT_BYTES = 1 / 32, 2**28
+# Most searches of a model: the driver's memory for their graphs is not counted.
+MAX_KEPT = 256
 # Packages whose modules compute with nothing but their inputs, parameters and buffers.
 PLAIN = ("torch", "transformers", __package__.partition(".")[0])
 
@@ -46,10 +48,13 @@ def may_be_recorded(
         and options.compile_config is None
         and not options.disable_compile
         and input_ids.shape[1] <= MAX_PREFIX
+        and input_ids.dtype == torch.long
         and all(inputs[name] is None for name in inputs.keys() - INPUTS)
         and all(type(each) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for each in stopping_criteria)
         and all(getattr(each, "may_be_recorded", False) for each in logits_processor or ())
-        and type(model).forward is VanillaTransformerForConditionalGeneration.forward
+        # The weights that autocast casts are gone with it.
+        and not torch.is_autocast_enabled(input_ids.device.type)
+        and all(map(_is_plain, model.modules()))
         and can_capture(model)
     )
 
@@ -65,15 +70,14 @@ def recorded_search(
         # Out of the way of other threads while it runs.
         search = _KEPT.setdefault(model, OrderedDict()).pop(key, None)
     if search is None:
-        cache = StepCache(model.get_decoder(), *state.shape, *source)
+        cache = StepCache(model.get_decoder(), *state.shape, *source, is_moved=isinstance(state, StaticBeams))
         search = RecordedSearch(state, cache, [each.fresh() for each in processors])
     else:
         search.restart(model, state, *source)
     found = search.run(model, input_ids)
     for each, recorded in zip(processors, search.processors, strict=True):
         each.adopt(recorded)
-    if key is not None:
-        _keep(model, key, search)
+    _keep(model, key, search)
     return found
 
 
@@ -122,24 +126,37 @@ class RecordedSearch:
 
 def _key(
     model: Any, state: Any, input_ids: Tensor, processors: list[Any], encoded: Tensor, mask: Tensor | None
-) -> tuple[Any, ...] | None:
-    """Return all that a recorded step depends on but for the contents of tensors; None if it cannot be told."""
-    if model.training or torch.is_autocast_enabled(input_ids.device.type) or not _is_plain(model):
-        return None
-    decoder, options, eos = model.get_decoder(), state.options, state.progress.eos
-    weights = (*decoder.parameters(), *decoder.buffers(), *model.lm_head.parameters())
+) -> tuple[Any, ...]:
+    """Return all that a recorded step depends on but for the contents of tensors."""
+    options, device = state.options, input_ids.device
+    ends = (state.progress.eos, options._eos_token_tensor)
+    parts = (model.get_decoder(), model.lm_head)
+    weights = (each for part in parts for each in (*part.parameters(), *part.buffers()))
     return (
         (type(state), input_ids.shape, state.shape, options.num_beams, *map(type, processors)),
         (options.length_penalty, options.early_stopping, options.max_length * (options.early_stopping == "never")),
         (encoded.shape, encoded.dtype, None if mask is None else (mask.shape, mask.dtype)),
-        (None if eos is None else eos.shape, torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision()),
-        tuple(each.data_ptr() for each in weights),
+        tuple(None if each is None else each.shape for each in ends),
+        (torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled()),
+        torch.backends.cuda.matmul.fp32_precision,
+        # Graphs of other streams may run at the same time, and have other memory.
+        torch.cuda.current_stream(device) if device.type == "cuda" else None,
+        # Others may lie where weights have been.
+        tuple((each.data_ptr(), each.shape) for each in weights),
     )
 
 
-def _is_plain(model: Any) -> bool:
-    """Whether only inputs, parameters and buffers decide what the modules compute, not, say, an adapter's scale."""
-    return all(type(each).__module__.partition(".")[0] in PLAIN for each in model.modules())
+def _is_plain(module: Any) -> bool:
+    """Whether inputs, parameters and buffers decide what a module computes, not an adapter's scale or a user's method.
+
+    Recorded steps need modules that are accelerated.
+    """
+    kind = type(module)
+    return (
+        not module.training
+        and kind.__module__.partition(".")[0] in PLAIN
+        and kind not in (VanillaTransformerAttention, VanillaTransformerDecoder)
+    )
 
 
 def _keep(model: Any, key: Any, search: RecordedSearch) -> None:
@@ -150,7 +167,7 @@ def _keep(model: Any, key: Any, search: RecordedSearch) -> None:
     with _LOCK:
         kept = _KEPT.setdefault(model, OrderedDict())
         kept[key] = search
-        while sum(each.cache.nbytes for each in kept.values()) > most:
+        while len(kept) > MAX_KEPT or sum(each.cache.nbytes for each in kept.values()) > most:
             kept.popitem(last=False)
 
 

@@ -26,11 +26,17 @@ REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_fini
 class Progress:
     """How long hypotheses are and whether the search is done, on the device; told to the host a step late."""
 
-    def __init__(self, input_ids: Tensor, stopping_criteria: Any, limits: Tensor):
+    def __init__(self, input_ids: Tensor, stopping_criteria: Any, num_beams: int):
         device = input_ids.device
         self.length = torch.full((), input_ids.shape[1], device=device)
-        self.max_length = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
-        self.limits = limits.clamp(max=self.max_length)
+        longest = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
+        # Criteria are asked after a token. The caller's may allow more than the option `max_length`.
+        self.max_length = max(longest, input_ids.shape[1] + 1)
+        # Room for tokens.
+        self.room = -(-self.max_length // ROOM) * ROOM
+        # Of each sentence.
+        row_limits = RowLimits.of(stopping_criteria, input_ids, num_beams, self.max_length)
+        self.limits = row_limits.limits.clamp(max=self.max_length)
         ends = [each.eos_token_id for each in stopping_criteria if isinstance(each, EosTokenCriteria)]
         self.eos = torch.cat(ends).to(device) if ends else None
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
@@ -72,8 +78,9 @@ class StaticBeams(Beams):
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
-        super().__init__(input_ids, stopping_criteria, options, room=room_for(options.max_length))
-        self.progress = Progress(input_ids, stopping_criteria, self.row_limits.limits[:, None])
+        self.progress = Progress(input_ids, stopping_criteria, options.num_beams)
+        self.progress.limits = self.progress.limits[:, None]
+        super().__init__(input_ids, stopping_criteria, options, room=self.progress.room)
         self.length: Any = self.progress.length
         # The caller's are only for this call.
         self.row_limits = RowLimits(self.row_limits.limits.clone(), ())
@@ -82,6 +89,7 @@ class StaticBeams(Beams):
 
     def become(self, other: "StaticBeams") -> None:
         """Overwrite this with the start of another search of equal shapes."""
+        self.options = other.options
         self.progress.become(other.progress)
         overwrite(self.row_limits, other.row_limits, "limits")
         overwrite(self, other, "can_improve", *REPLACED)
@@ -98,10 +106,11 @@ class StaticBeams(Beams):
         only_read = all(getattr(each, "only_reads", False) for each in logits_processor)
         if not (only_read and suits(logits)):
             return super().top_log_probs(logits, count, logits_processor, input_ids)
-        logits = logits_processor(input_ids, logits).contiguous()
         values, tokens = blockwise_topk(logits, count)
-        best = -replace_by_gradients(logits, tokens[:, 0].contiguous(), 0.0, differentiate=False)
-        return values.float() - values[:, :1].float() + best[:, None], tokens
+        best = -replace_by_gradients(logits.contiguous(), tokens[:, 0].contiguous(), 0.0, differentiate=False)
+        log_probs = values.float() - values[:, :1].float() + best[:, None]
+        # A logit of NaN or infinity makes all of them NaN.
+        return logits_processor(input_ids, log_probs), tokens
 
     def _put_back(self) -> None:
         for name, place in self._places.items():
@@ -132,11 +141,10 @@ class StaticGreedy:
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
         self.options = options
-        row_limits = RowLimits.of(stopping_criteria, input_ids, 1, options.max_length)
-        self.progress = Progress(input_ids, stopping_criteria, row_limits.limits)
+        self.progress = Progress(input_ids, stopping_criteria, num_beams=1)
         pad = options._pad_token_tensor
         self.pad = input_ids.new_zeros(()) if pad is None else pad.clone()
-        self.sequences = input_ids.new_zeros(len(input_ids), room_for(options.max_length))
+        self.sequences = input_ids.new_zeros(len(input_ids), self.progress.room)
         self.sequences[:, : input_ids.shape[1]] = input_ids
         self.is_finished = torch.zeros_like(input_ids[:, 0], dtype=torch.bool)
         # Length when the last hypothesis ended.
@@ -167,11 +175,6 @@ class StaticGreedy:
 
     def result(self) -> Tensor:
         return self.sequences[:, : int(self.width)]
-
-
-def room_for(max_length: int) -> int:
-    """Return how many tokens to make room for, of which `max_length` are needed."""
-    return -(-max_length // ROOM) * ROOM
 
 
 def overwrite(kept: Any, other: Any, *names: str) -> None:

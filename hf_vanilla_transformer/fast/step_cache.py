@@ -22,8 +22,13 @@ class StepCache:
     those of each position.
     """
 
-    def __init__(self, decoder: Any, rows: int, length: int, encoder_states: Tensor, mask: Tensor | None):
-        """Make room for `length` tokens of `rows` hypotheses over `encoder_states` (B, S, d) with a source mask."""
+    def __init__(
+        self, decoder: Any, rows: int, length: int, encoder_states: Tensor, mask: Tensor | None, is_moved: bool
+    ):
+        """Make room for `length` tokens of `rows` hypotheses over `encoder_states` (B, S, d) with a source mask.
+
+        `is_moved` says whether hypotheses change places, as beams do.
+        """
         source = _projected(decoder, encoder_states)
         self.encoder_states, self.source_mask = _source(decoder, rows, encoder_states, mask, source[0][0].dtype)
         # As the cache of transformers has them.
@@ -38,8 +43,7 @@ class StepCache:
         self._own_row = torch.arange(rows, device=encoder_states.device)[:, None]
         self._places = torch.arange(length, device=encoder_states.device)
         self.rows = self._own_row.repeat(1, length)
-        # Only beams change places.
-        self.is_moved = rows != len(encoder_states)
+        self.is_moved = is_moved
         self._has_kernel = suits(source[0][0])
 
     @property

@@ -13,11 +13,18 @@ import torch
 from torch import nn
 from transformers import CompileConfig, EosTokenCriteria, MaxLengthCriteria
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
+from hf_vanilla_transformer.fast import accelerate, restore
 from hf_vanilla_transformer.fast import cuda_graphs as cuda_graphs
 from hf_vanilla_transformer.fast import recorded_search as recorded_search
 from hf_vanilla_transformer.fast import static_search as static_search
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
+    VanillaTransformerAttention,
+    VanillaTransformerDecoder,
+    VanillaTransformerForConditionalGeneration,
+)
 from hf_vanilla_transformer.search.row_limits import RowLimits
 from tape import Recorder
 from tiny import padded_source, tiny_model
@@ -69,6 +76,7 @@ SEARCHES = {
 CRITERIA = {
     "a length": {"stopping_criteria": [MaxLengthCriteria(7)]},
     "a length, beams": {"stopping_criteria": [MaxLengthCriteria(7)], "num_beams": 3},
+    "beyond the option": {"stopping_criteria": [MaxLengthCriteria(40)], "eos_token_id": None},
     "ends": {"stopping_criteria": [EosTokenCriteria(torch.tensor([9, 13])), EosTokenCriteria(torch.tensor([16, 21]))]},
 }
 LIMITS = [9, 5, 12, 6, 9]
@@ -77,6 +85,7 @@ STEPWISE = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
     "processors": {"num_beams": 3, "no_repeat_ngram_size": 2},
     "greedy, processors": {"min_new_tokens": 5},
+    "a prefix of int32": {"num_beams": 2, "decoder_input_ids": SEARCHES["prefix"]["decoder_input_ids"].int()},
 }
 
 
@@ -225,6 +234,50 @@ def test_a_kept_search_takes_other_limits(recorder, on_gpu, num_beams):
     assert recorder.recorded == 1
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_length_that_is_reached_already_leaves_one_token(on_gpu, recorder, num_beams):
+    model, source = on_gpu(varied_model(0)), padded_source(5)
+    options = {**OPTIONS, "num_beams": num_beams, "stopping_criteria": [MaxLengthCriteria(1)]}
+    expected = model.generate(**source, **options, disable_compile=True)
+    assert expected.shape == (5, 2) and torch.equal(model.generate(**source, **options), expected)
+
+
+def test_a_kept_search_returns_as_many_hypotheses_as_a_call_asks_for(recorder, on_gpu):
+    model, source = on_gpu(varied_model(0)), padded_source(5)
+    for count in (1, 3, 2):
+        options = {**BEAMS, "num_return_sequences": count}
+        expected = model.generate(**source, **options, disable_compile=True)
+        assert torch.equal(model.generate(**source, **options), expected)
+    assert recorder.recorded == 1
+
+
+def test_a_kept_search_has_the_candidates_of_its_end_tokens(recorder, on_gpu):
+    """Ends by the caller's criterion leave fewer candidates than those of the configuration."""
+    model, source, ends = tiny_model(tie_word_embeddings=False, lm_head_bias=True), padded_source(5), [5, 6, 9]
+    with torch.no_grad():
+        model.lm_head.weight.normal_()
+        model.lm_head.bias[ends] += 30
+    on_gpu(model)
+    options = {**BEAMS, "early_stopping": "never", "length_penalty": 5.0, "num_return_sequences": 3}
+    criterion = {"eos_token_id": None, "stopping_criteria": [EosTokenCriteria(torch.tensor(ends))]}
+    for how in (criterion, {"eos_token_id": ends}):
+        expected = model.generate(**source, **{**options, **how}, disable_compile=True)
+        assert torch.equal(model.generate(**source, **{**options, **how}), expected)
+
+
+def test_beams_change_places_also_where_each_has_a_source_of_its_own(recorder, on_gpu):
+    model, source = on_gpu(varied_model(0)), padded_source(5)
+    states = model.get_encoder()(**source).last_hidden_state
+    options = {
+        **BEAMS,
+        "encoder_outputs": BaseModelOutput(states.repeat_interleave(3, 0)),
+        "attention_mask": source["attention_mask"].repeat_interleave(3, 0),
+    }
+    expected = model.generate(source["input_ids"], **options, disable_compile=True)
+    assert torch.equal(model.generate(source["input_ids"], **options), expected)
+    assert recorder.recorded == 1
+
+
 class Adapter(nn.Linear):
     """What it computes may depend on more than its weights."""
 
@@ -241,8 +294,21 @@ def adapted(model):
     return {}
 
 
+def partly_trains(model):
+    model.model.decoder.layers[0].train()
+    return {}
+
+
+def fewer_tokens(model):
+    """As where new weights come to lie in the memory of others."""
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.data[:-9])
+    return {}
+
+
 OTHERWISE = {
     "dropout": trains,
+    "dropout of a layer": partly_trains,
+    "fewer tokens": fewer_tokens,
     "adapters": adapted,
     "longer": lambda model: {"max_new_tokens": STEPS + static_search.ROOM},
     "more beams": lambda model: {"num_beams": 4},
@@ -259,7 +325,22 @@ def test_a_kept_search_serves_only_what_it_was_recorded_for(recorder, on_gpu, pr
     options = {**BEAMS, **prepare(model)}
     for _ in range(2):
         model.generate(**padded_source(5), **options)
-    assert recorder.recorded == (3 if prepare in (trains, adapted) else 2)
+    assert recorder.recorded == (3 if prepare in (trains, partly_trains, adapted) else 2)
+
+
+def test_a_kept_search_serves_only_the_settings_of_torch_it_was_recorded_with(recorder, on_gpu, monkeypatch):
+    model, matmul = on_gpu(varied_model(0)), torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    model.generate(**padded_source(5), **BEAMS)
+    try:
+        # After this, `torch.get_float32_matmul_precision` raises.
+        matmul.fp32_precision = "tf32"
+        model.generate(**padded_source(5), **BEAMS)
+    finally:
+        matmul.fp32_precision = before
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    model.generate(**padded_source(5), **BEAMS)
+    assert recorder.recorded == 3
 
 
 def test_autocast_keeps_nothing(recorder, on_gpu):
@@ -286,6 +367,15 @@ def test_kept_searches_take_bounded_memory(recorder, on_gpu, monkeypatch):
         model.generate(**padded_source(count), **BEAMS)
         recorded.append(recorder.recorded)
     assert recorded == [3, 4, 5, 5]
+
+
+def test_kept_searches_are_of_a_bounded_number(recorder, on_gpu, monkeypatch):
+    """The graphs take memory as well."""
+    model = on_gpu(varied_model(0))
+    monkeypatch.setattr(recorded_search, "MAX_KEPT", 2)
+    for count in (5, 4, 3, 4, 5):
+        model.generate(**padded_source(count), **BEAMS)
+    assert recorder.recorded == 4
 
 
 def test_a_kept_search_does_not_keep_its_model(recorder, monkeypatch):
@@ -359,6 +449,56 @@ LEFT_ALONE = {
         },
     ),
 }
+
+
+class OtherAttention(VanillaTransformerAttention):
+    def forward(self, *args, **kwargs):
+        out, weights = super().forward(*args, **kwargs)
+        return 2 * out, weights
+
+
+class OtherDecoder(VanillaTransformerDecoder):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.last_hidden_state = outputs.last_hidden_state.flip(-1)
+        return outputs
+
+
+class PlainDecoder(VanillaTransformerDecoder):
+    def _prepare_source(self, *args):
+        return super()._prepare_source(*args)
+
+
+class OtherModel(VanillaTransformerForConditionalGeneration):
+    def prepare_inputs_for_generation(self, input_ids, *args, **kwargs):
+        return super().prepare_inputs_for_generation(input_ids.clamp(max=20), *args, **kwargs)
+
+
+def of_class(module, kind):
+    module.__class__ = kind
+
+
+USERS = {
+    "attention": lambda model: of_class(model.get_decoder().layers[0].self_attn, OtherAttention),
+    "decoder": lambda model: of_class(model.get_decoder(), OtherDecoder),
+    "decoder that stays plain": lambda model: of_class(model.get_decoder(), PlainDecoder),
+    "model": lambda model: of_class(model, OtherModel),
+    "restored decoder": lambda model: restore(model.get_decoder()),
+    "restored attention": lambda model: restore(model.get_decoder().layers[0].self_attn),
+}
+
+
+@pytest.mark.parametrize("change", USERS.values(), ids=USERS)
+def test_a_recorded_search_bypasses_no_method_of_a_user(recorder, on_gpu, change):
+    model, source = varied_model(0), padded_source(5)
+    restored = change in (USERS["restored decoder"], USERS["restored attention"])
+    change(model)
+    if not restored:
+        accelerate(model)
+    expected = model.generate(**source, **OPTIONS)
+    assert torch.equal(on_gpu(model).generate(**source, **OPTIONS), expected)
+    # Its forward pass.
+    assert recorder.recorded == 1
 
 
 class Subclass(nn.Parameter):

@@ -47,6 +47,16 @@ for dtype in (torch.float32, torch.bfloat16):
     expected, _ = top_log_probs(logits, 8, processors, torch.zeros(5, 1))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits.float().log_softmax(-1).gather(1, tokens), expected, rtol=1e-5, atol=1e-5)
+# What an activation that overflows float16 leaves.
+for bad in (torch.nan, torch.inf):
+    logits[3, 4999] = bad
+    refuse = RefuseNaN(at_once=False)
+    beams.top_log_probs(logits, 8, LogitsProcessorList([refuse]), torch.zeros(5, 1))
+    try:
+        refuse.check()
+    except ValueError:
+        continue
+    raise AssertionError(f"{bad} goes unnoticed")
 print("passed")
 """
 
