@@ -64,7 +64,7 @@ SECONDS = {"check": 180, "train": 120, "text": 90, "generate": 150, "profile": 9
 SLACK = {"cuda": 1, "cpu": 4}
 GRACE = 20
 # Steps a second of multi30k, about what an H100 takes, and seconds for its tokenizer and translations.
-STEPS_PER_SECOND = {"cuda": 8, "cpu": 0.1}
+STEPS_PER_SECOND = {"cuda": 12, "cpu": 0.1}
 BESIDE_STEPS = 60
 # Threads of several processes on few cores spend their time waiting for each other.
 VARIABLES: dict[str, dict[str, str]] = {"cuda": {}, "cpu": {"OMP_NUM_THREADS": "1"}}

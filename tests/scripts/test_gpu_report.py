@@ -174,7 +174,7 @@ def test_benchmarks_have_options_that_there_are(part, device, words, corpus, mon
 # 20 seconds are kept for the end, and 60 for what is no step.
 @pytest.mark.parametrize(
     ("options", "steps"),
-    [(["--seconds", "180"], 800), (["--seconds", "180", "--device", "cpu"], 10), (["--max_steps", "7"], 7)],
+    [(["--seconds", "180"], 1200), (["--seconds", "180", "--device", "cpu"], 10), (["--max_steps", "7"], 7)],
 )
 def test_multi30k_is_trained_by_its_recipe(options, steps, words, corpus, monkeypatch):
     monkeypatch.chdir(ROOT)
