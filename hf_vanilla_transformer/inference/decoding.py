@@ -260,7 +260,7 @@ class BatchTranslator:
         bounds = filter(None, given_bounds(self.options, self.model.config).values())
         outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
         rows = max(self.num_beams, self.num_hypotheses)
-        return max(1, self.max_tokens // (max(rows, num_beams) * max(self._padded(longest), outputs)))
+        return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
     def _padded(self, longest: int) -> int:
         """Return how long sources are with padding, the longest of which has so many tokens."""
