@@ -20,6 +20,7 @@ from ..model.modeling_vanilla_transformer import (
 )
 from .generation import FastGeneration
 from .modules import FastAttention, FastDecoder, FastEncoder, FastForConditionalGeneration, FastLayer
+from .recorded_search import forget_searches
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -45,10 +46,11 @@ def accelerate(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Undo `accelerate`, in place."""
+    """Undo `accelerate`, in place, and free what was kept for later calls of `generate()`."""
     for module in model.modules():
         if isinstance(module, Accelerated):
             module.__class__ = module.plain_class
+        forget_searches(module)
     return model
 
 

@@ -171,4 +171,10 @@ def _keep(model: Any, key: Any, search: RecordedSearch) -> None:
             kept.popitem(last=False)
 
 
-__all__ = ["may_be_recorded", "recorded_search"]
+def forget_searches(model: Any) -> None:
+    """Free the searches that are kept for a model."""
+    with _LOCK:
+        _KEPT.pop(model, None)
+
+
+__all__ = ["forget_searches", "may_be_recorded", "recorded_search"]

@@ -378,6 +378,13 @@ def test_kept_searches_are_of_a_bounded_number(recorder, on_gpu, monkeypatch):
     assert recorder.recorded == 4
 
 
+def test_a_restored_model_keeps_no_search(recorder, on_gpu):
+    model = on_gpu(varied_model(0))
+    model.generate(**padded_source(5), **BEAMS)
+    restore(model)
+    assert model not in recorded_search._KEPT
+
+
 def test_a_kept_search_does_not_keep_its_model(recorder, monkeypatch):
     """The tape would, where a GPU's graph does not."""
     monkeypatch.setattr(cuda_graphs, "DEVICE_TYPE", "cpu")
