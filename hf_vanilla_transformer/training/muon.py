@@ -90,7 +90,9 @@ def stackable(matrices: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """
     groups: dict[Any, list[Tensor]] = {}
     for each in matrices:
-        key = (each.device, each.dtype, *sorted(each.shape)) if launches_cost(each.device) else id(each)
+        # Sharded ones are of another class.
+        is_stacked = launches_cost(each.device) and type(each) in (Tensor, nn.Parameter)
+        key = (each.device, each.dtype, *sorted(each.shape)) if is_stacked else id(each)
         groups.setdefault(key, []).append(each)
     return groups.values()
 

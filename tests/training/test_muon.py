@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_vanilla_transformer.training.muon import Muon, MuonWithAdam, layer_matrices, orthogonalized
+from hf_vanilla_transformer.training.muon import Muon, MuonWithAdam, layer_matrices, orthogonalized, stackable
 from trainers import SAVING, assert_same_weights, losses, trainable_marian, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,6 +118,17 @@ def launches(layers):
 def test_more_layers_take_no_more_launches(monkeypatch):
     monkeypatch.setattr("hf_vanilla_transformer.training.muon.launches_cost", lambda device: True)
     assert launches(2) == launches(8) < 60
+
+
+class Sharded(torch.nn.Parameter):
+    """As a DTensor, more than its numbers."""
+
+
+def test_a_sharded_matrix_is_updated_alone(monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.training.muon.launches_cost", lambda device: True)
+    whole, sharded = [torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(2)], Sharded(torch.zeros(2, 3))
+    groups = [[id(each) for each in group] for group in stackable([whole[0], sharded, whole[1]])]
+    assert groups == [[id(whole[0]), id(whole[1])], [id(sharded)]]
 
 
 def test_singular_values_become_those_of_the_polynomial():
