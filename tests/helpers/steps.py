@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS, HEADS, LENGTH = 4, 3, 80
+ROWS, HEADS, LENGTH = 3, 2, 80
 
 
 def random_step(past: int, widths: tuple[int, int], moved: bool, **options: Any) -> tuple[Any, ...]:
