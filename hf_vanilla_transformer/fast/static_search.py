@@ -99,13 +99,13 @@ class StaticBeams(Beams):
         self._put_back()
         return rows
 
-    def top_log_probs(
+    def _top_log_probs(
         self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Find them without storing those of all tokens, where nothing changes them."""
         only_read = all(getattr(each, "only_reads", False) for each in logits_processor)
         if not (only_read and suits(logits)):
-            return super().top_log_probs(logits, count, logits_processor, input_ids)
+            return super()._top_log_probs(logits, count, logits_processor, input_ids)
         values, tokens = blockwise_topk(logits, count)
         best = -replace_by_gradients(logits.contiguous(), tokens[:, 0].contiguous(), 0.0, differentiate=False)
         log_probs = values.float() - values[:, :1].float() + best[:, None]

@@ -129,17 +129,14 @@ class Beams:
 
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and tokens of the continuations that matter, (B, c) each, in the order to prefer."""
-        log_probs, tokens = self.top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
+        log_probs, tokens = self._top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
         sentences, each = self.running.shape[0], tokens.shape[1]
         scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, each)
         scores, chosen = scores.flatten(1).topk(self.num_candidates)
         return scores, chosen // each, tokens.view(sentences, -1).gather(1, chosen)
 
-    def top_log_probs(
-        self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best log-probabilities and tokens of each row, as the function of this name does."""
-        return top_log_probs(logits, count, logits_processor, input_ids)
+    def _top_log_probs(self, *args: Any) -> tuple[Tensor, Tensor]:
+        return top_log_probs(*args)
 
     def tokens(self) -> Tensor:
         """Return the running hypotheses (N, T)."""
@@ -296,7 +293,7 @@ def select_rows(x: Tensor, rows: Tensor, total: int) -> Tensor:
 
 def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
     """Select the candidates at `indices` (B, k) of each sentence of `x` (B, c, ...): (B, k, ...)."""
-    return x[torch.arange(len(x), device=x.device)[:, None], indices]
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], indices]
 
 
 def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:

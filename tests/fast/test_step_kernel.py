@@ -43,7 +43,7 @@ for dtype in (torch.float32, torch.bfloat16):
     # What a bias may do.
     logits[:, 0] = -torch.inf
     processors = LogitsProcessorList([RefuseNaN(at_once=False)])
-    found, tokens = beams.top_log_probs(logits, 8, processors, torch.zeros(5, 1))
+    found, tokens = beams._top_log_probs(logits, 8, processors, torch.zeros(5, 1))
     expected, _ = top_log_probs(logits, 8, processors, torch.zeros(5, 1))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits.float().log_softmax(-1).gather(1, tokens), expected, rtol=1e-5, atol=1e-5)
@@ -51,7 +51,7 @@ for dtype in (torch.float32, torch.bfloat16):
 for bad in (torch.nan, torch.inf):
     logits[3, 4999] = bad
     refuse = RefuseNaN(at_once=False)
-    beams.top_log_probs(logits, 8, LogitsProcessorList([refuse]), torch.zeros(5, 1))
+    beams._top_log_probs(logits, 8, LogitsProcessorList([refuse]), torch.zeros(5, 1))
     try:
         refuse.check()
     except ValueError:
