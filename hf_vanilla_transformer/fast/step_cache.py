@@ -63,9 +63,10 @@ class StepCache:
             self.source_mask.copy_(source_mask)
         self.length.zero_()
         self.rows.copy_(self._own_row.expand_as(self.rows))
-        # A weight of 0 does not hide a NaN of an earlier search.
-        for x in (x for pair in self.states for x in pair):
-            x.zero_()
+        if not self._has_kernel:
+            # All positions are read, and a weight of 0 does not hide a NaN of an earlier search.
+            for x in (x for pair in self.states for x in pair):
+                x.zero_()
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i continue what hypothesis `rows[i]` (N) was."""
@@ -73,9 +74,6 @@ class StepCache:
         self.rows.copy_(torch.where(self._places < self.length, moved, self._own_row))
 
     # What attention asks of a cache
-
-    def get_seq_length(self) -> Tensor:
-        return self.length
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Return the new keys and values, which `attend` stores."""
@@ -90,9 +88,15 @@ class StepCache:
             The output (N, 1, h, d_v), and no weights.
         """
         keys, values = self.states[module.layer_idx]
-        rows = self.rows if self.is_moved else None
-        attend = step_kernel.attend if self._has_kernel else _attend
-        return attend(query, key, value, keys, values, self.length, rows, scaling), None
+        if self._has_kernel:
+            rows = self.rows if self.is_moved else None
+            return step_kernel.attend(query, key, value, keys, values, self.length, rows, scaling), None
+        keys.index_copy_(2, self.length[None], key)
+        values.index_copy_(2, self.length[None], value)
+        if self.is_moved:
+            keys, values = (x[self.rows, :, self._places].transpose(1, 2) for x in (keys, values))
+        visible = (self._places <= self.length)[None, None, None]
+        return F.scaled_dot_product_attention(query, keys, values, visible, scale=scaling).transpose(1, 2), None
 
 
 def _projected(decoder: Any, encoder_states: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -106,30 +110,10 @@ def _source(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the encoder's states and the additive mask (B, 1, k, S) of attention to them."""
     states, mask = decoder._prepare_source(encoder_states[:1, :1].expand(rows, 1, -1), encoder_states, mask, None)
-    if mask is not None and mask.dtype == torch.bool:
-        # Once, rather than at every step.
-        mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
-    return states, None if mask is None else mask.clone()
-
-
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    length: Tensor,
-    rows: Tensor | None,
-    scaling: float,
-) -> Tensor:
-    """Do what `step_kernel.attend` does, in operations of PyTorch."""
-    keys.index_copy_(2, length[None], key)
-    values.index_copy_(2, length[None], value)
-    places = torch.arange(keys.shape[2], device=keys.device)
-    if rows is not None:
-        keys, values = (x[rows, :, places].transpose(1, 2) for x in (keys, values))
-    visible = (places <= length)[None, None, None]
-    return F.scaled_dot_product_attention(query, keys, values, visible, scale=scaling).transpose(1, 2)
+    if mask is None or mask.dtype != torch.bool:
+        return states, None if mask is None else mask.clone()
+    # Once, rather than at every step.
+    return states, torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
 __all__ = ["StepCache"]

@@ -1,12 +1,10 @@
 """The Triton kernel of the loss, run by Triton's interpreter; tests/gpu/test_loss_cuda.py runs it on a GPU."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
 
-from processes import surroundings
+from processes import interpret_triton
 
 PROGRAM = """
 import torch
@@ -40,10 +38,4 @@ print("passed")
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, which comes with PyTorch's wheels for CUDA")
 def test_losses_and_gradients_are_those_of_torch():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**surroundings(), "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "passed\n", done.stderr
+    interpret_triton(PROGRAM)

@@ -3,18 +3,17 @@
 tests/gpu/test_decoding_cuda.py runs it on a GPU.
 """
 
-import subprocess
-import sys
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
 from packaging.version import Version
 
-from hf_vanilla_transformer.fast import step_cache as step_cache
-from processes import surroundings
-from steps import attended, random_step
+from hf_vanilla_transformer.fast.step_cache import StepCache
+from processes import interpret_triton
+from steps import LENGTH, attended, random_step
 
 PROGRAM = """
 import torch
@@ -69,13 +68,7 @@ print("passed")
     reason="the interpreter of Triton before 3.8 makes numbers of arrays, which NumPy 2.5 refuses",
 )
 def test_kernels_attend_and_choose_as_the_definition_says():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**surroundings(), "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "passed\n", done.stderr
+    interpret_triton(PROGRAM)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -83,5 +76,10 @@ def test_kernels_attend_and_choose_as_the_definition_says():
 @pytest.mark.parametrize("past", [0, 5, 40])
 def test_operations_of_torch_attend_as_the_definition_says(past, widths, moved):
     step = random_step(past, widths, moved)
-    torch.testing.assert_close(step_cache._attend(*step), attended(*step), rtol=1e-5, atol=1e-5)
+    query, key, value, *kept, length, rows, scaling = step
+    cache = object.__new__(StepCache)
+    cache.states, cache.length, cache.rows, cache.is_moved = [tuple(kept)], length, rows, moved
+    cache._places, cache._has_kernel = torch.arange(LENGTH), False
+    found, _ = cache.attend(SimpleNamespace(layer_idx=0), query, key, value, None, scaling)
+    torch.testing.assert_close(found, attended(*step), rtol=1e-5, atol=1e-5)
     assert torch.equal(step[3][:, :, past], step[1][:, :, 0]) and torch.equal(step[4][:, :, past], step[2][:, :, 0])

@@ -27,6 +27,13 @@ def surroundings() -> dict[str, str]:
     return {**kept, **own}
 
 
+def interpret_triton(program: str) -> None:
+    """Run a Python program whose Triton kernels are interpreted on a CPU; it must print "passed" alone."""
+    command, environment = [sys.executable, "-c", program], {**surroundings(), "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout == "passed\n", done.stderr
+
+
 def run_in_two(program: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """Run a Python program in two processes to the end; where it fails, the test does, and shows its output."""
     command = [*ACCELERATE_LAUNCH, str(program), *map(str, words)]
