@@ -149,19 +149,3 @@ def redacted(text: str, *secrets: str | None) -> str:
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, "<secret>")
     return _SECRET_FORMS.sub("<secret>", text)
-
-
-__all__ = [
-    "HUB_TOKEN",
-    "SECRET_OPTION",
-    "DataError",
-    "as_value_errors",
-    "did_you_mean",
-    "lone_surrogate",
-    "not_downloaded",
-    "one_line",
-    "redacted",
-    "short_errors",
-    "shorten",
-    "without_secrets",
-]

@@ -440,26 +440,3 @@ def read_line_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
                 "other"
             )
         yield one, other
-
-
-__all__ = [
-    "LINE_ENDS_TO_SPACES",
-    "SCRATCH",
-    "StrPath",
-    "atomic_folder",
-    "atomic_update",
-    "atomic_write",
-    "check_links",
-    "check_json_size",
-    "check_output_file",
-    "check_output_folder",
-    "clear_scratch",
-    "disk_errors",
-    "flush_to_disk",
-    "open_input",
-    "read_json_object",
-    "read_json_records",
-    "read_line_pairs",
-    "read_lines",
-    "replaceable",
-]

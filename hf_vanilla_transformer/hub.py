@@ -275,6 +275,3 @@ def _check_token() -> None:
     token = get_token() or ""
     if not (token.isascii() and token.isprintable()):
         raise ValueError("the token contains an invalid character; set HF_TOKEN again, or use `hf auth login`")
-
-
-__all__ = ["Files", "files_to_share", "publish", "upload", "write_files"]

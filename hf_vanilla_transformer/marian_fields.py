@@ -15,5 +15,3 @@ MARIAN_FIELDS = (
     *SHAPE_FIELDS, *BEHAVIOR_FIELDS, "max_position_embeddings", "share_encoder_decoder_embeddings",
     "tie_word_embeddings", "use_cache",
 )  # fmt: skip  # as above
-
-__all__ = ["BEHAVIOR_FIELDS", "HEAD_FIELDS", "MARIAN_FIELDS", "SHAPE_FIELDS"]

@@ -144,27 +144,3 @@ class BatchOptions:
 
     max_tokens: Positive = option(4096, "Source tokens x beams decoded at once; lower it if memory runs out.")
     chunk_size: Positive = option(8192, "Lines to read and sort at a time; 1 answers each at once.", advanced=True)
-
-
-__all__ = [
-    "MAX_BEAMS",
-    "MAX_COUNT",
-    "MAX_LENGTH_PENALTY",
-    "NOT_NEGATIVE",
-    "POSITIVE",
-    "BatchOptions",
-    "Beams",
-    "Count",
-    "Fraction",
-    "Length",
-    "NotNegative",
-    "NotNegativeFloat",
-    "Positive",
-    "PositiveFloat",
-    "Range",
-    "SearchOptions",
-    "check_range",
-    "check_ranges",
-    "option",
-    "ranges",
-]

@@ -113,6 +113,3 @@ def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
     except StrictDataclassFieldValidationError as error:
         # Of fields that transformers 5.17 itself checks, and first.
         raise ValueError(one_line(error)) from error
-
-
-__all__ = ["AUTO_PRESET", "PRESETS", "Preset", "get_preset", "preset_config"]

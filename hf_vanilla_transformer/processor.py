@@ -13,6 +13,3 @@ def processor() -> str:
     vendor = next((vendor for vendor in ("AMD", "Intel") if vendor in name), "other")
     sets = {"AMX": "amx_bf16", "AVX-512 BF16": "avx512_bf16", "AVX-512": "avx512_f", "AVX2": "avx2"}
     return f"{vendor} {next((name for name, flag in sets.items() if capabilities.get(flag)), 'basic')}"
-
-
-__all__ = ["processor"]

@@ -46,6 +46,3 @@ def register() -> None:
     # The folder may be left out: models are plain then.
     if find_spec(f"{__package__}.fast"):
         POST_INIT_HOOKS.append(import_module(".fast", __package__).accelerate)
-
-
-__all__ = ["register"]

@@ -203,17 +203,3 @@ def _tensors(content: Any) -> Iterator[Tensor]:
         elif isinstance(each, (Mapping, list, tuple)) and id(each) not in seen:
             seen.add(id(each))
             stack += each.values() if isinstance(each, Mapping) else each
-
-
-__all__ = [
-    "FETCH_OR_SAVE",
-    "PICKLES",
-    "check_finite_file",
-    "check_safetensors",
-    "check_shard_index",
-    "is_finite",
-    "load_pickle",
-    "read_shard_index",
-    "safetensors_shapes",
-    "stored_shapes",
-]

@@ -121,6 +121,3 @@ def _run(name: str, words: list[str], prog: str) -> None:
             register()
         command.run(arguments)
         _flush()
-
-
-__all__ = ["COMMANDS", "PROGRAM", "limit_routines", "main"]

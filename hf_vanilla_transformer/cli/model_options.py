@@ -49,6 +49,3 @@ def choose_languages(arguments: Namespace, tokenizer: Any) -> dict[str, Any]:
         from ..inference.languages import choose_pair
     source, target = choose_pair(tokenizer, arguments.source_lang, arguments.target_lang)
     return {"src_lang": source, "tgt_lang": target}
-
-
-__all__ = ["add_compute_options", "add_model_options", "choose_languages", "load_by_name", "load_model_and_tokenizer"]

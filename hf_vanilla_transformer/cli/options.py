@@ -375,24 +375,3 @@ def quiet_unless_terminal() -> None:
 
     if not sys.stderr.isatty():
         disable_progress_bar()
-
-
-__all__ = [
-    "HELP",
-    "HELP_ALL",
-    "SWITCH",
-    "Number",
-    "OneLineParser",
-    "Terminated",
-    "add_fields",
-    "add_options",
-    "add_trust_option",
-    "boolean",
-    "dataclass_parser",
-    "help_option",
-    "importing",
-    "one_line_errors",
-    "out_of_memory",
-    "parse_dataclasses",
-    "quiet_unless_terminal",
-]

@@ -55,6 +55,3 @@ def _read_line() -> str:
     if not line:
         raise EOFError
     return line.removesuffix("\n")
-
-
-__all__ = ["answer_lines"]

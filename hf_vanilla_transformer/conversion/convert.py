@@ -333,6 +333,3 @@ def _generation_settings(
         length = config.max_position_embeddings
         settings["max_length"] = min(settings.get("max_length") or length, length)
     return settings
-
-
-__all__ = ["Conversion", "convert_checkpoint"]

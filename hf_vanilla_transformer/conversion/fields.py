@@ -294,16 +294,3 @@ def unread_settings(matched: MatchedCheckpoint) -> list[str]:
         return []
     found = abbreviate(f"{name}={value!r}" for name, value in unread.items())
     return [f"settings beside the weights were not read; check that the configuration agrees: {found}"]
-
-
-__all__ = [
-    "InferredFields",
-    "Statements",
-    "assumed_fields",
-    "check_field_names",
-    "check_required",
-    "infer_fields",
-    "merge_fields",
-    "own_fields",
-    "unread_settings",
-]

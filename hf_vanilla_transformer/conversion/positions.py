@@ -135,6 +135,3 @@ def is_sinusoidal(table: Tensor, layout: str) -> bool:
     error = (sinusoids(positions, table.shape[1], layout) - table.float()).abs().amax(-1)
     tolerance = TABLE_TOLERANCE + torch.finfo(table.dtype).eps / 2
     return bool((error <= tolerance + ANGLE_ERROR * positions).all())
-
-
-__all__ = ["PositionEncodings", "choose_positions", "from_first_token", "is_sinusoidal"]

@@ -300,6 +300,3 @@ def _unusable_kind(tensor: Tensor) -> str | None:
         str(tensor.dtype): tensor.is_floating_point() and tensor.dtype.itemsize < 2,
     }
     return next((kind for kind, applies in kinds.items() if applies), None)
-
-
-__all__ = ["SourceCheckpoint", "read_checkpoint", "read_settings"]

@@ -116,6 +116,3 @@ def abbreviate(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(shorten(name, MAX_NAME) for name in names[:MAX_LISTED]) + more
-
-
-__all__ = ["RENAME_HINT", "abbreviate", "recognize_layout"]

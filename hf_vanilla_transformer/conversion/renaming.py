@@ -89,6 +89,3 @@ def rename_keys(weights: Mapping[str, Tensor], renames: Iterable[Rename]) -> dic
                 raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
             renamed[new_key] = tensor
     return renamed
-
-
-__all__ = ["Rename", "read_renames", "rename_keys"]

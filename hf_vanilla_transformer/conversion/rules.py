@@ -378,6 +378,3 @@ def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | 
         "eos_token_id": eos,
         "decoder_start_token_id": bos if start is None else start,
     }
-
-
-__all__ = ["Defect", "Layout", "Rule", "Transform"]

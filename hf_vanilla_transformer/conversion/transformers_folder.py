@@ -89,6 +89,3 @@ def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
     dropped = [name for name in without_effect if name in settings]
     notes = [f"settings of generate() without effect were left out: {', '.join(dropped)}"] if dropped else []
     return {name: value for name, value in settings.items() if name not in dropped}, notes
-
-
-__all__ = ["load_tokenizer", "read_generation_settings", "transformers_fields"]

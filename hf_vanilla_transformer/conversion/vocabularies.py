@@ -316,12 +316,3 @@ def _tokenizer(
     if (source.tokens, prefix, suffix) == (target.tokens, [], end):
         return source_tokenizer
     return VanillaTransformerTokenizer.from_pair(source_tokenizer, target.tokenizer(roles, suffix=end))
-
-
-__all__ = [
-    "EmbeddingRows",
-    "Vocabulary",
-    "WordVocabulary",
-    "fit_vocabularies",
-    "load_vocabularies",
-]

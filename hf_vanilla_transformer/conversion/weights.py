@@ -272,15 +272,3 @@ def _key_of(name: str, layout: Layout) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "()"
-
-
-__all__ = [
-    "Match",
-    "MappedTensor",
-    "MatchedCheckpoint",
-    "TransformedWeights",
-    "complete_weights",
-    "match_keys",
-    "shape_text",
-    "transform_weights",
-]

@@ -164,18 +164,3 @@ def alignment_error_rate(
     if not total:
         raise ValueError("there are no links, so there is no error rate; pass gold alignments with sure links")
     return 1 - found / total
-
-
-__all__ = [
-    "Link",
-    "alignment_error_rate",
-    "check_fast",
-    "check_words",
-    "format_pharaoh",
-    "parse_pharaoh",
-    "read_alignments",
-    "read_pharaoh",
-    "word_spans",
-    "words_and_ids",
-    "words_of_tokens",
-]

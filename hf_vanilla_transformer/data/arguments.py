@@ -203,15 +203,3 @@ def _check_at_most_one(given: Iterable[str]) -> None:
     names = list(given)
     if len(names) > 1:
         raise DataError(f"{' and '.join(names)} are both given; keep one of them")
-
-
-__all__ = [
-    "AUTO",
-    "EXTENSIONS",
-    "NONE",
-    "RATIO_SLACK",
-    "SPLITS",
-    "WEIGHTS",
-    "DataArguments",
-    "refuse_empty_strings",
-]

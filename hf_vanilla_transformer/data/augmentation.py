@@ -250,5 +250,3 @@ KINDS: dict[str, Callable[[_Pair, random.Random, re.Pattern[str]], _Pair]] = {
     "typos": _typos,
     "items": _insert_items,
 }
-
-__all__ = ["DEFAULT", "KINDS", "Noise", "has_placeholders", "parse_shares", "protect_pairs"]

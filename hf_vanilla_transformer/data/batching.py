@@ -353,13 +353,3 @@ def _without_padding(feature: Mapping[str, Any], name: str) -> np.ndarray:
         mask = feature.get("attention_mask")
         return ids if mask is None else ids[np.asarray(mask, dtype=bool)]
     return ids[np.argmax(ids != IGNORE_INDEX) :] if len(ids) else ids
-
-
-__all__ = [
-    "TokenBudgetBatchSampler",
-    "TokenBudgetStream",
-    "check_token_ids",
-    "collate_packed",
-    "dense_alignments",
-    "token_lengths",
-]

@@ -122,6 +122,3 @@ class _MergesWithDropout:
                 ranks[at - 1] = rank((parts[at - 1], parts[at]), NEVER)
             if at < len(ranks):
                 ranks[at] = rank((parts[at], parts[at + 1]), NEVER)
-
-
-__all__ = ["DroppingTokenizer"]

@@ -334,6 +334,3 @@ def with_entry(arguments: DataArguments, path: str | Path, **entry: Any) -> Data
         with atomic_write(path) as file:
             file.write(text)
     return replace(arguments, corpora=str(path), monolingual_target=None, reverse_model=None)
-
-
-__all__ = ["BACK_TRANSLATED", "Corpora", "Corpus", "Part", "corpora_of", "read_corpora", "with_entry"]

@@ -422,17 +422,3 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-__all__ = [
-    "NO_LIMITS",
-    "LengthLimits",
-    "PairCounts",
-    "SourcePrefix",
-    "TokenizedStream",
-    "add_alignments",
-    "chunks",
-    "encode_pairs",
-    "tokenize_pairs",
-    "within_limits",
-]

@@ -149,6 +149,3 @@ def _table(path: str | Path | None) -> Iterator[Callable[..., None]]:
             file.write(("\t".join(cell.translate(_TO_SPACES) for cell in cells) + "\n").encode())
 
         yield write
-
-
-__all__ = ["FILTERS", "filter_pairs", "parse_filters"]

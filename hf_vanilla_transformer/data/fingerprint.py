@@ -53,6 +53,3 @@ def data_fingerprint(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
             for value in batch[name]:
                 digest.update(f"{value}\n".encode() if isinstance(value, str) else np.array(value, np.int64).tobytes())
     return {"pairs": number, **{name: digest.hexdigest() for name, digest in digests.items()}}
-
-
-__all__ = ["CODE_FINGERPRINT", "MODULES", "code_fingerprint", "data_fingerprint"]

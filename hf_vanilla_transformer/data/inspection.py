@@ -294,6 +294,3 @@ def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -
         ]
         for pair in sides
     ]
-
-
-__all__ = ["KINDS", "SIDES", "Finding", "Repeated", "Usual", "inspect_pairs", "oddities", "sample_of"]

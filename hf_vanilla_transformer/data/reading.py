@@ -392,17 +392,3 @@ def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
 
     with _loading(where):
         return dataset.map(select, batched=True, with_indices=True, remove_columns=list(first), features=PAIR_FEATURES)
-
-
-__all__ = [
-    "ALIGNMENT_COLUMN",
-    "PAIR_FEATURES",
-    "PART_COLUMN",
-    "TEXT_COLUMNS",
-    "check_files",
-    "headerless_tsv_files",
-    "iterate_pairs",
-    "load_files",
-    "load_named",
-    "located_pairs",
-]

@@ -87,6 +87,3 @@ class Resampling:
 
 def _own(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("input_ids", "labels", "alignments") if name in row}
-
-
-__all__ = ["Resampling"]

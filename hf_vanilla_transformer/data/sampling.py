@@ -68,6 +68,3 @@ class EpochRows:
         first, last = begin // len(rows), -(-end // len(rows))
         passes = [np.random.default_rng([self.seed, part, each]).permutation(rows) for each in range(first, last)]
         return np.concatenate(passes)[begin - first * len(rows) : end - first * len(rows)]
-
-
-__all__ = ["EpochRows", "rows_per_epoch"]

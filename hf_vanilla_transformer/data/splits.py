@@ -335,6 +335,3 @@ def _with_keys(dataset: Any, keys: np.ndarray | None, low: float, high: float, s
     if keys is not None:
         return dataset.select(np.flatnonzero((keys >= low) & (keys < high)))
     return dataset.filter(lambda row: low <= _split_key(row["source"], seed) < high)
-
-
-__all__ = ["load_parallel_text", "located_splits"]

@@ -101,6 +101,3 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
             if found
             else f"{path}: its units do not say their languages; set xml:lang of each <tuv>"
         )
-
-
-__all__ = ["read_tmx"]

@@ -228,6 +228,3 @@ def _lookup(options: Mapping[str, _T], name: str, argument: str) -> _T:
         hint = did_you_mean(str(name), options)
         raise ValueError(f"`{argument}` {name!r} is not one of {', '.join(options)}{hint}")
     return options[name]
-
-
-__all__ = ["train_tokenizer"]

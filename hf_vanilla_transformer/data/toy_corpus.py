@@ -42,6 +42,3 @@ def load_toy_corpus(
         corpus[split] = Dataset.from_dict({"source": sources[pairs], "target": targets[pairs]})
         start += most
     return corpus
-
-
-__all__ = ["SIZES", "load_toy_corpus"]

@@ -206,6 +206,3 @@ def _posterior_mean(counts: np.ndarray, owners: np.ndarray) -> np.ndarray:
     totals = np.bincount(owners, own)[owners]
     logs = torch.digamma(torch.from_numpy(np.stack([own, totals]))).numpy()
     return np.exp(logs[0] - logs[1])
-
-
-__all__ = ["align_corpus"]

@@ -88,6 +88,3 @@ def _decoded(content: bytes, name: str) -> str:
             raise DataError(f"{name} is UTF-16, not UTF-8; convert it") from None
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert it") from None
-
-
-__all__ = ["KINDS", "kind_of", "open_document"]

@@ -72,6 +72,3 @@ def _fault(source: Source, line: int, reason: str) -> DataError:
 def _message(template: Template, text: str) -> str:
     """Return a message with a place for the text of each line."""
     return "".join(map(template.text, lines(text)))
-
-
-__all__ = ["read_po"]

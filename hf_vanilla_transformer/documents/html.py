@@ -243,6 +243,3 @@ def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
 def read_html(source: Source) -> Document:
     """Take HTML, a page or a fragment, apart."""
     return _Reader().read(protect(source.content))
-
-
-__all__ = ["read_html"]

@@ -223,6 +223,3 @@ def _parser() -> "tuple[MarkdownIt, type[StateInline]]":
     for name, rule in list(rules):
         parser.inline.ruler.at(name, recorded(name, rule))
     return parser, State
-
-
-__all__ = ["read_markdown"]

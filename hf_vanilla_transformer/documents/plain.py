@@ -9,6 +9,3 @@ def read_text(source: Source) -> Document:
     for line in lines(source.content):
         template.literal(template.text(line))
     return template.document()
-
-
-__all__ = ["read_text"]

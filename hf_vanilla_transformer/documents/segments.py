@@ -384,6 +384,3 @@ class _Builder:
                     break
                 other[0] = other[1] = self._length
             tag[2] = f" {tag[2]}"
-
-
-__all__ = ["Link", "Piece", "Segment", "Tag", "read_segment"]

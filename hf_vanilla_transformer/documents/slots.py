@@ -24,6 +24,3 @@ def slot(number: int) -> str:
 def resolve(text: str, fill: Callable[[int], str]) -> str:
     """Return a text with its slots filled, and those of what fills them."""
     return _SLOT.sub(lambda match: resolve(fill(int(match[1])), fill) if match[1] else "\0", text)
-
-
-__all__ = ["protect", "resolve", "slot", "unprotect"]

@@ -116,6 +116,3 @@ def _without_blank_lines(filled: str) -> str:
 
 def _with_line_ends(content: str, rendered: str) -> str:
     return rendered.replace("\n", "\r\n") if "\r\n" in content else rendered
-
-
-__all__ = ["read_srt", "read_vtt"]

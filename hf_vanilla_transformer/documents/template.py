@@ -89,6 +89,3 @@ class Template:
 def lines(text: str) -> list[str]:
     r"""Return the lines of a text with their ends, which are "\n" and "\r\n"."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-__all__ = ["Document", "Source", "Template", "lines"]

@@ -236,6 +236,3 @@ def _tag(markup: str, token: _Token) -> Piece:
     if token.name in CODE or token.opens == token.closes:
         return Piece(markup)
     return Piece(markup, None, token.name if token.opens else None, token.name if token.closes else None)
-
-
-__all__ = ["read_xliff"]

@@ -315,6 +315,3 @@ def _fill_config(settings: Any, config: VanillaTransformerConfig, target: list[s
     settings.add_source_bos = settings.add_source_eos = False
     settings.layer_norm_epsilon = float(config.layer_norm_eps)
     settings.add_attribute(POSITIONS_KEY, num_positions)
-
-
-__all__ = ["ACTIVATIONS", "check_supported", "equalize_layers", "vocabularies", "write_ctranslate2"]

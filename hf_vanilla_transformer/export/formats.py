@@ -88,6 +88,3 @@ def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[
             "family's exporter"
         )
     return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer(name) else None
-
-
-__all__ = ["EXPORT_FORMATS", "export_model", "load_for_export"]

@@ -108,6 +108,3 @@ def _permute_width(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     if name.endswith(WIDTH_SECOND):
         return tensor[:, order]
     return tensor[order] if name.endswith(WIDTH_FIRST) else tensor
-
-
-__all__ = ["marian_config", "write_marian"]

@@ -235,6 +235,3 @@ def _silence() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-__all__ = ["onnx_missing", "write_onnx"]

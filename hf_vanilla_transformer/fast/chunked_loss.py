@@ -184,6 +184,3 @@ def _scale_gradients(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ..
 
 
 chunked_cross_entropy.register_autograd(_scale_gradients, setup_context=_save_gradients)
-
-
-__all__ = ["chunked_cross_entropy"]

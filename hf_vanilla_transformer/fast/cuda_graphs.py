@@ -122,6 +122,3 @@ class RecordedSteps:
         changing = {k: x.clone() for k, x in inputs.items() if isinstance(x, Tensor) and k not in CONSTANT_INPUTS}
         self.replay, self.outputs = record(lambda: self.forward(**{**inputs, **changing}), self.device)
         self.inputs = changing
-
-
-__all__ = ["RecordedSteps", "can_capture", "suits_static_cache"]

@@ -65,6 +65,3 @@ def _divergence(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     divergences = (probs * gaps).sum(-1, keepdim=True)
     gradient = gaps.sub_(divergences).mul_(probs).add_(probs).sub_(probs.flip(1))
     return divergences.sum() / 2, gradient / 2
-
-
-__all__ = ["summed_divergence_without_logits"]

@@ -149,6 +149,3 @@ def repeat_sources(cache: Any) -> None:
         return
     for own, layer in zip(cache.self_attention_cache.layers, cross.layers, strict=True):
         layer.keys, layer.values = (match_rows(x, len(own.keys)) for x in (layer.keys, layer.values))
-
-
-__all__ = ["FastGeneration"]

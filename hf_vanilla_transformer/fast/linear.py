@@ -230,15 +230,3 @@ class _OneDNNLinear(torch.autograd.Function):
         is_wide = weight.shape[0] <= weight.shape[1]
         d_weight = product(grads.T, rows.T, None) if is_wide else product(rows.T, grads.T, None).T
         return d_x, d_weight, d_bias
-
-
-__all__ = [
-    "apply_linear",
-    "begin_forward_pass",
-    "decoding_products",
-    "is_bare_linear",
-    "is_hooked",
-    "linear_forward",
-    "multiply",
-    "operands",
-]

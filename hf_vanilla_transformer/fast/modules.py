@@ -368,6 +368,3 @@ def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, 
     labels = labels.to(states.device).flatten()
     states, weight, bias = operands(head, states.flatten(0, 1))
     return chunked_cross_entropy(states, weight, bias, labels, smoothing, torch.is_grad_enabled())[0]
-
-
-__all__ = ["FastAttention", "FastDecoder", "FastEncoder", "FastForConditionalGeneration", "FastLayer"]

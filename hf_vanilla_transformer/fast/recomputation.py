@@ -165,6 +165,3 @@ def _call(node: Any, inputs: Any) -> Tensor:
     enabled = node.autocast_dtype is not None
     with torch.autocast("cpu", node.autocast_dtype, enabled=enabled, cache_enabled=False):
         return node.function(*inputs)
-
-
-__all__ = ["KEEP_ALL", "inner_layer", "layer_norm", "recomputation"]

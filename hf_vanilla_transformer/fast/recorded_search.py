@@ -175,6 +175,3 @@ def forget_searches(model: Any) -> None:
     """Free the searches that are kept for a model."""
     with _LOCK:
         _KEPT.pop(model, None)
-
-
-__all__ = ["forget_searches", "may_be_recorded", "recorded_search"]

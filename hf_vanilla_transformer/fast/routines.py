@@ -103,6 +103,3 @@ def this_processor() -> Routines:
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         products = {dtype: rules for dtype, rules in products.items() if dtype != torch.bfloat16}
     return Routines(products, attention)
-
-
-__all__ = ["ANY", "ROUTINES", "Attention", "Batched", "Product", "Routine", "Routines", "this_processor"]

@@ -79,6 +79,3 @@ if triton is not None:
                 gradient = tl.exp(x - log_total) - tl.where(columns == label, 1 - eps, 0.0)
                 gradient = tl.where(counts, gradient, 0.0)
                 tl.store(logits + columns, gradient.to(logits.dtype.element_ty), mask=columns < V)
-
-
-__all__ = ["replace_by_gradients", "suits"]

@@ -181,6 +181,3 @@ def overwrite(kept: Any, other: Any, *names: str) -> None:
     """Overwrite tensors of `kept` with those of `other`, where they are."""
     for name in names:
         getattr(kept, name).copy_(getattr(other, name))
-
-
-__all__ = ["StaticBeams", "StaticGreedy"]

@@ -114,6 +114,3 @@ def _source(
         return states, None if mask is None else mask.clone()
     # Once, rather than at every step.
     return states, torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
-
-
-__all__ = ["StepCache"]

@@ -96,6 +96,3 @@ if triton is not None:
             mean = mean * kept + tl.sum(weights[:, None] * v, 0)
             total = total * kept + tl.sum(weights)
         tl.store(out + place * V + v_columns, (mean / total).to(out.dtype.element_ty), mask=in_v)
-
-
-__all__ = ["attend"]

@@ -182,6 +182,3 @@ def _links(scores: torch.Tensor) -> list[Link]:
     if not scores.numel():
         return []
     return [(int(source), target) for target, source in enumerate(scores.argmax(-1))]
-
-
-__all__ = ["alignment_heads", "find_alignment_heads", "set_alignment_heads", "token_attention", "word_alignments"]

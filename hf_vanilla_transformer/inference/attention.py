@@ -40,6 +40,3 @@ def cross_attentions(model: PreTrainedModel, pairs: Sequence[IdPair]) -> list[to
         outputs, _ = force_targets(model, pairs, output_attentions=True)
     weights = torch.stack(outputs.cross_attentions, 1).float().cpu()
     return [rows[..., : len(target), : len(source)] for rows, (source, target) in zip(weights, pairs, strict=True)]
-
-
-__all__ = ["cross_attentions", "eager_attention"]

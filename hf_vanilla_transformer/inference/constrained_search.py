@@ -394,6 +394,3 @@ def constrained_beam_search(
     scores = beams.best_scores(generation_config.num_return_sequences)
     output: Any = GenerateBeamEncoderDecoderOutput
     return output(sequences=sequences, sequences_scores=scores)
-
-
-__all__ = ["TermVocabulary", "Terms", "constrained_beam_search"]

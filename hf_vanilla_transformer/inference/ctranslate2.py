@@ -376,6 +376,3 @@ def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise ValueError(f"{file.name} is no list of tokens")
     return source, target
-
-
-__all__ = ["CTranslate2Model", "check_finite_export", "check_settings", "ctranslate2_missing", "load_ctranslate2"]

@@ -399,6 +399,3 @@ class BatchTranslator:
         generated = (is_end.cumsum(1) == is_end) & is_output[:, -tokens.shape[1] :]  # through the first end token
         total = log_probs.masked_fill(~generated, 0.0).sum(1)
         return (total / generated.sum(1) ** self._setting("length_penalty", 1.0)).tolist()
-
-
-__all__ = ["NO_BEAM_SEARCH", "BatchTranslator", "Hypothesis", "checked_scores", "decoding_session", "encode"]

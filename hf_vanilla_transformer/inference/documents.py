@@ -32,6 +32,3 @@ def translate_document(
         for (i, segment), (best, *_) in zip(chosen.items(), translations, strict=True):
             filled[i] = segment.fill(best.text, best.alignment)
     return document.render(filled[i] for i in range(len(filled)))
-
-
-__all__ = ["translate_document"]

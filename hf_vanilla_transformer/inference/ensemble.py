@@ -274,6 +274,3 @@ def _token_rules(tokenizer: Any) -> list[Any]:
         else:
             rules.append(side.get_vocab())
     return rules
-
-
-__all__ = ["VanillaTransformerEnsemble"]

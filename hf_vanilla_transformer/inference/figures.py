@@ -162,6 +162,3 @@ def _characters(path: str) -> frozenset[str]:
     with suppress(RuntimeError, OSError):
         return frozenset(map(chr, font_manager.get_font(path).get_charmap()))
     return frozenset()
-
-
-__all__ = ["draw_curve", "finish_figure", "logged_values", "marker", "new_figure", "style_axes", "to_array"]

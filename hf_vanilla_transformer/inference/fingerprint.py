@@ -48,6 +48,3 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     vocabularies = [sorted(each.get_vocab().items()) for each in tokenizer_sides(tokenizer)]
     digest = hashlib.blake2b(json.dumps(vocabularies).encode(), digest_size=6).hexdigest()
     return f"{'/'.join(str(len(each)) for each in vocabularies)} tokens, {digest}"
-
-
-__all__ = ["model_fingerprint", "tokenizer_fingerprint"]

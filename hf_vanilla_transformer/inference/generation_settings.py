@@ -114,6 +114,3 @@ def _flat_ids(value: Any) -> list[int]:
     if isinstance(value, list):
         return [token_id for each in value for token_id in _flat_ids(each)]
     return [] if value is None else [value]
-
-
-__all__ = ["check_generation_settings"]

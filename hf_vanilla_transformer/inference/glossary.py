@@ -152,6 +152,3 @@ def in_word(character: str) -> bool:
     if not (character.isalnum() or unicodedata.category(character).startswith("M")):
         return False
     return not UNSPACED_SCRIPTS.match(unicodedata.name(character, ""))
-
-
-__all__ = ["Glossary", "GlossaryError", "in_word", "normalized", "read_glossary"]

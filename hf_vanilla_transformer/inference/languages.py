@@ -223,21 +223,3 @@ def _checked_direction(tokenizer: Any, source: str | None, target: str | None) -
 
 def _targets(directions: Iterable[Direction]) -> list[str]:
     return list(dict.fromkeys(target for _, target in directions))
-
-
-__all__ = [
-    "Direction",
-    "Languages",
-    "check_direction",
-    "choose_pair",
-    "directions_of",
-    "has_tags",
-    "is_multilingual",
-    "is_zero_shot",
-    "language_pairs",
-    "model_languages",
-    "only_pair",
-    "set_language_ids",
-    "set_languages",
-    "tag_sources",
-]

@@ -226,6 +226,3 @@ def _with_advice(error: BaseException, advice: str) -> BaseException | None:
     if isinstance(error, KeyboardInterrupt):
         return type(error)(advice)
     return DataError(f"{one_line(error)}; {advice}") if isinstance(error, (ValueError, OSError)) else None
-
-
-__all__ = ["LineOutput", "Share", "line_output"]

@@ -343,14 +343,3 @@ def _first(names: list[str]) -> str:
     """List the first names and count the rest."""
     more = f" and {len(names) - MAX_NAMED_WEIGHTS} more" if len(names) > MAX_NAMED_WEIGHTS else ""
     return ", ".join(shorten(name, 200) for name in names[:MAX_NAMED_WEIGHTS]) + more
-
-
-__all__ = [
-    "check_finite",
-    "has_tokenizer",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "needs_trust",
-    "tokenizer_sides",
-]

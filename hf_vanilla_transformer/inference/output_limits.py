@@ -57,6 +57,3 @@ def row_limit_options(
         # Before those of the caller, as that of `generate()` is.
         bounds["logits_processor"] = [ForcedEnd(row_limits, forced_end), *(options.get("logits_processor") or ())]
     return bounds
-
-
-__all__ = ["EXTRA_OUTPUT_TOKENS", "LENGTH_BOUNDS", "given_bounds", "output_limit", "row_limit_options"]

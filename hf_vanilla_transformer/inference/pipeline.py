@@ -339,6 +339,3 @@ def register() -> None:
         # With this attribute `save_pretrained` would store code with the model, and loading would ask to trust it.
         del TranslationPipeline._registered_impl
         PIPELINE_REGISTRY.task_aliases = TaskAliases(PIPELINE_REGISTRY.task_aliases)
-
-
-__all__ = ["TranslationPipeline", "register"]

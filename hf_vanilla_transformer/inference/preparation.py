@@ -375,6 +375,3 @@ class _Alphabet:
     @cached_property
     def _scripts(self) -> set[str]:
         return {match[0] for each in self._characters if (match := LARGE_SCRIPTS.match(name(each, "")))}
-
-
-__all__ = ["Preparation", "Sentence", "SplitSentences", "is_suspicious"]

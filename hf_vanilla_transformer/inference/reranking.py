@@ -64,6 +64,3 @@ class ChannelReranker:
                 hypotheses = [replace(each, score=total) for each, total in zip(hypotheses, sums, strict=True)]
             results.append(sorted(hypotheses, key=lambda each: -(each.score or 0.0)))
         return results
-
-
-__all__ = ["ChannelReranker"]

@@ -155,6 +155,3 @@ def _token_log_probs(model: PreTrainedModel, pairs: Sequence[IdPair], forced: in
     if forced is not None:
         log_probs[:, 0] = log_probs[:, 0].masked_fill(labels[:, 0] == forced, 0.0)
     return log_probs.tolist()
-
-
-__all__ = ["Score", "Target", "perplexity", "score"]

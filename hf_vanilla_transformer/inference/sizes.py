@@ -126,6 +126,3 @@ def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]], file: Path)
             raise ValueError(
                 f"weights of another shape: {name} {shape}, not {described[name]} as in {file}; {SAVE_AGAIN}"
             )
-
-
-__all__ = ["SAVE_AGAIN", "check_num_labels", "check_sizes", "read_config"]

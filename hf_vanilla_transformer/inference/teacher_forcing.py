@@ -99,15 +99,3 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
         **options,
     )
     return outputs, labels
-
-
-__all__ = [
-    "IdPair",
-    "batches_of_pairs",
-    "decoder_layers",
-    "evaluation_mode",
-    "force_targets",
-    "position_limit",
-    "start_token_id",
-    "tightest_limit",
-]

@@ -373,18 +373,3 @@ def cross_attention(
     source_tokens = [str(source_tokenizer.decode([token])) for token in ids]
     target_tokens = [str(tokenizer.decode([token])) for token in target_ids]
     return weights[-1].mean(0), source_tokens, target_tokens
-
-
-__all__ = [
-    "REMARKS",
-    "Hypothesis",
-    "Reranker",
-    "checked_sentence",
-    "checked_sentences",
-    "cross_attention",
-    "finished",
-    "joined",
-    "load",
-    "translate",
-    "translate_lines",
-]

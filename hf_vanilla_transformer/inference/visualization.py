@@ -242,6 +242,3 @@ def _entropy_of_smoothed_labels(smoothing: float, vocab_size: int) -> float:
     other = smoothing / vocab_size
     right = 1 - smoothing + other
     return -right * math.log(right) - (vocab_size - 1) * other * math.log(other)
-
-
-__all__ = ["plot_attention", "plot_position_encoding", "plot_training_curve"]

@@ -332,6 +332,3 @@ def blockwise_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
         indices = torch.cat((indices, torch.arange(whole, size, device=x.device).expand(rows, -1)), 1)
     values, chosen = x.gather(1, indices).topk(count)
     return values, indices.gather(1, chosen)
-
-
-__all__ = ["MASKED_SCORE", "Beams", "beam_search", "blockwise_topk", "gather_candidates", "select_rows"]

@@ -55,6 +55,3 @@ class ForcedEnd(LogitsProcessor):
         forced = torch.full_like(scores, float("-inf"))
         forced[:, self.tokens] = 0
         return forced.where(self.row_limits.of_rows(len(scores))[:, None] == length, scores)
-
-
-__all__ = ["ForcedEnd", "RowLimits"]

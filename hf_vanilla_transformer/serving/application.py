@@ -197,6 +197,3 @@ class Measured:
             # Paths that no route has are of any number.
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)
-
-
-__all__ = ["create_application"]

@@ -176,15 +176,3 @@ def alignment_html(pair: AttendedPair, layer: int, head: int) -> str:
         for target, weight, place in zip(pair.target_tokens, best.tolist(), places.tolist(), strict=True)
     )
     return f'<h3>Strongest alignments</h3><ul class="vt-alignment">{items}</ul>'
-
-
-__all__ = [
-    "MEAN",
-    "AttendedPair",
-    "aligning_heads",
-    "alignment_html",
-    "attend",
-    "map_html",
-    "readable_tokens",
-    "tokens_html",
-]

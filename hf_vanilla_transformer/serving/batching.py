@@ -326,6 +326,3 @@ def _fail(request: _Request, error: BaseException) -> None:
             request.future.set_exception(Busy("out of memory; send shorter sentences or fewer beams"))
         else:
             request.future.set_exception(DecodingFailed(f"the model failed: {one_line(error)}"))
-
-
-__all__ = ["CLOSED", "Batcher", "Busy", "DecodingFailed", "Decoder", "InvalidRequest"]

@@ -61,6 +61,3 @@ def _widget_texts(widget: Any) -> Iterator[str]:
     for entry in widget if isinstance(widget, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("text"), str):
             yield entry["text"]
-
-
-__all__ = ["Example", "card_examples"]

@@ -46,6 +46,3 @@ def detectable(languages: Collection[str]) -> list[str]:
     can_detect = len(languages) > 1 and is_installed()
     known = [language for language in languages if can_detect and is_known(language)]
     return known if len(known) > 1 else []
-
-
-__all__ = ["AUTO", "choose", "detect_among", "detectable"]

@@ -356,6 +356,3 @@ def _listed(models: Iterable[ServedModel]) -> str:
     pairs = ["-".join(pair) for model in models for pair in model.pairs]
     shown = pairs[:MAX_LISTED] + ["..."] * (len(pairs) > MAX_LISTED)
     return ", ".join([*shown, *(f"model {model.name}" for model in models if not model.pairs)])
-
-
-__all__ = ["Choice", "Engine", "Pair", "ServedModel", "TranslationOptions", "UnknownModel"]

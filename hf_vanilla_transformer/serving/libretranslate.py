@@ -265,6 +265,3 @@ def _languages(engine: Engine) -> list[Language]:
         Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(each))
         for code, each in sorted(targets.items())
     ]
-
-
-__all__ = ["routes"]

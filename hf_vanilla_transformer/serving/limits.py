@@ -24,6 +24,3 @@ class ModelLimits:
 
     max_tokens: Positive = option(8192, "Source tokens x beams decoded at once; lower it if memory runs out.")
     max_queue: Positive = option(1024, "Sentences that may wait; a full queue answers 503.", advanced=True)
-
-
-__all__ = ["Limits", "ModelLimits"]

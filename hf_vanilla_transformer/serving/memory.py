@@ -8,6 +8,3 @@ def release_memory() -> None:
     """Return freed memory to the system, if the C library is glibc: its heap would otherwise fragment and grow."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
-
-
-__all__ = ["release_memory"]

@@ -46,6 +46,3 @@ def _observe(sentences: Counter, tokens: Counter, sizes: Histogram, num_sentence
     sentences.inc(num_sentences)
     tokens.inc(num_tokens)
     sizes.observe(num_sentences)
-
-
-__all__ = ["Metrics"]

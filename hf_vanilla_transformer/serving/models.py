@@ -136,6 +136,3 @@ def _card_pairs(model: Any, folder: str) -> list[Pair]:
     except Exception:
         return []
     return [tuple(languages)] if isinstance(languages, list) and len(languages) == 2 else []
-
-
-__all__ = ["EXPORTS", "Loading", "load_engine"]

@@ -458,6 +458,3 @@ def _success(answer: Answer, seconds: float, detected: bool) -> str:
     # A live region does not read out the field with the translation.
     spoken = f'<span class="vt-spoken">: {escape(answer.text)}</span>'
     return f"<p data-number={next(NUMBERS)}>Translated {number}{language} in {seconds:.2f} s{spoken}</p>"
-
-
-__all__ = ["mount_page"]

@@ -142,6 +142,3 @@ def serve_replicas(
     ended.wait()
     running.drain.remote().result()
     serve.shutdown()
-
-
-__all__ = ["Resources", "serve_replicas"]

@@ -75,6 +75,3 @@ def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> Non
     """Serve until a signal comes."""
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     Server(config, engine).run(sockets=[listening])
-
-
-__all__ = ["address", "listen", "serve"]

@@ -173,6 +173,3 @@ async def _disconnected(request: Request) -> None:
 
 def _bytes(key: str) -> bytes:
     return key.encode(errors="surrogatepass")
-
-
-__all__ = ["FieldError", "Service", "Text", "TranslatedText", "enough_beams", "while_connected"]

@@ -83,6 +83,3 @@ def _gradio_version() -> str:
         return version("gradio")
     except PackageNotFoundError:
         raise ValueError('a Space needs gradio; run `pip install "hf-vanilla-transformer[demo]"`') from None
-
-
-__all__ = ["space_files"]

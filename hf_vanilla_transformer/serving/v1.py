@@ -112,6 +112,3 @@ def _text_response(translated: TranslatedText) -> TextResponse:
             for source, hypotheses in rows
         ],
     )
-
-
-__all__ = ["routes"]

@@ -52,6 +52,3 @@ def capitalized(text: str) -> str:
     """Return the text with a capital for its first letter, unless a digit comes before it."""
     first = next((i for i, character in enumerate(text) if character.isalnum()), 0)
     return text[:first] + text[first : first + 1].upper() + text[first + 1 :]
-
-
-__all__ = ["WORDS", "Case", "capitalized", "case_of", "in_case", "sentence_case"]

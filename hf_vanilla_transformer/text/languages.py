@@ -110,6 +110,3 @@ def _identifier() -> Any:
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages({*identifier.labels} - {_NO_LANGUAGE})
     return identifier
-
-
-__all__ = ["detect", "is_installed", "is_known", "odds_against"]

@@ -340,23 +340,3 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
             start, end = joined[-1][0], max(end, joined.pop()[1])
         joined.append((start, end))
     return joined
-
-
-__all__ = [
-    "LARGE_SCRIPTS",
-    "PLACEHOLDER",
-    "PLACEHOLDERS",
-    "UNSPACED_SCRIPTS",
-    "Edit",
-    "Item",
-    "ProtectedText",
-    "Protector",
-    "Span",
-    "checked_pattern",
-    "edited",
-    "moved",
-    "placeholders_of",
-    "protect_pair",
-    "read_patterns",
-    "with_placeholders",
-]

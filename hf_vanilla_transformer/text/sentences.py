@@ -116,6 +116,3 @@ def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) 
 
 def _ends(pattern: re.Pattern[str], sentence: str) -> list[int]:
     return [match.end() for match in pattern.finditer(sentence) if 0 < match.end() < len(sentence)]
-
-
-__all__ = ["Layout", "cut_long_sentence", "split_sentences", "whole"]

@@ -218,15 +218,3 @@ def set_learning_rate(args: Any, model: Any) -> None:
     """Set the paper's learning rate for the width of a model, unless one was given."""
     if args.learning_rate is None:
         args.learning_rate = peak_learning_rate(model.config.hidden_size, args.warmup_steps)
-
-
-__all__ = [
-    "PRESET_DEFAULTS",
-    "ModelArguments",
-    "VanillaTransformerTrainingArguments",
-    "bf16_is_fast",
-    "join_overrides",
-    "parse_overrides",
-    "peak_learning_rate",
-    "set_learning_rate",
-]

@@ -205,6 +205,3 @@ def _given(
     if args.max_steps > 0:
         settings["num_train_epochs"] = f"{args.max_steps} steps"
     return {name: getattr(value, "value", value) for name, value in settings.items() if value is not None}
-
-
-__all__ = ["PLANS", "count_words", "use_auto_preset"]

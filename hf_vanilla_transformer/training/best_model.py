@@ -41,6 +41,3 @@ def _rank(evaluation: Mapping[str, float], name: str) -> tuple[float, ...]:
     loss = evaluation.get(f"{prefix}loss", math.inf)
     # Of translations that score the same, the later ones are no improvement; of those that score nothing, they may be.
     return (*scores, -loss if math.isfinite(loss) and not any((evaluation[name], *scores)) else -math.inf)
-
-
-__all__ = ["METRICS", "TIE_BREAKERS", "breaks_tie", "metric_name"]

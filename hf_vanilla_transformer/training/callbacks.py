@@ -164,12 +164,3 @@ def mean_training_loss(history: list[dict[str, float]]) -> float | None:
     steps = [0, *(step for step, _ in logged)]
     weighted = [(step - before) * loss for before, (step, loss) in zip(steps, logged, strict=False)]
     return math.fsum(weighted) / steps[-1] if logged else None
-
-
-__all__ = [
-    "BestCheckpointLocation",
-    "EarlyStopping",
-    "RunRecord",
-    "SamplerEpoch",
-    "mean_training_loss",
-]

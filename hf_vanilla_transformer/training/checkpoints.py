@@ -286,19 +286,3 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
     # Those of another dtype may overflow that of the last.
     check_finite(model, f"the average in the dtype of {checkpoints[-1]}")
     return model
-
-
-__all__ = [
-    "MANIFEST",
-    "average_checkpoints",
-    "best_checkpoint",
-    "checkpoint_fault",
-    "complete_checkpoints",
-    "delete_checkpoint",
-    "last_checkpoints",
-    "newest_checkpoint",
-    "publish_checkpoint",
-    "rotate_checkpoints",
-    "trained_with",
-    "weights_fault",
-]

@@ -90,6 +90,3 @@ def _mean(segments: Sequence[Mapping[str, float]], number: int) -> float:
     if len(segments) != number:
         raise ValueError(f"{len(segments)} scores of {number} segments")
     return sum(segment["COMET"] for segment in segments) / number
-
-
-__all__ = ["comet_program", "comet_scores"]

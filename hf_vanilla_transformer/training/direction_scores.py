@@ -78,6 +78,3 @@ def scores_by_direction(
 def numbers(scores: Mapping[str, Any]) -> dict[str, float]:
     """Return scores without their signatures."""
     return {name: value for name, value in scores.items() if not isinstance(value, str)}
-
-
-__all__ = ["corpus_scorer", "numbers", "scores_by_direction"]

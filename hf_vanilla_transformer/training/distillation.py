@@ -215,6 +215,3 @@ def _table(comparison: dict[str, Any]) -> str:
         speed, size = teacher["seconds"] / system["seconds"], system["megabytes"] / teacher["megabytes"]
         lines.append(f"{name:20}  {figures}  {speed:5.1f}x  {size:5.2f}x")
     return "\n".join(lines)
-
-
-__all__ = ["distill"]

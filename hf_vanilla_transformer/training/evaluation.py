@@ -235,6 +235,3 @@ def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, Any]], bool]) -> It
     for start in range(0, len(pairs), stretch):
         rows = (pairs[i] for i in range(start, min(start + stretch, len(pairs))))
         yield from islice(filter(is_usable, rows), 1)
-
-
-__all__ = ["Evaluation", "training_results"]

@@ -72,6 +72,3 @@ def train_translation(
             save_card(results, data_args, args, card_template)
         print(end_summary(results, args.output_dir), flush=True)
         return results.entries
-
-
-__all__ = ["train_translation"]

@@ -96,6 +96,3 @@ def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
         )
     # Finite, however small a weight is.
     return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()
-
-
-__all__ = ["AlignmentHead", "summed_alignment_loss"]

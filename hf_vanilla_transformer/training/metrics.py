@@ -291,19 +291,3 @@ def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
         )
     if len(predictions) == 0:
         raise ValueError("`predictions` and `references` are empty; give at least one example")
-
-
-__all__ = [
-    "FAST_METRICS",
-    "METRIC_NAMES",
-    "References",
-    "Scores",
-    "SignificanceTest",
-    "bleu_fault",
-    "check_counts",
-    "check_tokenizer",
-    "compare_translations",
-    "language_tokenizer",
-    "translation_scores",
-    "usable_tokenizer",
-]

@@ -263,16 +263,3 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | Non
         values["guided_alignment_weight"] = args.guided_alignment_weight
     values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
-
-
-__all__ = [
-    "TEMPLATE",
-    "add_section",
-    "add_spread",
-    "check_template",
-    "command_line",
-    "read_card",
-    "scored_directions",
-    "write_eval_results",
-    "write_model_card",
-]

@@ -51,6 +51,3 @@ class MovingAverage:
             with torch.no_grad():
                 for parameter, value in zip(self.parameters, trained, strict=True):
                     parameter.copy_(value)
-
-
-__all__ = ["TRAINED_WEIGHTS", "MovingAverage"]

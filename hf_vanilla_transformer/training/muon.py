@@ -179,6 +179,3 @@ def layer_matrices(model: nn.Module) -> set[str]:
     excluded = {id(parameter) for table in tables for parameter in table.parameters()}
     named = model.named_parameters()
     return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}
-
-
-__all__ = ["Muon", "MuonWithAdam", "layer_matrices", "muon_with_adam"]

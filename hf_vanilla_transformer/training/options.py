@@ -170,6 +170,3 @@ class TrainingOptions:
     resume_with_changes: bool = option(False, "Resume even if text, batches, seed, loss or optimizer have changed.")
     final_num_beams: Beams = option(4, "Beams of the final evaluation and of the saved model's generate().")
     final_length_penalty: float = option(1.0, "Their length penalty: scores are divided by length ** penalty.")
-
-
-__all__ = ["AUTO_METRIC", "MIN_RATE_WARMUP", "ModelOptions", "OnNonfinite", "TrainingOptions"]

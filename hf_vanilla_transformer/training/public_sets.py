@@ -73,6 +73,3 @@ def _one_line_errors(name: str) -> Iterator[None]:
         raise ValueError(f"test set {name} cannot be read: {reason}; delete {folder} and try again") from error
     finally:
         logger.setLevel(level)
-
-
-__all__ = ["PublicSet", "read_public_sets"]

@@ -28,6 +28,3 @@ def mean_divergence(logits: Tensor, labels: Tensor, num_items_in_batch: int | Te
     present = labels.ne(IGNORE_INDEX)
     first, second = (at_labels(half, present).float().log_softmax(-1) for half in logits.chunk(2))
     return mean_over_labels(((first.exp() - second.exp()) * (first - second)).sum() / 2, labels, num_items_in_batch)
-
-
-__all__ = ["mean_divergence", "repeated"]

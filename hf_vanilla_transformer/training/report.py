@@ -243,6 +243,3 @@ def _warn_on_failure(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         logger.warning(f"{what} could not be made ({type(error).__name__}: {one_line(error)})")
-
-
-__all__ = ["end_summary", "save_card", "save_pictures", "save_results", "start_summary", "warmup_advice"]

@@ -38,6 +38,3 @@ class Results:
     samples: list[Sample]
     translations: list[str] | None = None
     bleu_fault: str | None = None
-
-
-__all__ = ["Results", "Sample"]

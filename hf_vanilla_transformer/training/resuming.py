@@ -230,16 +230,3 @@ def changes_summary(checkpoint: str, changes: Changes) -> str:
     }
     parts = [f"resuming {Path(checkpoint).name} with {_listed(changes, changes).replace('`', '')}"]
     return "; ".join([*parts, *(text for text, names in consequences.items() if names & changes.keys())])
-
-
-__all__ = [
-    "FIXED",
-    "FREE",
-    "MEANT",
-    "arguments_record",
-    "asked_dropout",
-    "changes_summary",
-    "check_changes",
-    "experiment_record",
-    "run_record",
-]

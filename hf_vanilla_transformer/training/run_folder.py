@@ -147,14 +147,3 @@ def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
     if names:
         changes = ", ".join(f"`{name}` was {before.get(name)}, is {arguments.get(name)}" for name in names)
         raise ValueError(f"{folder} holds a run with other arguments ({changes}); use those, or choose another folder")
-
-
-__all__ = [
-    "ROOM_AND_RESUME",
-    "check_same_run",
-    "find_checkpoint",
-    "make_folder",
-    "run_lock",
-    "save_final_model",
-    "save_tokenizer",
-]

@@ -454,11 +454,3 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     # Without beams a length penalty has no effect, and a model that sets one cannot be saved.
     settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None
     settings.validate(strict=True)
-
-
-__all__ = [
-    "Experiment",
-    "TokenizedSplits",
-    "check_arguments",
-    "set_up",
-]

@@ -73,6 +73,3 @@ class DeferredSignals:
         if number == signal.SIGTERM:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-
-__all__ = ["DeferredSignals"]

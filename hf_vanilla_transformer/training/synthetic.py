@@ -172,12 +172,3 @@ def _translate(
                 translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
                 was_cut_off = len(tokenizer(text_target=translation)["input_ids"]) >= limit
                 output.write("" if was_cut_off or not translation.strip() else translation)
-
-
-__all__ = [
-    "CORPORA_FILE",
-    "SyntheticText",
-    "translate_to_files",
-    "with_back_translations",
-    "with_synthetic",
-]

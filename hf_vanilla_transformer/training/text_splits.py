@@ -150,6 +150,3 @@ def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransfor
 
 def _exchanged(links: Iterable[Link]) -> list[Link]:
     return sorted((target, source) for source, target in links)
-
-
-__all__ = ["Direction", "TextSplits", "align_text", "load_text", "part_numbers"]

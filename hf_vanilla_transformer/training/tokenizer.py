@@ -124,6 +124,3 @@ def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) ->
     if model_args.separate_vocabularies:
         return VanillaTransformerTokenizer.from_pair(learn("source"), learn("target"))
     return learn("source", "target")
-
-
-__all__ = ["load_or_train_tokenizer", "name_languages", "source_prefixes"]

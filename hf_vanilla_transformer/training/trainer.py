@@ -361,6 +361,3 @@ class _WithoutState:
     """Null object for a schedule of another kind, whose saved state does not fit."""
 
     def load_state_dict(self, state: Any) -> None: ...
-
-
-__all__ = ["VanillaTransformerTrainer"]

@@ -441,6 +441,3 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
-
-
-__all__ = ["AlignedPairsCollator", "EndlessStream", "LossTrainer", "data_seed", "is_resampled", "resampling"]

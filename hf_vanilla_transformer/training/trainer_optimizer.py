@@ -345,6 +345,3 @@ class _AverageAfterStep(TrainerCallback):
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         self.trainer.update_average()
-
-
-__all__ = ["OptimizerTrainer"]

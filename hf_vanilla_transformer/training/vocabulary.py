@@ -161,6 +161,3 @@ def _pieces(before: Any, after: Any) -> dict[int, list[int]]:
         return before.encode(token, add_special_tokens=False)
 
     return {i: write(token) for token, i in after.get_vocab().items() if token not in known}
-
-
-__all__ = ["Texts", "add_embeddings", "extend_tokenizer", "vocabulary_sizes"]

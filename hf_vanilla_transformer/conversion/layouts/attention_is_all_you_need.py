@@ -108,5 +108,3 @@ ATTENTION_IS_ALL_YOU_NEED = Layout(
     infer_fields=_infer_fields,
     source_prefix=("bos",),
 )
-
-__all__ = ["ATTENTION_IS_ALL_YOU_NEED"]

@@ -207,5 +207,3 @@ FAIRSEQ = Layout(
     argument_fields=("norm_position", "activation_function", "scale_embedding"),
     generation_settings=_search_settings,
 )
-
-__all__ = ["FAIRSEQ", "compute_positions", "fairseq_sinusoids"]

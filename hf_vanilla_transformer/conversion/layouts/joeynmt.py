@@ -83,5 +83,3 @@ JOEY_NMT = Layout(
     settings_files=("config.yaml",),
     vocabulary_settings=("src_vocab.txt", "trg_vocab.txt"),
 )
-
-__all__ = ["JOEY_NMT"]

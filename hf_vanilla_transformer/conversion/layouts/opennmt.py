@@ -209,5 +209,3 @@ EOLE = replace(
     infer_fields=_eole_fields,
     settings_files=("config.json", "vocab.json"),
 )
-
-__all__ = ["EOLE", "OPEN_NMT"]

@@ -14,5 +14,3 @@ PLAIN = Layout(
     setting_fields={name: (name,) for name in VanillaTransformerConfig.__annotations__},
     needs_name=True,
 )
-
-__all__ = ["PLAIN"]

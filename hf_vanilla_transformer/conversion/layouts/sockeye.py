@@ -137,5 +137,3 @@ SOCKEYE = Layout(
     settings_files=("config",),
     vocabulary_settings=("vocab.src.0.json", "vocab.trg.0.json"),
 )
-
-__all__ = ["SOCKEYE"]

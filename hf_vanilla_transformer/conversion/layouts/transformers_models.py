@@ -138,5 +138,3 @@ M2M100 = replace(
 
 # A layout comes before those whose signature it includes.
 TRANSFORMERS_MODELS = (MBART, BART, M2M100, MARIAN, FSMT)
-
-__all__ = ["TRANSFORMERS_MODELS"]

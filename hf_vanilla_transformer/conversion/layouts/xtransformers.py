@@ -247,5 +247,3 @@ X_TRANSFORMERS = Layout(
     infer_fields=_fields,
     source_suffix=(),
 )
-
-__all__ = ["X_TRANSFORMERS"]
