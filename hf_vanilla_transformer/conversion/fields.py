@@ -12,8 +12,7 @@ from torch import Tensor
 from ..errors import did_you_mean
 from ..marian_fields import HEAD_FIELDS, SHAPE_FIELDS
 from ..model.configuration_vanilla_transformer import (
-    NORM_POSITIONS,
-    SINUSOIDAL_LAYOUTS,
+    CHOICES,
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
@@ -24,10 +23,10 @@ from .weights import MatchedCheckpoint, shape_text
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
 # Choices that messages offer; for other fields they offer the layout's value. Weights show whether there are norms.
 _CHOICES = {
-    "norm_position": "|".join(name for name in NORM_POSITIONS if name != "none"),
+    "norm_position": "|".join(name for name in CHOICES["norm_position"] if name != "none"),
     "activation_function": "relu|gelu|silu|...",
     "scale_embedding": "true|false",
-    "sinusoidal_layout": "|".join(SINUSOIDAL_LAYOUTS),
+    "sinusoidal_layout": "|".join(CHOICES["sinusoidal_layout"]),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.configuration_vanilla_transformer import SINUSOIDAL_LAYOUTS
+from ..model.configuration_vanilla_transformer import CHOICES
 from ..model.positions_vanilla_transformer import sinusoids
 from .rules import Layout
 
@@ -71,7 +71,9 @@ def choose_positions(
         return _without_tables(layout, fields, stated)
     kind = stated.get("position_embedding_type")
     positions = "stored positions" if are_stored else f"positions that {layout.name} computes"
-    matching = [name for name in SINUSOIDAL_LAYOUTS if all(is_sinusoidal(table, name) for table in tables.values())]
+    matching = [
+        name for name in CHOICES["sinusoidal_layout"] if all(is_sinusoidal(table, name) for table in tables.values())
+    ]
     if matching and kind != "learned":
         if (chosen := stated.get("sinusoidal_layout", matching[0])) not in matching:
             raise ValueError(f"`sinusoidal_layout={chosen}`, but the {positions} are {matching[0]}; leave it out")
@@ -100,7 +102,7 @@ def _without_tables(layout: Layout, fields: Mapping[str, Any], stated: Mapping[s
             f"no position table is among the weights, and {layout.name} computes other sinusoids than the paper's; "
             "save the buffers of the model too (state_dict holds them)"
         )
-    chosen = fields.get("sinusoidal_layout", SINUSOIDAL_LAYOUTS[0])
+    chosen = fields.get("sinusoidal_layout", CHOICES["sinusoidal_layout"][0])
     return PositionEncodings(notes=(f"no positions are stored: {chosen} sinusoids are computed",))
 
 

@@ -1,4 +1,4 @@
-"""Errors about a model's inputs, raised before an index error deep inside would say less.
+"""ValueErrors about a model's inputs, raised before an index error deep inside would say less.
 
 Values are not checked under compilation, export or transforms, nor on accelerators, where the check would synchronize.
 """
@@ -53,16 +53,7 @@ def has_values(x: Tensor) -> bool:
 
 
 def check_arguments(arguments: dict[str, Any], known: Collection[str], config: Any) -> None:
-    """Check that what is left of the arguments of `forward` is known; None asks for nothing.
-
-    Args:
-        arguments: Those that reach the layers of a stack.
-        known: Names of those that the layers take.
-        config: Configuration, which names the attention function; its own arguments pass.
-
-    Raises:
-        TypeError: One is not, so that it would have no effect.
-    """
+    """Reject arguments of `forward` that neither the layers (`known`) nor the attention function take, unless None."""
     for name in arguments:
         if name in known or arguments[name] is None or torch.compiler.is_compiling():
             continue
@@ -77,17 +68,7 @@ def check_arguments(arguments: dict[str, Any], known: Collection[str], config: A
 
 
 def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:
-    """Check that an input is a dense tensor of `dims` dimensions, none of them empty.
-
-    Args:
-        x: The input.
-        dims: Number of dimensions: 2 for ids (B, L), 3 for states (B, L, d).
-        name: Name of the input in the error.
-        weight: A weight that it meets; only one on the meta device takes an input there.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Check ids (B, L) or states (B, L, d): a dense tensor of `dims` dimensions, none of them empty."""
     check_dense(x, name, weight)
     if x.dim() != dims or (not _is_traced() and 0 in x.shape):
         raise ValueError(
@@ -111,7 +92,7 @@ def check_dense(x: Any, name: str, like: Any = None) -> None:
 
 
 def check_states(states: Any, width: int, name: str, weight: Any = None) -> None:
-    """Check embeddings or encoder states (B, L, d); takes the arguments of `check_tensor` and the width d."""
+    """Check that embeddings or encoder states are floats (B, L, width)."""
     check_tensor(states, 3, name, weight)
     if not states.is_floating_point() or (not _is_traced() and states.shape[2] != width):
         raise ValueError(
@@ -120,11 +101,7 @@ def check_states(states: Any, width: int, name: str, weight: Any = None) -> None
 
 
 def to_integer_ids(ids: Tensor, name: str) -> Tensor:
-    """Convert ids of any integer dtype to one that embeddings take.
-
-    Raises:
-        ValueError: The ids are not integers.
-    """
+    """Convert ids of any integer dtype to one that embeddings take."""
     if ids.dtype in (torch.int64, torch.int32):
         return ids
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
@@ -135,17 +112,9 @@ def to_integer_ids(ids: Tensor, name: str) -> Tensor:
 def check_id_range(
     ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER, padding_remedy: str = PAD_SOURCES
 ) -> None:
-    """Check that ids lie in the vocabulary.
+    """Check that ids lie in a vocabulary, or classes among the labels, of `size` (None if unknown).
 
-    Args:
-        ids: Ids of any shape.
-        size: Number of tokens or classes; None if unknown.
-        name: Name of the ids in the error.
-        remedy: Advice in the error.
-        padding_remedy: Advice about `IGNORE_INDEX`.
-
-    Raises:
-        ValueError: An id is negative, or not below `size`.
+    The error ends in a remedy, that for padding if the id is `IGNORE_INDEX`.
     """
     if size is None or not ids.numel() or not has_values(ids):
         return
@@ -158,11 +127,7 @@ def check_id_range(
 
 
 def check_target(input_ids: Any, inputs_embeds: Any) -> None:
-    """Check that the decoder gets exactly one input.
-
-    Raises:
-        ValueError: It gets none or two.
-    """
+    """Check that the decoder gets exactly one input."""
     if input_ids is None and inputs_embeds is None:
         raise ValueError(
             "there is no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`. A `Trainer` with "
@@ -183,17 +148,9 @@ def check_batch_sizes(rows: int, sources: int) -> None:
 
 
 def check_mask(mask: Tensor | None, states: Tensor, past: int | Tensor, name: str, cache: Any = None) -> None:
-    """Check that a mask covers the tokens.
+    """Check that a padding mask (B, L) covers `past` tokens and `states` (B, L, d), or all of a static cache.
 
-    Args:
-        mask: Padding mask (B, L), score mask (B, 1, T, S) of any size, or None.
-        states: States (B, L, d) of the tokens.
-        past: Number of cached tokens before them.
-        name: Name of the mask in the error.
-        cache: Cache of earlier tokens; a mask may be as long as a static one.
-
-    Raises:
-        ValueError: It is not dense; a padding mask has another shape; a score mask is neither boolean nor additive.
+    A score mask (B, 1, T, S) may have any size, but must be boolean or additive.
     """
     if mask is None or torch.compiler.is_compiling():
         return

@@ -20,11 +20,7 @@ REMEDY = f"{TESTED}; install one of these, or a newer release of the model's cod
 
 
 def cache_name(names: list[str]) -> str:
-    """Return the cache's name among the fields of an output of the installed transformers.
-
-    Raises:
-        ImportError: It has another name, which this code does not know.
-    """
+    """Return the cache's name among the fields of an output of the installed transformers."""
     for name in CACHE_NAMES:
         if name in names:
             return name
@@ -36,11 +32,7 @@ CACHE = cache_name([field.name for field in fields(Seq2SeqLMOutput)])
 
 
 def either(past_key_values: Any, cache: Any) -> Any:
-    """Return the cache, given by one of its names or by none.
-
-    Raises:
-        ValueError: Both are given.
-    """
+    """Return the cache, given by one of its names or by none."""
     if past_key_values is None:
         return cache
     if cache is not None and cache is not past_key_values:
@@ -54,11 +46,7 @@ def pop_cache(kwargs: dict[str, Any]) -> Any:
 
 
 def check_step(input_ids: Tensor, length: int | None, cache: Any) -> None:
-    """Check that a step of `generate()` that decodes the last `length` of the tokens (B, T) knows the others.
-
-    Raises:
-        RuntimeError: It does not, and would decode as if there were none.
-    """
+    """Check that a step of `generate()` that decodes the last `length` of the tokens (B, T) has the others cached."""
     if length is None or length >= input_ids.shape[1]:
         return
     # The length of a static cache is on its device, and reading it would wait.
@@ -69,6 +57,3 @@ def check_step(input_ids: Tensor, length: int | None, cache: Any) -> None:
             f"`generate()` decodes {length} of {input_ids.shape[1]} target tokens and passes {state} of the others: "
             f"the output would be wrong. Installed are {VERSIONS}; {REMEDY}, or pass `use_cache=False`."
         )
-
-
-__all__ = ["CACHE", "CACHE_NAMES", "REMEDY", "VERSIONS", "check_step", "either", "pop_cache"]

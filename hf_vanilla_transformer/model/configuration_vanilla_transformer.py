@@ -13,9 +13,26 @@ from transformers.activations import ACT2FN
 from .compat_vanilla_transformer import CACHE_NAMES
 from .hub_code_vanilla_transformer import MODEL_TYPE, HubCodeMixin
 
-NORM_POSITIONS = ("post", "pre", "none")
-POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
-SINUSOIDAL_LAYOUTS = ("interleaved", "concatenated")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "norm_position": ("post", "pre", "none"),
+    "position_embedding_type": ("sinusoidal", "learned"),
+    "sinusoidal_layout": ("interleaved", "concatenated"),
+    "activation_function": tuple(ACT2FN),
+    "is_encoder_decoder": (True,),
+}
+
+SIZES = (
+    "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
+    "decoder_attention_heads", "head_dim", "value_head_dim", "max_position_embeddings",
+)  # fmt: skip  # one name a line would hide what they share
+# Fields, a test of their numbers, and what it asks for.
+RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (SIZES, lambda x: x >= 1, "at least 1"),
+    (("encoder_ffn_dim", "decoder_ffn_dim"), lambda x: x >= 0, "0 for no feed-forward sub-layer, or more"),
+    (("layer_norm_eps",), lambda x: x > 0, "above 0"),
+    (("init_std",), lambda x: x > 0, "above 0, or None for d_model ** -0.5"),
+    (("dropout", "attention_dropout", "activation_dropout"), lambda x: 0 <= x < 1, "at least 0 and below 1"),
+)
 
 # Names are made for all labels when a configuration is built.
 MAX_LABELS = 1_000_000
@@ -224,9 +241,8 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         self._reject_misspelt(vars(self))
         self._check_choices()
         self._check_types()
-        self._check_sizes()
+        self._check_ranges()
         self._check_combinations()
-        self._check_probabilities()
         self._check_special_tokens()
         super().validate()  # type: ignore[misc]  # comes from the decorator `strict` of huggingface_hub
 
@@ -283,25 +299,21 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                 wanted = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
                 raise ValueError(f"`{name}` is {value!r}; it must be {wanted}.")
 
-    def _check_sizes(self) -> None:
-        for name in (
-            "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers",
-            "encoder_attention_heads", "decoder_attention_heads", "head_dim", "value_head_dim",
-            "max_position_embeddings",
-        ):  # fmt: skip  # one name a line would hide the rule they share
-            value = vars(self)[name]
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` is {value}; it must be at least 1.")
-        for name in ("encoder_ffn_dim", "decoder_ffn_dim"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; use 0 for no feed-forward sub-layer, or more.")
-        if not self.layer_norm_eps > 0:
-            raise ValueError(f"`layer_norm_eps` is {self.layer_norm_eps}; it must be above 0.")
-        if not (self.init_std or 0) > 0:
-            raise ValueError(f"`init_std` is {self.init_std}; it must be above 0, or None for d_model ** -0.5.")
+    def _check_ranges(self) -> None:
+        for names, in_range, wanted in RANGES:
+            for name in names:
+                value = vars(self)[name]
+                if value is not None and not in_range(value):
+                    raise ValueError(f"`{name}` is {value}; it must be {wanted}.")
 
     def _check_combinations(self) -> None:
-        self._check_heads()
+        derives_head_dims = None in (vars(self)["head_dim"], vars(self)["value_head_dim"])
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if derives_head_dims and self.d_model % getattr(self, name):
+                raise ValueError(
+                    f"`d_model` is {self.d_model}, which `{name}`={getattr(self, name)} does not divide; "
+                    "use a multiple, or set both `head_dim` and `value_head_dim`."
+                )
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"`d_model` is {self.d_model}, but sinusoidal positions need an even width; "
@@ -314,36 +326,13 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                 "`share_encoder_decoder_embeddings=False`."
             )
 
-    def _check_heads(self) -> None:
-        if None not in (vars(self)["head_dim"], vars(self)["value_head_dim"]):
-            return
-        for name in ("encoder_attention_heads", "decoder_attention_heads"):
-            heads = getattr(self, name)
-            if self.d_model % heads:
-                raise ValueError(
-                    f"`d_model` is {self.d_model}, which `{name}`={heads} does not divide; "
-                    "use a multiple, or set both `head_dim` and `value_head_dim`."
-                )
-
     def _check_choices(self) -> None:
-        choices = {
-            "norm_position": NORM_POSITIONS,
-            "position_embedding_type": POSITION_EMBEDDING_TYPES,
-            "sinusoidal_layout": SINUSOIDAL_LAYOUTS,
-            "activation_function": tuple(ACT2FN),
-            "is_encoder_decoder": (True,),
-        }
-        for name, allowed in choices.items():
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
                 near = difflib.get_close_matches(str(value).lower(), map(str, allowed), n=1)
                 hint = f"did you mean {near[0]!r}? Use" if near else "use"
                 raise ValueError(f"`{name}` is {value!r}; {hint} one of {', '.join(map(repr, allowed))}.")
-
-    def _check_probabilities(self) -> None:
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}; it must be at least 0 and below 1.")
 
     def _check_special_tokens(self) -> None:
         # Both sides share the special ids, so the smaller vocabulary must contain them.

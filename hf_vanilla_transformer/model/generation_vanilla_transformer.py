@@ -108,6 +108,3 @@ def _with_language(ids: Any, language: int, languages: list[int], options: dict[
             "special tokens"
         )
     return ids.scatter(1, first, language)
-
-
-__all__ = ["VanillaTransformerGenerationMixin"]

@@ -68,6 +68,3 @@ class HubCodeMixin:
         add_code(working_dir)
         base: Any = super()
         return base._upload_modified_files(working_dir, *args, **kwargs)
-
-
-__all__ = ["MODEL_TYPE", "HubCodeMixin", "add_code", "code_files", "with_auto_map"]

@@ -26,9 +26,6 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_t
     """Shift labels (B, T) right into decoder input (B, T): the start token, then all labels but the last.
 
     Padding on the left stays -100, before the start token; `move_padding_right` finds it.
-
-    Raises:
-        ValueError: A token is None, or the labels are not rows of at least one.
     """
     if labels.dim() != 2 or not labels.shape[1]:
         raise ValueError(f"`labels` have shape {tuple(labels.shape)}; use (B, T) with at least one label per row.")
@@ -86,11 +83,7 @@ def _gather_targets(x: Tensor, dims: tuple[int, ...], indices: Tensor) -> Tensor
 
 
 def check_labels(labels: Tensor, size: int | None, *remedy: str) -> Tensor:
-    """Convert `labels` to int64, the dtype of losses; takes the remaining arguments of `check_id_range`.
-
-    Raises:
-        ValueError: They are not integers, or one other than -100 is negative or not below `size`.
-    """
+    """Check `labels` and convert them to int64, the dtype of losses; -100 stands for none."""
     labels = to_integer_ids(labels, "`labels`").long()
     check_id_range(labels.masked_fill(labels == IGNORE_INDEX, 0), size, "`labels`", *remedy)
     return labels
@@ -109,11 +102,7 @@ def mean_over_labels(summed: Tensor, labels: Tensor, num_items_in_batch: int | T
 
 
 def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Sum the label-smoothed cross-entropy of `logits` (B, T, V) over `labels` (B, T). Section 5.4.
-
-    Raises:
-        ValueError: The shapes differ, or `smoothing` is not in [0, 1).
-    """
+    """Sum the label-smoothed cross-entropy of `logits` (B, T, V) over `labels` (B, T). Section 5.4."""
     check_loss_arguments(logits, labels, smoothing)
     logits, labels = logits.to(accumulation_dtype(logits.dtype)).flatten(0, 1), labels.to(logits.device).flatten()
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
@@ -148,15 +137,7 @@ def classification_loss(
 ) -> Tensor:
     """Mean loss of `logits` (B, K), by `config.problem_type`, which is set if it is None.
 
-    Args:
-        logits: (B, K).
-        labels: Classes (B) for cross-entropy, 0s and 1s (B, K) for binary cross-entropy, or numbers (B, K), or (B)
-            with K = 1, for squared error.
-        config: Configuration with `problem_type` and `num_labels`.
-        num_items_in_batch: Number of labels to divide by, so that accumulated batches count as one.
-
-    Raises:
-        ValueError: The labels have the wrong shape or dtype for the problem.
+    Labels are as `VanillaTransformerForSequenceClassification` takes them.
     """
     if config.problem_type is None:
         if config.num_labels == 1:

@@ -54,6 +54,3 @@ def match_rows(x: Any, rows: int) -> Any:
     if x is None or x.shape[0] == rows:
         return x
     return x.repeat_interleave(rows // x.shape[0], 0) if x.shape[0] < rows else x[:: x.shape[0] // rows]
-
-
-__all__ = ["hidden_keys", "lowest_to_inf", "mask_padding", "match_rows", "may_leave_out"]
