@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -27,10 +29,15 @@ def surroundings() -> dict[str, str]:
     return {**kept, **own}
 
 
+def run_python(program: str, *words: object, environment: Mapping[str, str] | None = None) -> Any:
+    """Run a Python program with these words and variables besides `surroundings()`; return its ended process."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.run(command, env={**surroundings(), **(environment or {})}, capture_output=True, text=True)
+
+
 def interpret_triton(program: str) -> None:
     """Run a Python program whose Triton kernels are interpreted on a CPU; it must print "passed" alone."""
-    command, environment = [sys.executable, "-c", program], {**surroundings(), "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = run_python(program, environment={"TRITON_INTERPRET": "1"})
     assert done.stdout == "passed\n", done.stderr
 
 

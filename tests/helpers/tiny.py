@@ -1,7 +1,9 @@
 """A tiny model, batches for it, and comparisons."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from packaging.version import Version
@@ -30,12 +32,18 @@ VOCABULARIES = {
     "shared": {},
     "tied": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
     "shared, untied": {"tie_word_embeddings": False},
-    "separate": {
-        "share_encoder_decoder_embeddings": False,
-        "tie_word_embeddings": False,
-        "decoder_vocab_size": 50,
-    },
+    "separate": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_vocab_size": 50},
 }
+EVERY_VOCABULARY = pytest.mark.parametrize("changes", VOCABULARIES.values(), ids=VOCABULARIES)
+# What a model may be built of; whatever computes it another way must take each.
+SHAPES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "two vocabularies": VOCABULARIES["separate"],
+    "pre-norm": {"norm_position": "pre"},
+    "norm after the embeddings": {"embedding_layer_norm": True},
+    "learned positions": {"position_embedding_type": "learned"},
+}
+EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 
 
@@ -113,6 +121,23 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     return taken
+
+
+def loss_and_gradients(model: nn.Module, batch: dict[str, Any], **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Take one step's loss and gradients."""
+    loss = model(**batch, **options).loss
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+def counting_backend(graphs: list[Any]) -> Callable[..., Any]:
+    """A compiler that generates no code and collects the graphs that it is given."""
+
+    def compile_graph(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    return compile_graph
 
 
 def close_gradients(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-5) -> None:

@@ -28,58 +28,37 @@ def test_missing_and_doubled_inputs_raise(inputs, message):
         tiny_model()(**given)
 
 
+IDS = torch.ones(2, 6, dtype=torch.long)
+BY_VALUE = [
+    ({"input_ids": IDS + 39}, r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer"),
+    ({"decoder_input_ids": torch.tensor([[1, 2, -100]] * 2)}, "`decoder_input_ids` has -100 at.*pass `labels` too"),
+    (
+        {"input_ids": torch.tensor([[4, 5, 6, 7, 8, -100]] * 2)},
+        r"has -100 at \[0, 5\].*pad sources with `pad_token_id`",
+    ),
+]
+BY_KIND = [
+    ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
+    ({"decoder_attention_mask": torch.ones(2, 7)}, r"`decoder_attention_mask` has shape \(2, 7\).*\(2, 5\)"),
+    (
+        {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
+        r"`attention_mask` has shape \(2, 6\).*\(2, 4\)",
+    ),
+    ({"attention_mask": IDS[:, None, None]}, r"`attention_mask` has dtype torch.int64.*boolean.*or of floats"),
+    ({"attention_mask": IDS.to("meta")}, "`attention_mask` is on the meta device"),
+    ({"input_ids": IDS.float()}, "`input_ids` has dtype torch.float32, but ids are integers"),
+    ({"input_ids": IDS[0]}, r"`input_ids` has shape \(6,\); use \(B, L\) with at least one"),
+    ({"input_ids": IDS.to_sparse()}, "`input_ids` has the layout torch.sparse_coo"),
+    ({"input_ids": IDS.to("meta")}, "`input_ids` is on the meta device"),
+    ({"input_ids": [[4]]}, "`input_ids` is of type list; pass a tensor"),
+    ({"inputs_embeds": torch.ones(2, 6, 9), "input_ids": None}, r"has shape \(2, 6, 9\) .*use floats .*\(B, L, 16\)"),
+    ({"encoder_outputs": ()}, "`encoder_outputs` is empty"),
+]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        pytest.param(
-            {"input_ids": torch.full((2, 6), 40)},
-            r"`input_ids` has 40 at \[0, 0\].*from 0 to 39.*tokenizer",
-            marks=CHECKS_VALUES,
-        ),
-        pytest.param(
-            {"decoder_input_ids": torch.tensor([[1, 2, -100, 4, 5]] * 2)},
-            "`decoder_input_ids` has -100 at.*pass `labels` too",
-            marks=CHECKS_VALUES,
-        ),
-        pytest.param(
-            {"input_ids": torch.tensor([[4, 5, 6, 7, 8, -100]] * 2)},
-            r"`input_ids` has -100 at \[0, 5\].*pad sources with `pad_token_id`, as the tokenizer does",
-            marks=CHECKS_VALUES,
-        ),
-        pytest.param(
-            {"labels": torch.tensor([[1, 2, -100, 4, 99]] * 2)},
-            r"`labels` has 99 at \[0, 4\]",
-            marks=CHECKS_VALUES,
-        ),
-        ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
-        (
-            {"decoder_attention_mask": torch.ones(2, 7)},
-            r"`decoder_attention_mask` has shape \(2, 7\).*\(2, 5\)",
-        ),
-        (
-            {"attention_mask": torch.ones(2, 1, 1, 6, dtype=torch.long)},
-            r"`attention_mask` has dtype torch.int64.*boolean.*or of floats",
-        ),
-        ({"input_ids": torch.ones(2, 6)}, "`input_ids` has dtype torch.float32, but ids are integers"),
-        ({"labels": torch.ones(2, 4, dtype=torch.long)}, r"`labels` have shape \(2, 4\).*\(2, 5\)"),
-        (
-            {"encoder_outputs": (torch.zeros(2, 4, 16),), "input_ids": None},
-            r"`attention_mask` has shape \(2, 6\).*\(2, 4\)",
-        ),
-        ({"input_ids": [[4]]}, "`input_ids` is of type list; pass a tensor"),
-        (
-            {"input_ids": torch.ones(6, dtype=torch.long)},
-            r"`input_ids` has shape \(6,\); use \(B, L\) with at least one",
-        ),
-        ({"input_ids": torch.ones(2, 6, dtype=torch.long).to_sparse()}, "`input_ids` has the layout torch.sparse_coo"),
-        ({"input_ids": torch.ones(2, 6, dtype=torch.long, device="meta")}, "`input_ids` is on the meta device"),
-        ({"attention_mask": torch.ones(2, 6, device="meta")}, "`attention_mask` is on the meta device"),
-        (
-            {"inputs_embeds": torch.ones(2, 6, 9), "input_ids": None},
-            r"has shape \(2, 6, 9\) .*use floats .*\(B, L, 16\)",
-        ),
-        ({"encoder_outputs": ()}, "`encoder_outputs` is empty"),
-    ],
+    [*(pytest.param(*each, marks=CHECKS_VALUES) for each in BY_VALUE), *BY_KIND],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_inconsistent_inputs_are_named(changes, message):

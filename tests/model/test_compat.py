@@ -6,9 +6,10 @@ import logging
 import peft
 import pytest
 import torch
-from transformers import AttentionInterface, GenerationMixin, Trainer, TrainingArguments
+from transformers import GenerationMixin, Trainer, TrainingArguments
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import TransformersKwargs
 from transformers.utils.logging import warning_once
 
@@ -78,29 +79,19 @@ class TestNames:
 
     def test_outputs_have_the_name_of_the_installed_transformers(self):
         model, batch = tiny_model(), batch_with_padding()
-        for outputs in (
-            model(**batch),
-            model.model(**batch),
-            model.generate(batch["input_ids"], max_new_tokens=2, return_dict_in_generate=True),
-        ):
+        generated = model.generate(batch["input_ids"], max_new_tokens=2, return_dict_in_generate=True)
+        for outputs in (model(**batch), model.model(**batch), generated):
             assert {*outputs.keys()} & {*CACHE_NAMES} == {CACHE}
 
     @SEARCHES
-    def test_no_call_of_ours_is_deprecated(self, options):
-        records = []
-        handler = logging.Handler()
-        handler.emit = records.append
-        logger = logging.getLogger("transformers")
-        logger.addHandler(handler)
+    def test_no_call_of_ours_is_deprecated(self, options, caplog, monkeypatch):
+        monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
         warning_once.cache_clear()
-        try:
-            model = VanillaTransformerEnsemble([tiny_model(), tiny_model()])
-            model.generate(tokens(2, 6), max_new_tokens=3, **options)
-            tiny_model().generate(tokens(2, 6), max_new_tokens=3, cache_implementation="static", **options)
-            tiny_model()(**labelled_batch())
-        finally:
-            logger.removeHandler(handler)
-        assert [record.getMessage() for record in records if "deprecated" in record.getMessage()] == []
+        model = VanillaTransformerEnsemble([tiny_model(), tiny_model()])
+        model.generate(tokens(2, 6), max_new_tokens=3, **options)
+        tiny_model().generate(tokens(2, 6), max_new_tokens=3, cache_implementation="static", **options)
+        tiny_model()(**labelled_batch())
+        assert "deprecated" not in caplog.text
 
     def test_predictions_of_a_trainer_are_without_the_cache(self, tmp_path):
         rows = [{"input_ids": [5, 6, 2], "decoder_input_ids": [1, 7]}] * 2
@@ -171,14 +162,14 @@ class TestRenamedInGenerate:
 class TestArguments:
     @pytest.mark.parametrize("kind", [*models(), "encoder", "classifier"])
     def test_unknown_ones_are_errors(self, kind):
-        config, encoder = tiny_config(num_labels=2), {"input_ids": tokens(2, 4)}
-        model, given = {
-            **{name: (model, {**given, ids: tokens(2, 3)}) for name, (model, given, ids) in models().items()},
-            "encoder": (VanillaTransformerEncoderModel(config), encoder),
-            "classifier": (VanillaTransformerForSequenceClassification(config), encoder),
+        config = tiny_config(num_labels=2)
+        model, given, ids = {
+            **models(),
+            "encoder": (VanillaTransformerEncoderModel(config), {}, "input_ids"),
+            "classifier": (VanillaTransformerForSequenceClassification(config), {}, "input_ids"),
         }[kind]
         with pytest.raises(TypeError, match="argument '?`?chache"):
-            model(**given, chache=torch.zeros(1))
+            model(**given, **{ids: tokens(2, 3)}, chache=torch.zeros(1))
 
     def test_unknown_ones_are_named_with_the_versions(self):
         with pytest.raises(TypeError, match=r"`decoder_position_ids`.* \(sdpa\) takes.*transformers 5\.\d+"):
@@ -189,23 +180,20 @@ class TestArguments:
         model, batch = tiny_model(attn_implementation=implementation), batch_with_padding()
         assert torch.equal(model(**batch, position_ids=None, others=None).logits, model(**batch).logits)
 
-    def test_those_of_the_attention_function_reach_it(self):
-        seen = []
+    def test_those_of_the_attention_function_reach_it(self, monkeypatch):
+        seen = set()
 
         def attend(module, query, key, value, attention_mask, temperature=1.0, **kwargs):
-            seen.append(temperature)
+            seen.add(temperature)
             return query.transpose(1, 2), None
 
-        AttentionInterface.register("of_a_test", attend)
-        try:
-            model = tiny_model(attn_implementation="of_a_test")
-            source = {"input_ids": tokens(1, 3), "decoder_input_ids": tokens(1, 3)}
-            model(**source, temperature=2.0)
-            assert seen and {*seen} == {2.0}
-            with pytest.raises(TypeError, match="`coldness`"):
-                model(**source, coldness=2.0)
-        finally:
-            del AttentionInterface._global_mapping["of_a_test"]
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "of_a_test", attend)
+        model = tiny_model(attn_implementation="of_a_test")
+        source = {"input_ids": tokens(1, 3), "decoder_input_ids": tokens(1, 3)}
+        model(**source, temperature=2.0)
+        assert seen == {2.0}
+        with pytest.raises(TypeError, match="`coldness`"):
+            model(**source, coldness=2.0)
 
     def test_those_of_transformers_are_known(self):
         """A new one is to be looked at: whether this model may ignore it."""

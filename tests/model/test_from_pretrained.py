@@ -8,20 +8,15 @@ import torch
 from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from tiny import VOCABULARIES, VOCABULARY, batch_with_padding, close, tiny_model
+from tiny import EVERY_VOCABULARY, VOCABULARIES, VOCABULARY, batch_with_padding, close, tiny_model
 
-EVERY_SHAPE = pytest.mark.parametrize("changes", VOCABULARIES.values(), ids=VOCABULARIES)
-
-
-def load(folder, **options):
-    return VanillaTransformerForConditionalGeneration.from_pretrained(folder, **options)
+load = VanillaTransformerForConditionalGeneration.from_pretrained
 
 
 def logits(model):
     torch.manual_seed(1)
-    batch = batch_with_padding()
     with torch.no_grad():
-        return model(**batch).logits
+        return model(**batch_with_padding()).logits
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, "auto"])
@@ -46,7 +41,7 @@ def test_half_precision_stays_near_and_trains(dtype):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@EVERY_SHAPE
+@EVERY_VOCABULARY
 class TestPlacement:
     def test_layers_on_disk(self, changes, tmp_path):
         """Without an accelerator, layers that do not fit into memory can stay on disk."""
@@ -77,41 +72,39 @@ class TestPlacement:
         assert torch.equal(loaded.generate(source, max_new_tokens=4), expected)
 
 
-class TestFiles:
-    @EVERY_SHAPE
-    def test_shards(self, changes, tmp_path):
-        model = tiny_model(**changes)
-        model.save_pretrained(tmp_path, max_shard_size="10KB")
-        index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-        shards = sorted(tmp_path.glob("model-*.safetensors"))
-        assert len(shards) > 2 and set(index["weight_map"].values()) == {path.name for path in shards}
-        assert set(index["weight_map"]) == {name for name, _ in model.named_parameters()}
-        close(logits(load(tmp_path)), logits(model), 0)
+@EVERY_VOCABULARY
+def test_shards(changes, tmp_path):
+    model = tiny_model(**changes)
+    model.save_pretrained(tmp_path, max_shard_size="10KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 2 and set(index["weight_map"].values()) == {path.name for path in shards}
+    assert set(index["weight_map"]) == {name for name, _ in model.named_parameters()}
+    close(logits(load(tmp_path)), logits(model), 0)
 
 
-class TestMismatches:
-    def test_another_vocabulary_raises_or_is_initialized(self, tmp_path):
-        model = tiny_model()
-        model.save_pretrained(tmp_path)
-        bigger = {"vocab_size": VOCABULARY + 5, "decoder_vocab_size": VOCABULARY + 5}
-        with pytest.raises(RuntimeError, match="mismatch"):
-            load(tmp_path, **bigger)
-        loaded, info = load(tmp_path, **bigger, ignore_mismatched_sizes=True, output_loading_info=True)
-        (mismatch,) = info["mismatched_keys"]
-        assert mismatch[0] == "model.encoder.embed_tokens.weight"
-        weight = loaded.lm_head.weight
-        assert weight.shape[0] == VOCABULARY + 5 and weight is loaded.model.encoder.embed_tokens.weight
-        assert weight[1:].std().item() == pytest.approx(16**-0.5, rel=0.15)
-        same = loaded.model.decoder.layers[0].fc1.weight
-        close(same, model.model.decoder.layers[0].fc1.weight, 0)
+def test_another_vocabulary_raises_or_is_initialized(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    bigger = {"vocab_size": VOCABULARY + 5, "decoder_vocab_size": VOCABULARY + 5}
+    with pytest.raises(RuntimeError, match="mismatch"):
+        load(tmp_path, **bigger)
+    loaded, info = load(tmp_path, **bigger, ignore_mismatched_sizes=True, output_loading_info=True)
+    (mismatch,) = info["mismatched_keys"]
+    assert mismatch[0] == "model.encoder.embed_tokens.weight"
+    weight = loaded.lm_head.weight
+    assert weight.shape[0] == VOCABULARY + 5 and weight is loaded.model.encoder.embed_tokens.weight
+    assert weight[1:].std().item() == pytest.approx(16**-0.5, rel=0.15)
+    close(loaded.model.decoder.layers[0].fc1.weight, model.model.decoder.layers[0].fc1.weight, 0)
 
-    def test_missing_weights_are_reported_and_initialized(self, tmp_path):
-        model = tiny_model(**VOCABULARIES["separate"])
-        model.model.save_pretrained(tmp_path)
-        loaded, info = load(tmp_path, output_loading_info=True, lm_head_bias=True)
-        assert "lm_head.bias" in info["missing_keys"]
-        close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
-        assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
+
+def test_missing_weights_are_reported_and_initialized(tmp_path):
+    model = tiny_model(**VOCABULARIES["separate"])
+    model.model.save_pretrained(tmp_path)
+    loaded, info = load(tmp_path, output_loading_info=True, lm_head_bias=True)
+    assert "lm_head.bias" in info["missing_keys"]
+    close(loaded.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight, 0)
+    assert loaded.lm_head.weight.isfinite().all() and (loaded.lm_head.bias == 0).all()
 
 
 def test_copies_are_independent():

@@ -9,7 +9,16 @@ from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from tiny import VOCABULARIES, close, close_gradients, gradients, one_layer_model
+from tiny import (
+    EVERY_SHAPE,
+    SHAPES,
+    close,
+    close_gradients,
+    counting_backend,
+    gradients,
+    loss_and_gradients,
+    one_layer_model,
+)
 from translators import ENGLISH, build
 
 exporters = pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
@@ -17,20 +26,8 @@ pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of th
 
 from transformers.exporters import DynamoConfig, DynamoExporter, OnnxConfig, OnnxExporter  # noqa: E402 - needs the above
 
-SHAPES = {
-    "paper": {},
-    "two vocabularies": VOCABULARIES["separate"],
-    "pre-norm": {"norm_position": "pre"},
-    "norm after the embeddings": {"embedding_layer_norm": True},
-    "learned positions": {"position_embedding_type": "learned"},
-}
-SEVERAL = {
-    "norm_position": "pre",
-    "embedding_layer_norm": True,
-    "position_embedding_type": "learned",
-    **VOCABULARIES["separate"],
-}
-EVERY_SHAPE = pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+# All shapes at once.
+SEVERAL = {name: value for changes in SHAPES.values() for name, value in changes.items()}
 # Each takes seconds; the fast ones cover every property once.
 ATTENTION_AND_SHAPES = pytest.mark.parametrize(
     ("attention", "changes"),
@@ -53,17 +50,22 @@ pytestmark = [
 ]
 
 
-def inputs(rows, source, target=None, vocabulary=40, seed=1):
+def inputs(rows, source, target=None, seed=1, of_target="decoder_input_ids"):
     """Inputs whose last source is padded."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(length):
-        return torch.randint(4, vocabulary, (rows, length), generator=generator)
+        return torch.randint(4, 40, (rows, length), generator=generator)
 
     mask = torch.ones(rows, source, dtype=torch.long)
     mask[-1, source // 2 :] = 0
     made = {"input_ids": tokens(source), "attention_mask": mask}
-    return made if target is None else {**made, "decoder_input_ids": tokens(target)}
+    return made if target is None else {**made, of_target: tokens(target)}
+
+
+# Of any shape; graphs are made from the first.
+BATCHES = (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3))
+LABELLED = inputs(3, 6, 5, of_target="labels")
 
 
 def run_graph(exported, given):
@@ -92,8 +94,8 @@ class TestExporters:
         exporter, config, tolerance = EXPORTERS[kind]
         model = one_layer_model(**changes)
         model.set_attn_implementation(attention)
-        exported = exporter().export(model, inputs(3, 6, 5), config(dynamic=True))
-        for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
+        exported = exporter().export(model, BATCHES[0], config(dynamic=True))
+        for given in BATCHES:
             with torch.no_grad():
                 expected = model(**given).logits
             close(run_graph(exported, given), expected, tolerance)
@@ -109,16 +111,10 @@ class TestExporters:
         exporter, config, _ = EXPORTERS[kind]
         model, settings = one_layer_model(), None
         if cache:
-            settings = GenerationConfig(
-                **{**model.generation_config.to_diff_dict(), "cache_implementation": cache, "max_cache_len": 16}
-            )
-        exported = exporter().export_for_generation(
-            model,
-            inputs(3, 6),
-            config(dynamic=dynamic),
-            generation_config=settings,
-            multi_token_decode=multi_token_decode,
-        )
+            static = {"cache_implementation": cache, "max_cache_len": 16}
+            settings = GenerationConfig(**{**model.generation_config.to_diff_dict(), **static})
+        options = {"generation_config": settings, "multi_token_decode": multi_token_decode}
+        exported = exporter().export_for_generation(model, inputs(3, 6), config(dynamic=dynamic), **options)
         assert list(exported.components) == ["prefill", "decode"]
 
 
@@ -178,31 +174,21 @@ def filled_cache(model, states):
     return cache
 
 
-class TestTorchExport:
-    @pytest.mark.parametrize(
-        ("strict", "labelled"),
-        # With labels the graph computes logits too. Strict tracing is that of `TestCompile`.
-        [*(pytest.param(True, each, marks=pytest.mark.slow) for each in (True, False)), (False, True), (False, False)],
-    )
-    def test_one_graph_for_all_shapes(self, strict, labelled):
-        model = one_layer_model()
-        given = inputs(3, 6, 5)
-        if labelled:
-            given["labels"] = given.pop("decoder_input_ids")
-        # A graph is limited to the cached positions; a single token needs another graph.
-        rows, source, target = Dim("rows", min=2), Dim("source", min=2, max=32), Dim("target", min=3, max=32)
-        shapes = {name: {0: rows, 1: source} for name in ("input_ids", "attention_mask")}
-        shapes |= {name: {0: rows, 1: target} for name in given if name not in shapes}
-        program = torch.export.export(
-            model, (), {**given, "use_cache": False}, dynamic_shapes={**shapes, "use_cache": None}, strict=strict
-        )
-        other = inputs(2, 9, 4, seed=4)
-        if labelled:
-            other["labels"] = other.pop("decoder_input_ids")
-        found, expected = program.module()(**other, use_cache=False), model(**other, use_cache=False)
-        close(found.logits, expected.logits)
-        if labelled:
-            close(found.loss, expected.loss)
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("of_target", ["decoder_input_ids", "labels"])
+def test_torch_exports_one_graph_for_all_shapes(strict, of_target):
+    """With labels the graph computes logits too. Strict tracing is that of `TestCompile`."""
+    model, given = one_layer_model(), {**inputs(3, 6, 5, of_target=of_target), "use_cache": False}
+    # A graph is limited to the cached positions; a single token needs another graph.
+    rows, source, target = Dim("rows", min=2), Dim("source", min=2, max=32), Dim("target", min=3, max=32)
+    shapes = {name: {0: rows, 1: source} for name in ("input_ids", "attention_mask")}
+    shapes |= {of_target: {0: rows, 1: target}, "use_cache": None}
+    program = torch.export.export(model, (), given, dynamic_shapes=shapes, strict=strict)
+    other = {**inputs(2, 9, 4, seed=4, of_target=of_target), "use_cache": False}
+    found, expected = program.module()(**other), model(**other)
+    close(found.logits, expected.logits)
+    if of_target == "labels":
+        close(found.loss, expected.loss)
 
 
 class TestCompile:
@@ -213,20 +199,13 @@ class TestCompile:
         torch._dynamo.reset()
 
     @pytest.mark.parametrize(
-        "changes",
-        [{}, SEVERAL, *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES.values() if shape)],
+        "changes", [{}, SEVERAL, *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES.values() if shape)]
     )
     def test_forward_is_one_graph_for_all_shapes(self, changes):
-        graphs = []
-
-        def backend(graph, _):
-            graphs.append(graph)
-            return graph.forward
-
-        model = one_layer_model(**changes)
-        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
+        model, graphs = one_layer_model(**changes), []
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counting_backend(graphs))
         with torch.no_grad():
-            for given in (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3)):
+            for given in BATCHES:
                 close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
         assert len(graphs) == 1
 
@@ -237,33 +216,22 @@ class TestCompile:
     def test_training_step(self, options):
         model = one_layer_model(dropout=0.1).train()
         model.config.dropout = 0.0
-        given = inputs(3, 6, 5)
-        given["labels"] = given.pop("decoder_input_ids")
-        loss = model(**given, **options).loss
-        loss.backward()
-        expected = gradients(model)
-        compiled = torch.compile(model, fullgraph="skip_logits" not in options, backend="aot_eager")
-        found = compiled(**given, **options).loss
+        self.compare(model, "aot_eager", **options)
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++, which is not here")
+    def test_inductor(self):
+        self.compare(one_layer_model(), "inductor")
+
+    def compare(self, model, backend, **options):
+        loss, expected = loss_and_gradients(model, LABELLED, **options)
+        compiled = torch.compile(model, fullgraph="skip_logits" not in options, backend=backend)
+        found = compiled(**LABELLED, **options).loss
         found.backward()
         close(found, loss)
         close_gradients(gradients(model), expected)
 
     def test_dropout_is_compiled_too(self):
-        model = one_layer_model(dropout=0.5).train()
-        given = inputs(3, 6, 5)
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        first, second = (compiled(**given, use_cache=False).logits for _ in range(2))
+        compiled = torch.compile(one_layer_model(dropout=0.5).train(), fullgraph=True, backend="aot_eager")
+        first, second = (compiled(**BATCHES[0], use_cache=False).logits for _ in range(2))
         assert not torch.equal(first, second)
-
-    @pytest.mark.slow
-    @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles with g++, which is not here")
-    def test_inductor(self):
-        model, given = one_layer_model(), inputs(3, 6, 5)
-        given["labels"] = given.pop("decoder_input_ids")
-        loss = model(**given).loss
-        loss.backward()
-        expected = gradients(model)
-        found = torch.compile(model, fullgraph=True)(**given).loss
-        found.backward()
-        close(found, loss)
-        close_gradients(gradients(model), expected)
