@@ -7,12 +7,7 @@ import sys
 import pytest
 import torch
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 import hf_vanilla_transformer
@@ -44,18 +39,12 @@ def saved(tmp_path):
 
 
 def test_auto_map_names_every_registered_class():
-    registered = {
-        name: getattr(transformers, name)._model_mapping[VanillaTransformerConfig]
-        for name in MODEL_AUTO_MAP.keys() - {"AutoConfig"}
-    }
+    models, named = MODEL_AUTO_MAP.keys() - {"AutoConfig"}, dict(MODEL_AUTO_MAP)
+    registered = {name: getattr(transformers, name)._model_mapping[VanillaTransformerConfig] for name in models}
     registered |= {"AutoConfig": VanillaTransformerConfig}
-    named = dict(MODEL_AUTO_MAP)
-    tokenizers = (
-        VanillaTransformerMultilingualTokenizer,
-        VanillaTransformerSharedTokenizer,
-        VanillaTransformerTokenizer,
-    )
-    for kind in tokenizers:
+    for kind in (
+        VanillaTransformerMultilingualTokenizer, VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer,
+    ):  # fmt: skip  # one class a line would say no more
         settings = with_auto_map("tokenizer_config.json", {"tokenizer_class": kind.__name__})
         registered[kind.__name__], named[kind.__name__] = kind, settings["auto_map"]["AutoTokenizer"][1]
         assert tokenizer_class_from_name(kind.__name__) is kind

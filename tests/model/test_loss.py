@@ -1,7 +1,5 @@
 """The loss: shifted labels, smoothing, accumulation, and labels that raise."""
 
-import re
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +9,16 @@ from devices import CHECKS_VALUES
 from hf_vanilla_transformer.model import loss_vanilla_transformer
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import mean_over_labels, shift_tokens_right, summed_loss
-from tiny import VOCABULARY, close, close_gradients, gradients, labelled_batch, one_layer_model, tiny_model
+from tiny import (
+    VOCABULARY,
+    close,
+    close_gradients,
+    gradients,
+    labelled_batch,
+    loss_and_gradients,
+    one_layer_model,
+    tiny_model,
+)
 
 # Arguments beside the labels.
 BESIDE = {
@@ -46,28 +53,26 @@ def padded_on_both_sides() -> tuple[Tensor, Tensor, Tensor]:
     return right, left, torch.randint(4, VOCABULARY, (4, 8))
 
 
-def test_shift_tokens_right():
-    labels = torch.tensor([[7, 8, 2], [9, 2, IGNORE_INDEX]])
-    shifted = shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1)
-    assert shifted.tolist() == [[1, 7, 8], [1, 9, 2]]
-    labels = torch.tensor([[9, IGNORE_INDEX, IGNORE_INDEX]])
-    assert shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1).tolist() == [[1, 9, 0]]
-    assert labels.tolist() == [[9, IGNORE_INDEX, IGNORE_INDEX]]
-
-
 def test_the_start_token_precedes_the_first_label():
-    labels = torch.tensor([[-100, -100, 8, 2], [7, -100, 9, 2], [-100] * 4, [-100, 6, -100, 2]])
-    shifted = shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1)
-    assert shifted.tolist() == [[-100, -100, 1, 8], [1, 7, 0, 9], [1, 0, 0, 0], [-100, 1, 6, 0]]
+    rows = [[7, 8, 9, 2], [9, 2, -100, -100], [-100, -100, 8, 2], [7, -100, 9, 2], [-100] * 4, [-100, 6, -100, 2]]
+    labels = torch.tensor(rows)
+    expected = [[1, 7, 8, 9], [1, 9, 2, 0], [-100, -100, 1, 8], [1, 7, 0, 9], [1, 0, 0, 0], [-100, 1, 6, 0]]
+    assert shift_tokens_right(labels, pad_token_id=0, decoder_start_token_id=1).tolist() == expected
+    assert labels.tolist() == rows
+
+
+@pytest.fixture(params=["looks at labels", "does not look"])
+def looks(request, monkeypatch):
+    """On an accelerator labels are not looked at."""
+    if request.param == "does not look":
+        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("looks", [True, False], ids=["looks", "does not look"])
+@pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("beside", BESIDE)
-def test_the_padding_side_changes_no_gradient(monkeypatch, beside, positions, looks, skip_logits):
-    if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
+def test_the_padding_side_changes_no_gradient(beside, positions, skip_logits):
     model, (right, left, source) = one_layer_model(position_embedding_type=positions), padded_on_both_sides()
     found = []
     for labels in (right, left):
@@ -88,11 +93,9 @@ def test_left_padded_rows_keep_their_positions_in_every_output():
     given = {"input_ids": source, "labels": labels, "output_attentions": True, "output_hidden_states": True}
     moved, masked = model(**given), model(**given, **BESIDE["mask"](model, labels))
     seen = labels != IGNORE_INDEX
-    assert not seen.all()
     for name, dim in (("decoder_hidden_states", 1), ("decoder_attentions", 2), ("cross_attentions", 2)):
-        for one, other in zip(moved[name], masked[name], strict=True):
-            one, other = (each.movedim(dim, 1)[seen] for each in (one, other))
-            close(one, other)
+        for pair in zip(moved[name], masked[name], strict=True):
+            close(*(each.movedim(dim, 1)[seen] for each in pair))
 
 
 def test_left_padded_rows_continue_a_cache():
@@ -107,15 +110,12 @@ def test_left_padded_rows_continue_a_cache():
         expected, actual = (each.decoder_attentions[1][row] for each in found)
         length = 7 - padding
         close(actual[:, padding:, :3], expected[:, :length, :3])
-        own = actual[:, padding:, 3 + padding :]
-        close(own, expected[:, :length, 3 : 3 + length])
+        close(actual[:, padding:, 3 + padding :], expected[:, :length, 3 : 3 + length])
 
 
-@pytest.mark.parametrize("looks", [True, False], ids=["looks", "does not look"])
-def test_left_padding_without_labels(monkeypatch, looks):
+@pytest.mark.usefixtures("looks")
+def test_left_padding_without_labels():
     """`Trainer` withholds the labels if it computes the loss itself."""
-    if not looks:
-        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
     model, (_, labels, source) = one_layer_model(), padded_on_both_sides()
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
     found = model(input_ids=source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
@@ -145,12 +145,16 @@ def test_labels_of_any_integer_dtype(skip_logits, dtype):
     torch.testing.assert_close(model(**batch, skip_logits=skip_logits).loss, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64], ids=str)
-def test_other_label_dtypes_raise(dtype):
-    batch = labelled_batch()
-    batch["labels"] = batch["labels"].to(dtype)
-    with pytest.raises(ValueError, match=f"`labels` has dtype {dtype}, but ids are integers"):
-        one_layer_model()(**batch)
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        *((torch.ones(3, 4, dtype=each), f"`labels` has dtype {each}, but") for each in (torch.bool, torch.complex64)),
+        *((torch.ones(shape).long(), "`labels` has shape .*; use") for shape in ((3, 0), (3,), (3, 2, 2))),
+    ],
+)
+def test_labels_that_are_no_rows_of_ids_raise(labels, message):
+    with pytest.raises(ValueError, match=message):
+        one_layer_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=labels)
 
 
 @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
@@ -162,12 +166,6 @@ def test_labels_outside_the_vocabulary_raise(skip_logits, beside, wrong):
     batch["labels"][1, 2] = wrong
     with pytest.raises(ValueError, match=rf"`labels` has {wrong} at \[1, 2\]"):
         model(**batch, **BESIDE[beside](model, batch["labels"]), skip_logits=skip_logits)
-
-
-@pytest.mark.parametrize("shape", [(3, 0), (3,), (3, 2, 2)], ids=str)
-def test_label_shapes_that_raise(shape):
-    with pytest.raises(ValueError, match=rf"`labels` has shape {re.escape(str(shape))}; use \(B, L\)"):
-        one_layer_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=torch.ones(shape, dtype=torch.long))
 
 
 @pytest.mark.parametrize("missing", ["pad_token_id", "decoder_start_token_id"])
@@ -197,12 +195,9 @@ def test_the_model_takes_the_mean_over_labels():
     close(model(**batch).loss, unsmoothed)
 
 
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_num_items_in_batch_divides_the_sum(as_tensor):
-    labels = torch.tensor([[3, IGNORE_INDEX, 4]])
-    count = torch.tensor(8) if as_tensor else 8
-    assert mean_over_labels(torch.tensor(12.0), labels, count).item() == 1.5
-    assert mean_over_labels(torch.tensor(12.0), labels, None).item() == 6.0
+@pytest.mark.parametrize(("count", "mean"), [(8, 1.5), (torch.tensor(8), 1.5), (None, 6.0)], ids=str)
+def test_num_items_in_batch_divides_the_sum(count, mean):
+    assert mean_over_labels(torch.tensor(12.0), torch.tensor([[3, IGNORE_INDEX, 4]]), count).item() == mean
 
 
 @EVERY_LOSS
@@ -210,12 +205,12 @@ def test_num_items_in_batch_divides_the_sum(as_tensor):
 def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     model, batch = one_layer_model(), labelled_batch(rows=16)
     count = (batch["labels"] != IGNORE_INDEX).sum()
+    options = {"num_items_in_batch": count, "smoothing": 0.1, "skip_logits": skip_logits}
 
     def accumulated(pieces: int) -> tuple[float, dict[str, Tensor]]:
         total = 0.0
         for part in zip(*(tensor.chunk(pieces) for tensor in batch.values()), strict=True):
-            piece = dict(zip(batch, part, strict=True))
-            loss = model(**piece, num_items_in_batch=count, smoothing=0.1, skip_logits=skip_logits).loss
+            loss = model(**dict(zip(batch, part, strict=True)), **options).loss
             loss.backward()
             total += loss.item()
         return total, gradients(model)
@@ -231,11 +226,9 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
 def test_a_batch_of_ignored_labels_gives_zero(skip_logits, num_items_in_batch):
     model, batch = one_layer_model(), labelled_batch()
     batch["labels"] = torch.full_like(batch["labels"], IGNORE_INDEX)
-    loss = model(**batch, num_items_in_batch=num_items_in_batch, skip_logits=skip_logits, smoothing=0.1).loss
-    assert loss.item() == 0
-    loss.backward()
-    taken = gradients(model)
-    assert taken and all((grad == 0).all() for grad in taken.values())
+    options = {"num_items_in_batch": num_items_in_batch, "skip_logits": skip_logits, "smoothing": 0.1}
+    loss, taken = loss_and_gradients(model, batch, **options)
+    assert loss == 0 and taken and all((grad == 0).all() for grad in taken.values())
 
 
 @EVERY_LOSS

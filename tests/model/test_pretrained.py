@@ -50,7 +50,8 @@ class TestInitialWeights:
             assert (embedding.weight[0] == 0).all() and (embedding.weight[1:] != 0).all()
 
     def test_matrices_start_xavier_uniform_and_biases_at_zero(self):
-        model = tiny_model(d_model=64, encoder_ffn_dim=256, attention_bias=True, lm_head_bias=True)
+        biases = {"attention_bias": True, "lm_head_bias": True}
+        model = tiny_model(d_model=64, encoder_ffn_dim=256, embedding_layer_norm=True, **biases)
         layer = model.model.encoder.layers[0]
         for linear in (layer.self_attn.q_proj, layer.self_attn.out_proj, layer.fc1, layer.fc2):
             bound = math.sqrt(6 / (linear.in_features + linear.out_features))
@@ -59,7 +60,7 @@ class TestInitialWeights:
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 assert (parameter == 0).all(), name
-            elif "layer_norm" in name:
+            elif "norm" in name:
                 assert (parameter == 1).all(), name
 
 

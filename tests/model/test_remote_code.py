@@ -1,10 +1,7 @@
 """Models pushed to a Hub over HTTP, loaded with and without this package."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from hf_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import TOKENIZERS, code_files, with_auto_map
 from hub_server import TOKEN, Hub, environment, running_hub
 from paths import ROOT
+from processes import run_python
 from translators import ENGLISH, build
 
 OPTIONS = {"max_new_tokens": 8, "num_beams": 2}
@@ -138,10 +136,9 @@ report(None)
 """
 
 
-def start(code: str, environment: dict[str, str], package: bool, **settings: Any) -> subprocess.CompletedProcess[str]:
+def start(code: str, environment: dict[str, str], package: bool, **settings: Any) -> Any:
     settings |= {"package": package, "texts": ENGLISH, "generate": OPTIONS}
-    command = [sys.executable, "-c", PRELUDE + code, json.dumps(settings)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT)
+    return run_python(PRELUDE + code, json.dumps(settings), environment=environment)
 
 
 def run(code: str, environment: dict[str, str], package: bool, **settings: Any) -> Any:
@@ -299,7 +296,7 @@ def test_revisions_and_private_repositories(hub, tmp_path):
 
 @pytest.mark.slow
 def test_a_trainer_that_pushes_pushes_the_code_too(hub, tmp_path):
-    author = environment(hub, tmp_path / "home", HF_TOKEN=TOKEN, PYTHONPATH=str(ROOT / "tests" / "helpers"))
+    author = environment(hub, tmp_path / "home", HF_TOKEN=TOKEN)
     run(TRAIN, author, package=True, run=str(tmp_path / "run"))
     stranger = environment(hub, tmp_path / "stranger")
     found = run(LOAD, stranger, package=False, name="tester/trained", options={"trust_remote_code": True})
