@@ -4,11 +4,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_vanilla_transformer.fast import chunked_loss as chunked_loss
+from hf_vanilla_transformer.fast import chunked_loss
 from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss
-from tiny import VOCABULARY, close_gradients, gradients, labelled_batch, one_layer_model
+from tiny import VOCABULARY, close_gradients, labelled_batch, loss_and_gradients, one_layer_model
+
+
+def problem(*lengths, vocabulary=13):
+    """Random states of width 8, an output projection, and labels."""
+    states = torch.randn(*lengths, 8, requires_grad=True)
+    return states, nn.Linear(8, vocabulary), torch.randint(0, vocabulary, lengths)
 
 
 @pytest.mark.parametrize(
@@ -36,15 +42,11 @@ def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, 
     model, batch = one_layer_model(**changes).to(dtype), labelled_batch()
     if model.lm_head.bias is not None:
         nn.init.normal_(model.lm_head.bias)
-    stored = model(**batch, smoothing=0.1)
-    stored.loss.backward()
-    expected = gradients(model)
-    skipped = model(**batch, smoothing=0.1, skip_logits=True)
-    assert skipped.logits is None and stored.logits is not None
-    assert skipped.loss.dtype == dtype
-    torch.testing.assert_close(skipped.loss, stored.loss, rtol=tolerance, atol=tolerance)
-    skipped.loss.backward()
-    actual = gradients(model)
+    loss, expected = loss_and_gradients(model, batch, smoothing=0.1)
+    found, actual = loss_and_gradients(model, batch, smoothing=0.1, skip_logits=True)
+    assert model(**batch, skip_logits=True).logits is None
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, loss, rtol=tolerance, atol=tolerance)
     close_gradients(actual, expected, tolerance)
 
 
@@ -61,51 +63,39 @@ def test_chunk_sizes(monkeypatch, chunk_elements, chunks):
         return log_softmax(logits, dim, dtype=dtype)
 
     monkeypatch.setattr(Tensor, "log_softmax", recording_log_softmax)
-    labels = torch.randint(4, VOCABULARY, (2, 5))
+    states, head, labels = problem(2, 5, vocabulary=VOCABULARY)
     labels[0, 0] = IGNORE_INDEX
-    summed_loss_without_logits(torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), labels, 0.1)
+    summed_loss_without_logits(states, head, labels, 0.1)
     assert sizes == chunks
 
 
 def test_no_gradients_without_grad_mode(monkeypatch):
     products, multiply = [], chunked_loss.linear_forward
-    monkeypatch.setattr(
-        chunked_loss,
-        "linear_forward",
-        lambda *arguments: products.append(1) or multiply(*arguments),
-    )
-    states, head, labels = torch.randn(2, 5, 16), nn.Linear(16, VOCABULARY), torch.randint(0, VOCABULARY, (2, 5))
+    monkeypatch.setattr(chunked_loss, "linear_forward", lambda *args: products.append(1) or multiply(*args))
+    given = problem(2, 5)
     with torch.no_grad():
-        without = summed_loss_without_logits(states, head, labels, 0.1)
+        without = summed_loss_without_logits(*given, 0.1)
     assert len(products) == 1
-    torch.testing.assert_close(summed_loss_without_logits(states, head, labels, 0.1), without)
+    torch.testing.assert_close(summed_loss_without_logits(*given, 0.1), without)
     assert len(products) == 4
 
 
 def test_skip_logits_under_bf16_autocast():
     model, batch = one_layer_model(lm_head_bias=True), labelled_batch(rows=8)
-    model(**batch, smoothing=0.1).loss.backward()
-    exact = gradients(model)
-    results = {}
-    for skip_logits in (False, True):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
-        loss.backward()
-        results[skip_logits] = (loss, gradients(model))
-    (stored_loss, stored), (skipped_loss, skipped) = results[False], results[True]
+    _, exact = loss_and_gradients(model, batch, smoothing=0.1)
+    stored_loss, stored = loss_and_gradients(model, batch, torch.bfloat16, smoothing=0.1)
+    skipped_loss, skipped = loss_and_gradients(model, batch, torch.bfloat16, smoothing=0.1, skip_logits=True)
     assert skipped_loss.dtype == torch.float32
     # A bfloat16 number has 8 significant bits, so one rounding errs by up to 2**-9 = 0.2 %. The losses differ only
     # in the order of sums over equally rounded logits; a gradient passes some ten roundings in either case.
     torch.testing.assert_close(skipped_loss, stored_loss, rtol=2e-3, atol=0)
     for name, grad in exact.items():
-        error = (skipped[name] - grad).norm() / grad.norm()
-        stored_error = (stored[name] - grad).norm() / grad.norm()
+        error, stored_error = ((found[name] - grad).norm() / grad.norm() for found in (skipped, stored))
         assert error < max(2 * stored_error, 0.02), name
 
 
 def test_backward_twice_adds_up():
-    states = torch.randn(2, 3, 8, requires_grad=True)
-    head, labels = nn.Linear(8, 13), torch.randint(0, 13, (2, 3))
+    states, head, labels = problem(2, 3)
     loss = summed_loss_without_logits(states, head, labels, 0.1)
     loss.backward(retain_graph=True)
     once = [tensor.grad.clone() for tensor in (states, head.weight, head.bias)]
@@ -138,14 +128,14 @@ def test_label_smoothing_is_summed_exactly_under_autocast(dtype):
 
 
 def test_an_output_projection_with_a_hook_is_left_to_the_plain_loss():
-    head, states, labels = nn.Linear(8, 13), torch.randn(2, 3, 8), torch.randint(0, 13, (2, 3))
+    states, head, labels = problem(2, 3)
     head.register_forward_hook(lambda module, inputs, logits: logits / 2)
     assert summed_loss_without_logits(states, head, labels, 0.1) is None
 
 
 def test_second_derivatives_raise():
-    head, states = nn.Linear(8, 13), torch.randn(2, 3, 8, requires_grad=True)
-    loss = summed_loss_without_logits(states, head, torch.randint(0, 13, (2, 3)), 0.1)
+    states, head, labels = problem(2, 3)
+    loss = summed_loss_without_logits(states, head, labels, 0.1)
     with pytest.raises(RuntimeError, match="no second derivatives; leave out `skip_logits`"):
         torch.autograd.grad(loss, states, create_graph=True)
 

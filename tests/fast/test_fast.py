@@ -13,15 +13,9 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
 )
-from tiny import VOCABULARIES, close, close_gradients, gradients, labelled_batch, perturbed_model, tiny_config, tokens
+from tiny import SHAPES, close, close_gradients, gradients, labelled_batch, perturbed_model, tiny_config, tokens
 
-SHAPES = {
-    "paper": {},
-    "pre-norm": {"norm_position": "pre", "attention_bias": True},
-    "learned positions": {"position_embedding_type": "learned"},
-    "two vocabularies": VOCABULARIES["separate"],
-    "unequal widths": {"head_dim": 8, "value_head_dim": 4},
-}
+ALL_SHAPES = {**SHAPES, "biases": {"attention_bias": True}, "unequal widths": {"head_dim": 8, "value_head_dim": 4}}
 
 
 def test_a_built_model_is_fast_and_keeps_its_names(tmp_path):
@@ -46,7 +40,7 @@ def test_restore_leaves_the_plain_classes():
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("changes", ALL_SHAPES.values(), ids=ALL_SHAPES)
 def test_fast_equals_plain(changes, implementation):
     model = perturbed_model(attn_implementation=implementation, **changes).train()
     batch, found = labelled_batch(4, 7), []

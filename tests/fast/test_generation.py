@@ -45,13 +45,8 @@ def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
         return scores
 
     monkeypatch.setattr(model, "_reorder_cache", notice)
-    options = {
-        "eos_token_id": None,
-        "max_new_tokens": 7,
-        "num_beams": 3,
-        "return_dict_in_generate": True,
-        "do_sample": do_sample,
-    }
+    options = {"eos_token_id": None, "max_new_tokens": 7, "num_beams": 3, "return_dict_in_generate": True}
+    options["do_sample"] = do_sample
     out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
     several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
     target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)
@@ -62,50 +57,31 @@ def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
     close(logits, whole[:, -1:])
 
 
-class TestSharedSources:
-    """Beams and samples share the encoder side of their source."""
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
+def test_beams_that_share_a_source_equal_those_of_repeated_sources(monkeypatch, changes, options, implementation):
+    model, source = tiny_model(attn_implementation=implementation, **changes), padded_source(4)
+    options = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True, **options}
+    sources, repeat = [], generation.repeat_sources
+    monkeypatch.setattr(generation, "repeat_sources", lambda cache: [sources.append(cross_rows(cache)), repeat(cache)])
 
-    @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-    @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
-    @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
-    def test_equal_beams_of_repeated_sources(self, monkeypatch, changes, options, implementation):
-        model = tiny_model(attn_implementation=implementation, **changes)
-        source = tokens(4, 6)
-        mask = (torch.arange(6)[None] < torch.tensor([[6], [3], [5], [2]])).long()
-        options = {
-            "num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True,
-            "output_attentions": implementation == "eager", **options,
-        }  # fmt: skip  # one option after the other
+    def decode():
+        torch.manual_seed(5)
+        return model.generate(**source, **options, output_attentions=implementation == "eager")
 
-        def decode():
-            torch.manual_seed(5)
-            return model.generate(source, attention_mask=mask, **options)
-
-        sources = []
-        repeat = generation.repeat_sources
-        monkeypatch.setattr(
-            generation, "repeat_sources", lambda cache: [sources.append(cross_rows(cache)), repeat(cache)]
-        )
-        shared = decode()
-        # The plain model repeats the sources.
-        restore(model)
-        copied = decode()
-        assert torch.equal(shared.sequences, copied.sequences)
-        close(shared.sequences_scores, copied.sequences_scores)
-        assert sources == [4]
-        caches = (each.past_key_values.cross_attention_cache.layers for each in (shared, copied))
-        for layer, other in zip(*caches, strict=True):
-            close(layer.keys, other.keys)
-            close(layer.values, other.values)
-        for step, expected in zip(shared.cross_attentions or (), copied.cross_attentions or (), strict=True):
-            for weights, other in zip(step, expected, strict=True):
-                close(weights, other)
-
-    @pytest.mark.parametrize("num_beams", [1, 3])
-    def test_samples_share_their_source(self, num_beams):
-        model, source = tiny_model(), tokens(2, 5)
-        options = {"do_sample": True, "num_return_sequences": 3, "max_new_tokens": 6, "num_beams": num_beams}
-        assert len(model.generate(source, **options)) == 6
+    shared = decode()
+    # The plain model repeats the sources.
+    restore(model)
+    copied = decode()
+    assert torch.equal(shared.sequences, copied.sequences)
+    close(shared.sequences_scores, copied.sequences_scores)
+    assert sources == [4]
+    caches = (each.past_key_values.cross_attention_cache.layers for each in (shared, copied))
+    for layer, other in zip(*caches, strict=True):
+        close(layer.keys, other.keys)
+        close(layer.values, other.values)
+    torch.testing.assert_close(shared.cross_attentions, copied.cross_attentions, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 4}], ids=["greedy", "beams"])
@@ -126,12 +102,11 @@ def test_a_step_takes_fewer_calls_of_python_than_that_of_marian(options):
         return count
 
     found = {}
-    for name, kind in (("ours", "shared"), ("marian", "marian")):
-        model, _ = build(
-            kind, vocab_size=VOCABULARY, decoder_vocab_size=VOCABULARY, encoder_layers=6, decoder_layers=6
-        )
+    sizes = {"vocab_size": VOCABULARY, "decoder_vocab_size": VOCABULARY, "encoder_layers": 6, "decoder_layers": 6}
+    for kind in ("shared", "marian"):
+        model, _ = build(kind, **sizes)
         model.generation_config.eos_token_id = None
         # The first call decides what later ones need not.
         calls(model, 8)
-        found[name] = (calls(model, 24) - calls(model, 8)) / 16
-    assert found["ours"] < found["marian"], found
+        found[kind] = (calls(model, 24) - calls(model, 8)) / 16
+    assert found["shared"] < found["marian"], found

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_vanilla_transformer.fast import linear as linear
+from hf_vanilla_transformer.fast import linear
 from hf_vanilla_transformer.fast.routines import ANY, Product, Routine
-from tiny import close, close_gradients, gradients, tiny_model, tokens
+from tiny import close, close_gradients, loss_and_gradients, tiny_model, tokens
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 
@@ -50,9 +50,8 @@ class TestLinear:
         close(fast, standard)
         grad = torch.randn_like(standard)
         found = [torch.autograd.grad(y, [x, *layer.parameters()], grad) for y in (fast, standard)]
-        for mine, other in zip(*found, strict=True):
-            assert mine.shape == other.shape
-            close(mine, other)
+        for pair in zip(*found, strict=True):
+            close(*pair)
 
     @pytest.mark.parametrize(
         "change",
@@ -68,10 +67,8 @@ class TestLinear:
         close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, standard)))
 
     def test_non_contiguous_weights(self):
-        layer = nn.Linear(8, 12)
+        layer, x = nn.Linear(8, 12), torch.randn(3, 8)
         layer.weight = nn.Parameter(torch.randn(12, 20)[:, 4:12])
-        assert not (layer.weight.is_contiguous() or layer.weight.T.is_contiguous())
-        x = torch.randn(3, 8)
         close(linear.apply_linear(layer, x), layer(x))
 
     def test_only_required_gradients(self):
@@ -90,13 +87,10 @@ class TestLinear:
 
         close(penalty(linear.apply_linear(layer, x)), penalty(layer(x)), 1e-4)
 
-    def test_no_rows(self):
+    def test_no_rows_and_other_dtypes_use_the_layer(self):
         assert linear.apply_linear(nn.Linear(4, 6), torch.empty(0, 4)).shape == (0, 6)
-
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-    def test_other_dtypes_use_the_layer(self, dtype):
-        layer = nn.Linear(4, 6, dtype=dtype)
-        assert not uses_onednn(layer, torch.randn(3, 4, dtype=dtype))
+        for dtype in (torch.float64, torch.bfloat16):
+            assert not uses_onednn(nn.Linear(4, 6, dtype=dtype), torch.randn(3, 4, dtype=dtype))
 
     def test_a_hook_is_called(self):
         layer, seen = nn.Linear(4, 6), []
@@ -140,35 +134,32 @@ class TestLinear:
     def test_the_model_has_the_same_gradients(self, monkeypatch, skip_logits):
         model = tiny_model(activation_function="gelu").train()
         batch = {"input_ids": tokens(3, 7), "labels": tokens(3, 5)}
-        found = {}
-        for fast in (True, False):
-            monkeypatch.setattr(linear, "PRODUCTS", ONEDNN if fast else {})
-            loss = model(**batch, smoothing=0.1, skip_logits=skip_logits).loss
-            loss.backward()
-            found[fast] = (loss.detach(), gradients(model))
-        close(found[True][0], found[False][0])
-        close_gradients(found[True][1], found[False][1])
-
-
-class TestChoice:
-    def test_the_first_rule_that_fits_holds(self, monkeypatch):
-        rules = (Product(2, 0, Routine.DEFAULT), Product(8, 100, Routine.PACKED), Product(8, 50, Routine.ONEDNN))
-        monkeypatch.setattr(linear, "PRODUCTS", {torch.float32: rules})
-
-        def chosen(rows: int, numbers: int, may_pack: bool = False, dtype: torch.dtype = torch.float32) -> Routine:
-            return linear._routine(torch.ones(1, rows, 10, dtype=dtype), torch.ones(numbers // 10, 10), may_pack)
-
-        assert chosen(2, 200) is chosen(9, 200) is chosen(3, 40) is Routine.DEFAULT
-        assert chosen(3, 50) is chosen(8, 100) is Routine.ONEDNN
-        assert chosen(3, 100, may_pack=True) is Routine.PACKED
-        assert chosen(3, 100, dtype=torch.float64) is chosen(3, 100, dtype=torch.bfloat16) is Routine.DEFAULT
-
-    @pytest.mark.parametrize("requires_grad", [True, False])
-    def test_a_processor_that_is_not_listed_uses_the_standard_op(self, monkeypatch, requires_grad):
+        loss, found = loss_and_gradients(model, batch, smoothing=0.1, skip_logits=skip_logits)
         monkeypatch.setattr(linear, "PRODUCTS", {})
-        layer, x = nn.Linear(4, 6), torch.randn(3, 4)
-        with torch.set_grad_enabled(requires_grad), decoding(x):
-            assert torch.equal(linear.apply_linear(layer, x), layer(x))
+        standard_loss, expected = loss_and_gradients(model, batch, smoothing=0.1, skip_logits=skip_logits)
+        close(loss, standard_loss)
+        close_gradients(found, expected)
+
+
+def test_the_first_rule_that_fits_holds(monkeypatch):
+    rules = (Product(2, 0, Routine.DEFAULT), Product(8, 100, Routine.PACKED), Product(8, 50, Routine.ONEDNN))
+    monkeypatch.setattr(linear, "PRODUCTS", {torch.float32: rules})
+
+    def chosen(rows: int, numbers: int, may_pack: bool = False, dtype: torch.dtype = torch.float32) -> Routine:
+        return linear._routine(torch.ones(1, rows, 10, dtype=dtype), torch.ones(numbers // 10, 10), may_pack)
+
+    assert chosen(2, 200) is chosen(9, 200) is chosen(3, 40) is Routine.DEFAULT
+    assert chosen(3, 50) is chosen(8, 100) is Routine.ONEDNN
+    assert chosen(3, 100, may_pack=True) is Routine.PACKED
+    assert chosen(3, 100, dtype=torch.float64) is chosen(3, 100, dtype=torch.bfloat16) is Routine.DEFAULT
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_processor_that_is_not_listed_uses_the_standard_op(monkeypatch, requires_grad):
+    monkeypatch.setattr(linear, "PRODUCTS", {})
+    layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+    with torch.set_grad_enabled(requires_grad), decoding(x):
+        assert torch.equal(linear.apply_linear(layer, x), layer(x))
 
 
 @contextmanager
@@ -185,21 +176,15 @@ def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
 class TestDecoding:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("rows", [1, 6, 40], ids="{} rows".format)
-    def test_every_use_equals_the_layer(self, rows, bias):
+    def test_a_weight_is_packed_after_some_uses_of_few_rows(self, rows, bias):
         layer, x = nn.Linear(32, 64, bias), torch.randn(rows, 1, 32)
-        with torch.no_grad(), decoding(x):
-            for _ in range(linear.USES_BEFORE_PACKING + 3):
-                x = torch.randn(rows, 1, 32)
-                close(linear.apply_linear(layer, x), layer(x))
-
-    def test_a_weight_is_packed_after_some_uses(self):
-        layer, x = nn.Linear(32, 64), torch.randn(3, 2, 32)
         with torch.no_grad(), decoding(x) as products:
             packed = []
             for _ in range(linear.USES_BEFORE_PACKING + 3):
-                linear.apply_linear(layer, x)
+                x = torch.randn(rows, 1, 32)
+                close(linear.apply_linear(layer, x), layer(x))
                 packed.append(layer in products._packed)
-            assert packed == [False] * linear.USES_BEFORE_PACKING + [True] * 3
+            assert packed == [False] * linear.USES_BEFORE_PACKING + [rows <= 8] * 3
             for other in (x[:1], x.repeat(9, 1, 1), x.double().float()):
                 close(linear.apply_linear(layer, other), layer(other))
         assert linear._decoding_products.get() is None
@@ -293,9 +278,8 @@ class TestDecoding:
         assert len(seen) == 2
 
     def test_weights_may_change_between_calls(self):
-        model = tiny_model()
+        model, source = tiny_model(), tokens(2, 5)
         options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
-        source = tokens(2, 5)
         before = model.generate(source, **options).logits[-1]
         # Without a trace in the version of the weight.
         model.lm_head.weight.data.mul_(-1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.fast import modules as fast_modules
+from hf_vanilla_transformer.fast import modules
 from tiny import close, tiny_model, tokens
 
 
@@ -28,7 +28,7 @@ def test_flash_attention_gets_a_source_per_row(monkeypatch):
     """It would apply the source's mask to one of the queries."""
     model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
     expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
-    monkeypatch.setattr(fast_modules, "is_flash_attention_requested", lambda config: True)
+    monkeypatch.setattr(modules, "is_flash_attention_requested", lambda config: True)
     seen = []
     layer = model.model.decoder.layers[0]
     mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])

@@ -25,12 +25,6 @@ def test_processors(monkeypatch, capabilities, name):
     assert cpu_routines.this_processor() == ROUTINES.get(name, Routines({}, {}))
 
 
-def test_without_onednn_there_are_no_rules(monkeypatch):
-    monkeypatch.setattr(cpu_routines, "processor", lambda: next(iter(ROUTINES)))
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert cpu_routines.this_processor() == Routines({}, {})
-
-
 @pytest.mark.parametrize("name", ROUTINES)
 def test_no_rule_is_hidden_by_an_earlier_one(name):
     for rules in ROUTINES[name].products.values():
@@ -40,10 +34,12 @@ def test_no_rule_is_hidden_by_an_earlier_one(name):
             assert not any(rule.rows <= each.rows and rule.numbers >= each.numbers for each in earlier)
 
 
-def test_without_bfloat16_in_onednn_its_rules_fall_away(monkeypatch):
+def test_rules_fall_away_without_bfloat16_in_onednn_or_without_onednn(monkeypatch):
     name = next(iter(ROUTINES))
     monkeypatch.setattr(cpu_routines, "processor", lambda: name)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     found = cpu_routines.this_processor()
     assert found.products.keys() == ROUTINES[name].products.keys() - {torch.bfloat16}
     assert found.attention == ROUTINES[name].attention
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert cpu_routines.this_processor() == Routines({}, {})

@@ -8,7 +8,7 @@ from transformers import CompileConfig
 
 from devices import on
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.fast import step_kernel as step_kernel
+from hf_vanilla_transformer.fast import step_kernel
 from hf_vanilla_transformer.fast.generation import FastGeneration
 from hf_vanilla_transformer.fast.modules import FastDecoder
 from hf_vanilla_transformer.fast.softmax_kernel import suits
@@ -16,7 +16,7 @@ from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import load, translate
 from steps import attended, random_step
-from tiny import VOCABULARIES, padded_source, tiny_model
+from tiny import VOCABULARIES, counting_backend, padded_source, tiny_model
 from translators import ENGLISH, SPANISH, build, save_translator
 
 SEARCHES = {
@@ -100,9 +100,8 @@ def test_the_kernel_of_a_step_attends_as_the_definition_says(cuda, dtype, widths
         step[3][:, :, past + 1 :], step[4][:, :, past + 1 :] = torch.nan, torch.nan
         expected = attended(*step)
         torch.testing.assert_close(step_kernel.attend(*step).float(), expected, rtol=tolerance, atol=tolerance)
-        assert torch.equal(step[3][:, :, past], step[1][:, :, 0]) and torch.equal(
-            step[4][:, :, past], step[2][:, :, 0]
-        )
+        for new, kept in ((step[1], step[3]), (step[2], step[4])):
+            assert torch.equal(kept[:, :, past], new[:, :, 0])
         assert step[3][:, :, past + 1 :].isnan().all()
 
 
@@ -110,12 +109,7 @@ def counting_config(device, graphs):
     """Compile with inductor on a GPU; on a CPU without generating code. Counts the graphs."""
     if device == "cuda":
         return CompileConfig(fullgraph=True, mode="reduce-overhead")
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    config = CompileConfig(fullgraph=True, backend=backend, mode=None)
+    config = CompileConfig(fullgraph=True, backend=counting_backend(graphs), mode=None)
     config._compile_all_devices = True
     return config
 

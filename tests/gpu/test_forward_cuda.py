@@ -1,7 +1,6 @@
 """Forward and backward passes on a GPU: as on a CPU, in every dtype, by every attention."""
 
 import copy
-from contextlib import nullcontext
 from importlib.util import find_spec
 
 import pytest
@@ -10,17 +9,18 @@ from torch.nn import functional as F
 
 from devices import on
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.fast import cpu_ops as cpu_ops
-from hf_vanilla_transformer.fast import linear as linear
-from hf_vanilla_transformer.fast import modules as modules
-from tiny import VOCABULARIES, batch_with_padding, close, close_gradients, gradients, labelled_batch, perturbed_model
+from hf_vanilla_transformer.fast import cpu_ops, linear, modules
+from tiny import (
+    EVERY_SHAPE,
+    batch_with_padding,
+    close,
+    close_gradients,
+    gradients,
+    labelled_batch,
+    loss_and_gradients,
+    perturbed_model,
+)
 
-SHAPES = {
-    "paper": {},
-    "two vocabularies": {**VOCABULARIES["separate"], "lm_head_bias": True, "attention_bias": True},
-    "pre-norm, learned": {"norm_position": "pre", "position_embedding_type": "learned"},
-    "norm after the embeddings": {"embedding_layer_norm": True},
-}
 # Sums of up to 50 products of numbers near 1, in another order: float32 rounds by 2**-24 each, and two layers multiply
 # the difference.
 EXACT = 2e-5
@@ -35,23 +35,22 @@ def padded_labels():
     return batch
 
 
-def loss_and_gradients(model, batch, **options):
-    loss = model(**batch, **options).loss
-    loss.backward()
-    return loss.detach().cpu(), {name: grad.cpu() for name, grad in gradients(model).items()}
+def on_cpu(loss, gradients):
+    return loss.cpu(), on("cpu", gradients)
 
 
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@EVERY_SHAPE
+@pytest.mark.parametrize("biases", [False, True], ids=["no biases", "biases"])
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["logits", "no logits"])
-def test_float32_is_that_of_a_cpu(device, changes, options):
-    model, batch = perturbed_model(**changes).train(), padded_labels()
+def test_float32_is_that_of_a_cpu(device, changes, biases, options):
+    model, batch = perturbed_model(**changes, lm_head_bias=biases, attention_bias=biases).train(), padded_labels()
     expected_loss, expected = loss_and_gradients(model, batch, **options)
-    loss, found = loss_and_gradients(model.to(device), on(device, batch), **options)
+    loss, found = on_cpu(*loss_and_gradients(model.to(device), on(device, batch), **options))
     close(loss, expected_loss, EXACT)
     close_gradients(found, expected, EXACT)
 
 
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@EVERY_SHAPE
 def test_padding_on_either_side(device, changes):
     model, batch = perturbed_model(**changes), batch_with_padding()
     with torch.no_grad():
@@ -68,39 +67,31 @@ def test_half_precision(device, dtype, way, skip_logits):
     options = {"smoothing": 0.1, "skip_logits": skip_logits}
     expected_loss, expected = loss_and_gradients(model, batch, **options)
     half = copy.deepcopy(model).to(device)
-    half = half.to(dtype) if way == "pure" else half
-    with torch.autocast(device, dtype) if way == "autocast" else nullcontext():
-        loss = half(**on(device, batch), **options).loss
-    loss.backward()
+    half, autocast = (half.to(dtype), None) if way == "pure" else (half, dtype)
+    loss, found = on_cpu(*loss_and_gradients(half, on(device, batch), autocast, **options))
     assert loss.dtype == torch.float32
-    close(loss.detach().cpu(), expected_loss, HALF[dtype])
-    for name, grad in gradients(half).items():
-        assert (grad.cpu().float() - expected[name]).norm() <= 2 * HALF[dtype] * max(1.0, expected[name].norm()), name
+    close(loss, expected_loss, HALF[dtype])
+    for name, grad in found.items():
+        assert (grad.float() - expected[name]).norm() <= 2 * HALF[dtype] * max(1.0, expected[name].norm()), name
 
 
-ATTENTIONS = {"sdpa": None, "eager": None, "flex_attention": None, "flash_attention_2": "flash_attn"}
-
-
-@pytest.mark.parametrize("implementation", ATTENTIONS)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "flex_attention", "flash_attention_2"])
 def test_attention_implementations_agree(device, implementation):
-    package, is_flash = ATTENTIONS[implementation], implementation == "flash_attention_2"
-    if package and (device == "cpu" or not find_spec(package)):
-        pytest.skip(f"{implementation} needs a GPU and {package}")
+    is_flash = implementation == "flash_attention_2"
+    if is_flash and (device == "cpu" or not find_spec("flash_attn")):
+        pytest.skip(f"{implementation} needs a GPU and flash_attn")
     if implementation == "flex_attention" and device == "cpu":
         pytest.skip("tests/model/test_attention.py has flex attention on a CPU, which compiles it for minutes")
     # Flash attention computes in half precision only, and for heads of at least 8; flex attention for at least 16.
-    dtype, sizes = torch.bfloat16 if is_flash else torch.float32, {"d_model": 64}
-    model = perturbed_model(**sizes).to(device, dtype)
+    model = perturbed_model(d_model=64).to(device, torch.bfloat16 if is_flash else torch.float32)
     reference = copy.deepcopy(model).float()
     reference.set_attn_implementation("eager")
     model.set_attn_implementation(implementation)
     batch = on(device, padded_labels())
-    expected = reference(**batch)
-    found = model(**batch)
+    expected, found = reference(**batch), model(**batch)
     tolerance = HALF[torch.bfloat16] if is_flash else 1e-4
     close(found.loss, expected.loss, tolerance)
-    error = (found.logits.float() - expected.logits).norm() / expected.logits.norm()
-    assert error < tolerance
+    assert (found.logits.float() - expected.logits).norm() / expected.logits.norm() < tolerance
 
 
 def test_the_routines_of_a_cpu_step_aside(cuda, monkeypatch):
@@ -163,5 +154,5 @@ def test_a_compiled_training_step(device, options):
     model.zero_grad()
     loss = compiled(**batch, **options).loss
     loss.backward()
-    close(loss.detach().cpu(), expected_loss, EXACT)
-    close_gradients({name: grad.cpu() for name, grad in gradients(model).items()}, expected, EXACT)
+    close(loss, expected_loss, EXACT)
+    close_gradients(gradients(model), expected, EXACT)

@@ -1,12 +1,13 @@
 """Packed batches on a GPU: the kernels that keep pairs apart, against padded batches and a CPU's float32."""
 
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
 import torch
 from torch.nn.attention import varlen
 
-from tiny import close, close_gradients, gradients, perturbed_model
+from tiny import close, close_gradients, gradients, loss_and_gradients, perturbed_model
 
 pytest.importorskip("datasets", reason="the extra `train` installs it")
 
@@ -38,12 +39,7 @@ def calls(monkeypatch):
     return made
 
 
-def step(model, batch, dtype=None):
-    """Return loss and gradients, under autocast to `dtype`."""
-    with torch.autocast("cuda", dtype, enabled=dtype is not None):
-        loss = model(**batch, smoothing=0.1, skip_logits=True).loss
-    loss.backward()
-    return loss.detach(), gradients(model)
+step = partial(loss_and_gradients, smoothing=0.1, skip_logits=True)
 
 
 def length_of_difference(found, expected):
@@ -53,10 +49,8 @@ def length_of_difference(found, expected):
 @HALF
 @pytest.mark.parametrize("width", [8, 16, 64, 128, 256])
 def test_the_kernel_rounds_no_worse_than_padded_batches(dtype, width, calls):
-    model, pairs = (
-        perturbed_model(head_dim=width, value_head_dim=width, max_position_embeddings=256),
-        token_pairs(LONG),
-    )
+    model = perturbed_model(head_dim=width, value_head_dim=width, max_position_embeddings=256)
+    pairs = token_pairs(LONG)
     loss, exact = step(model, padded(pairs))
     model.to(CUDA)
     rounded, padded_gradients = step(model, padded(pairs, CUDA), dtype)
@@ -106,10 +100,9 @@ class TestCompiled:
                 found = compiled(**batch, smoothing=0.1, skip_logits=True).loss
             found.backward()
             close(found.detach(), loss, 2e-2)
-            actual = gradients(model)
-            assert length_of_difference(actual, expected) < 0.1 * length_of_difference(
-                {name: torch.zeros_like(grad) for name, grad in expected.items()}, expected
-            )
+            nothing = {name: torch.zeros_like(grad) for name, grad in expected.items()}
+            error = length_of_difference(gradients(model), expected)
+            assert error < 0.1 * length_of_difference(nothing, expected)
 
 
 @pytest.mark.skipif(find_spec("flash_attn") is None, reason="needs the package flash-attn")
@@ -127,9 +120,7 @@ def test_no_step_waits_for_the_gpu(calls):
     step(model, batch, torch.bfloat16)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = model(**batch, smoothing=0.1, skip_logits=True).loss
-        loss.backward()
+        step(model, batch, torch.bfloat16)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

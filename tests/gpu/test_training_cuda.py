@@ -29,25 +29,23 @@ def run(folder, device, **options):
     return trainer
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+@pytest.fixture(params=[{}, {"bf16": True}, {"fp16": True}], ids=str)
+def precision(request, device):
+    if device == "cpu" and "bf16" not in request.param:
+        pytest.skip("a CPU refuses fp16, and tests/training has float32")
+    return request.param
+
+
 def test_a_run_learns_and_ends_finite(device, tmp_path, precision):
-    if device == "cpu" and precision != "bf16":
-        pytest.skip("a CPU refuses fp16, and tests/training has float32")
-    mixed = {} if precision == "float32" else {precision: True}
-    trainer = run(tmp_path, device, num_train_epochs=8, warmup_steps=10, **mixed)
-    found = losses(trainer)
+    trainer = run(tmp_path, device, num_train_epochs=8, warmup_steps=10, **precision)
+    found, weights = losses(trainer), list(trainer.model.parameters())
     assert all(map(math.isfinite, found)) and found[-1] < found[0] - 0.1
-    assert all(
-        parameter.isfinite().all() and parameter.dtype == torch.float32 for parameter in trainer.model.parameters()
-    )
-    assert (getattr(trainer.accelerator, "scaler", None) is not None) == (precision == "fp16")
+    assert all(weight.isfinite().all() and weight.dtype == torch.float32 for weight in weights)
+    assert (getattr(trainer.accelerator, "scaler", None) is not None) == ("fp16" in precision)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 def test_a_resumed_run_has_the_same_losses(device, tmp_path, precision):
-    if device == "cpu" and precision != "bf16":
-        pytest.skip("a CPU refuses fp16, and tests/training has float32")
-    options = {**SAVING, **({} if precision == "float32" else {precision: True})}
+    options = {**SAVING, **precision}
     whole = run(tmp_path, device, **options)
     resumed = trainer_of(tmp_path, trainable_model(seed=7), use_cpu=device == "cpu", **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
@@ -56,10 +54,9 @@ def test_a_resumed_run_has_the_same_losses(device, tmp_path, precision):
 
 
 def test_a_gpu_trains_as_a_cpu_does(cuda, tmp_path):
-    options = {"dropout": 0.0}
     trainers = []
     for device in ("cpu", cuda):
-        trainer = trainer_of(tmp_path / device, trainable_model(**options), use_cpu=device == "cpu", max_steps=8)
+        trainer = trainer_of(tmp_path / device, trainable_model(dropout=0.0), use_cpu=device == "cpu", max_steps=8)
         trainer.train()
         trainers.append(trainer)
     assert losses(trainers[1]) == pytest.approx(losses(trainers[0]), abs=ANY_ORDER)
@@ -86,9 +83,8 @@ def test_muon_in_stacks_learns_as_it_does_by_matrices(device, tmp_path, monkeypa
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_bad_gradient_is_noticed(device, tmp_path, policy):
     """In groups of steps on a GPU, at once on a CPU; before anything is logged in either case."""
-    trainer = trainer_of(
-        tmp_path, trainable_model(), use_cpu=device == "cpu", max_steps=6, on_nonfinite=policy, logging_steps=3
-    )
+    options = {"max_steps": 6, "on_nonfinite": policy, "logging_steps": 3}
+    trainer = trainer_of(tmp_path, trainable_model(), use_cpu=device == "cpu", **options)
     compute = trainer.compute_loss
 
     def spoil(*args, **kwargs):

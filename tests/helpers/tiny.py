@@ -123,9 +123,12 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return taken
 
 
-def loss_and_gradients(model: nn.Module, batch: dict[str, Any], **options: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """Take one step's loss and gradients."""
-    loss = model(**batch, **options).loss
+def loss_and_gradients(
+    model: Any, batch: dict[str, Any], dtype: torch.dtype | None = None, **options: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Take one step's loss, under autocast to a dtype if there is one, and gradients."""
+    with torch.autocast(model.device.type, dtype, enabled=dtype is not None):
+        loss = model(**batch, **options).loss
     loss.backward()
     return loss.detach(), gradients(model)
 

@@ -5,13 +5,12 @@ import string
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import JSON_VALUES, texts
 from hf_vanilla_transformer.cli import main as cli
 from hf_vanilla_transformer.cli import options
-from reliability import cases
 
 # What the parsers know takes a second to import for some commands.
 PARSERS = {}
@@ -49,7 +48,7 @@ VALUES = st.one_of(
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_command_lines(command, capfd, tried):
+def test_command_lines(command, capfd, fuzz):
     known = [option for option in parser_of(command)._option_string_actions if "help" not in option and option != "-h"]
     option = st.one_of(
         st.sampled_from(known),
@@ -58,16 +57,13 @@ def test_command_lines(command, capfd, tried):
     )
     word = st.one_of(option, VALUES, st.tuples(option, VALUES).map("=".join))
 
-    @settings(max_examples=cases(15, 600))
+    @fuzz("command lines of random options and values", 15, 600)
     @given(st.lists(word, max_size=6))
     def check(words):
         if options.help_option(words):
             return
         # The first word of training may be a file, which the next test writes.
         parsed_or_error(capfd, command, [word for word in words if not word.endswith((".yaml", ".yml", ".json"))])
-
-    check()
-    tried("command lines of random options and values", cases(15, 600))
 
 
 NAMES = (
@@ -84,8 +80,8 @@ ENTRIES = st.dictionaries(st.one_of(st.sampled_from(NAMES), texts(max_size=3)), 
 
 
 @pytest.mark.slow
-def test_argument_files(tmp_path, capfd, tried):
-    @settings(max_examples=cases(40, 3000))
+def test_argument_files(tmp_path, capfd, fuzz):
+    @fuzz("argument files of any YAML or JSON values", 40, 3000)
     @given(ENTRIES, st.booleans())
     def check(entries, as_json):
         path = tmp_path / ("x.json" if as_json else "x.yaml")
@@ -97,25 +93,19 @@ def test_argument_files(tmp_path, capfd, tried):
                 if isinstance(value, str) and name in ("preset", "output_dir") and value not in ("", "null", "~"):
                     assert values[name] == value
 
-    check()
-    tried("argument files of any YAML or JSON values", cases(40, 3000))
 
-
-def test_damaged_argument_files(tmp_path, capfd, tried):
+def test_damaged_argument_files(tmp_path, capfd, fuzz):
     pieces = st.sampled_from([
         "preset", "seed", ": ", ":", "\n", "- ", "[", "]", "{", "}", "&a ", "*a", "!!int ", "|", ">", "'", '"', "\t",
         "#", "%", "@", "---\n", "? ", "1", "\0", "\ufeff", "\\", ",", "<<", "~", "  ", "x" * 200,
         "!!python/object/apply:os.abort []",
     ])  # fmt: skip  # a piece a line would fill the screen
 
-    @settings(max_examples=cases(60, 4000))
+    @fuzz("argument files of random pieces of YAML and of bytes", 60, 4000)
     @given(st.one_of(st.lists(pieces, max_size=12).map("".join).map(str.encode), st.binary(max_size=30)))
     def check(content):
         (tmp_path / "x.yaml").write_bytes(content)
         parsed_or_error(capfd, "train", [str(tmp_path / "x.yaml")])
-
-    check()
-    tried("argument files of random pieces of YAML and of bytes", cases(60, 4000))
 
 
 def test_values_given_twice_or_nested_without_end(tmp_path, capfd, tried):

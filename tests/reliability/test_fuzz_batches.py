@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 from accelerate.data_loader import skip_first_batches
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -38,8 +38,8 @@ def check_counts(batches, pairs, replicas):
         )
 
 
-def test_sampler(tried):
-    @settings(max_examples=cases(150, 6000))
+def test_sampler(fuzz):
+    @fuzz("batches by tokens for 1 to 5 processes: every pair once, budget held", 150, 6000)
     @given(corpora(), st.integers(1, 5), st.booleans(), st.integers(0, 3), st.integers(0, 2))
     def check(corpus, replicas, shuffle, seed, epoch):
         pairs, budget = corpus
@@ -56,9 +56,6 @@ def test_sampler(tried):
         again.set_epoch(epoch)
         assert list(again) == batches
 
-    check()
-    tried("batches by tokens for 1 to 5 processes: every pair once, budget held", cases(150, 6000))
-
 
 def features_of(pairs):
     # The number of a pair is the id of its tokens.
@@ -72,8 +69,8 @@ def numbers(batches):
     return [[feature["number"] for feature in batch] for batch in batches]
 
 
-def test_stream(tried):
-    @settings(max_examples=cases(80, 3000))
+def test_stream(fuzz):
+    @fuzz("streamed batches by tokens for 1 to 4 processes and any buffer", 80, 3000)
     @given(corpora(fewest=0), st.integers(1, 4), st.integers(1, 50), st.booleans(), st.integers(0, 2))
     def check(corpus, replicas, buffer_size, shuffle, epoch):
         pairs, budget = corpus
@@ -93,12 +90,9 @@ def test_stream(tried):
         assert sum(counts.values()) - len(pairs) < replicas * -(-max(1, len(pairs)) // buffer_size)
         assert ranks == [numbers(stream) for stream in streams]
 
-    check()
-    tried("streamed batches by tokens for 1 to 4 processes and any buffer", cases(80, 3000))
 
-
-def test_resuming_within_an_epoch(tried):
-    @settings(max_examples=cases(20, 500))
+def test_resuming_within_an_epoch(fuzz):
+    @fuzz("an epoch resumed after any number of batches", 20, 500)
     @given(corpora(), st.integers(0, 30), st.integers(0, 3))
     def check(corpus, skipped, seed):
         pairs, budget = corpus
@@ -111,9 +105,6 @@ def test_resuming_within_an_epoch(tried):
             (DataLoader(stream, batch_size=None, collate_fn=list), numbers),
         ):
             assert read(skip_first_batches(whole, skipped)) == read(whole)[skipped:]
-
-    check()
-    tried("an epoch resumed after any number of batches", cases(20, 500))
 
 
 def test_workers(tried):

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import JSON_VALUES, one_line, texts
@@ -57,10 +57,10 @@ def configuration_or_error(path, content):
 
 
 @pytest.mark.slow
-def test_any_value_of_any_field(tmp_path, tried):
+def test_any_value_of_any_field(tmp_path, fuzz):
     built = 0
 
-    @settings(max_examples=cases(60, 5000))
+    @fuzz("configurations with any value in any field", 60, 5000)
     @given(st.dictionaries(st.sampled_from(OWN), VALUES, min_size=1, max_size=2), st.integers(0, 9))
     def check(changes, turn):
         nonlocal built
@@ -87,12 +87,10 @@ def test_any_value_of_any_field(tmp_path, tried):
         # Elsewhere, what MKL rounds depends on where in memory a weight lies.
         assert torch.equal(logits, again) or processor() not in ROUTINES
 
-    check()
     assert built > cases(0, 50)
-    tried("configurations with any value in any field", cases(60, 5000))
 
 
-def test_overrides(tried):
+def test_overrides(fuzz):
     literals = st.one_of(
         VALUES.map(json.dumps),
         texts(max_size=4),
@@ -102,7 +100,7 @@ def test_overrides(tried):
     )
     part = st.one_of(st.tuples(st.sampled_from(OWN), literals).map("=".join), texts(max_size=4))
 
-    @settings(max_examples=cases(100, 8000))
+    @fuzz("overrides of the configuration with any text", 100, 8000)
     @given(st.lists(part, max_size=3))
     def check(parts):
         text = ",".join(parts)
@@ -118,11 +116,8 @@ def test_overrides(tried):
             if "," not in (spelled := json.dumps(value)):
                 assert repr(parse_overrides(f"{name}={spelled}")) == repr({name: value})
 
-    check()
-    tried("overrides of the configuration with any text", cases(100, 8000))
 
-
-def test_presets(tried):
+def test_presets(fuzz):
     names = st.one_of(
         st.sampled_from(sorted(PRESETS)),
         st.sampled_from(sorted(PRESETS)).flatmap(lambda name: st.sampled_from([name[:-1], name.upper(), f"{name} "])),
@@ -130,7 +125,7 @@ def test_presets(tried):
         st.text(),
     )
 
-    @settings(max_examples=cases(60, 6000))
+    @fuzz("presets by any name, with any value in any field", 60, 6000)
     @given(names, st.dictionaries(st.sampled_from(OWN), VALUES, max_size=2))
     def check(name, overrides):
         try:
@@ -144,6 +139,3 @@ def test_presets(tried):
         asked = {**get_preset(name).config, **overrides}
         expected = {field: value for field, value in asked.items() if value is not None}
         assert {field: getattr(config, field) for field in expected} == expected
-
-    check()
-    tried("presets by any name, with any value in any field", cases(60, 6000))

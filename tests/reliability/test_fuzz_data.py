@@ -13,7 +13,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import JSON_VALUES, one_line, texts
@@ -22,7 +22,6 @@ from hf_vanilla_transformer.data import DataArguments, load_parallel_text, token
 from hf_vanilla_transformer.data.arguments import RATIO_SLACK
 from hf_vanilla_transformer.errors import DataError
 from parallel_text import rows
-from reliability import cases
 
 BOM = b"\xef\xbb\xbf"
 
@@ -51,8 +50,8 @@ def load_or_error(folder: Path, path: str, **options: Any) -> list[tuple[str, st
         return None
 
 
-def test_two_text_files(tmp_path, tried):
-    @settings(max_examples=cases(30, 1500))
+def test_two_text_files(tmp_path, fuzz):
+    @fuzz("pairs of text files with any characters, ends of line, byte order mark, gzip", 30, 1500)
     @given(pairs_of(), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from(["", ".gz"]))
     def check(pairs, end, ends_in_newline, suffix):
         # A carriage return before the line feed would be part of the line end, an empty last line would be none.
@@ -65,12 +64,9 @@ def test_two_text_files(tmp_path, tried):
             paths.append(write_file(tmp_path / f"{name}.txt{suffix}", marked))
         assert load(tmp_path, train_source_file=paths[0], train_target_file=paths[1]) == pairs
 
-    check()
-    tried("pairs of text files with any characters, ends of line, byte order mark, gzip", cases(30, 1500))
 
-
-def test_tsv(tmp_path, tried):
-    @settings(max_examples=cases(30, 1500))
+def test_tsv(tmp_path, fuzz):
+    @fuzz("TSV files with a header in any order, blank lines, any characters", 30, 1500)
     @given(pairs_of("\t\r"), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.integers(0, 2))
     def check(pairs, end, marked, swapped, blank_lines):
         header, sides = ("source", "target"), slice(None)
@@ -81,12 +77,9 @@ def test_tsv(tmp_path, tried):
         path = write_file(tmp_path / "x.tsv", BOM * marked + text.encode())
         assert load(tmp_path, train_file=path) == pairs
 
-    check()
-    tried("TSV files with a header in any order, blank lines, any characters", cases(30, 1500))
 
-
-def test_csv(tmp_path, tried):
-    @settings(max_examples=cases(30, 1500))
+def test_csv(tmp_path, fuzz):
+    @fuzz("CSV files with any characters and ends of line inside quotes", 30, 1500)
     @given(pairs_of(), st.sampled_from(["\n", "\r\n"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.data())
     def check(pairs, end, quoting, data):
         # Line ends inside a field belong to the sentence.
@@ -98,12 +91,9 @@ def test_csv(tmp_path, tried):
         csv.writer(file, lineterminator=end, quoting=quoting).writerows([("source", "target"), *pairs])
         assert load(tmp_path, train_file=write_file(tmp_path / "x.csv", file.getvalue().encode())) == pairs
 
-    check()
-    tried("CSV files with any characters and ends of line inside quotes", cases(30, 1500))
 
-
-def test_json(tmp_path, tried):
-    @settings(max_examples=cases(30, 1500))
+def test_json(tmp_path, fuzz):
+    @fuzz("JSON lines and arrays, flat and nested, with any characters", 30, 1500)
     @given(pairs_of(), st.booleans(), st.booleans(), st.sampled_from([None, 1]), JSON_VALUES)
     def check(pairs, as_array, nested, indent, extra):
         names = ("en", "de") if nested else ("source", "target")
@@ -117,9 +107,6 @@ def test_json(tmp_path, tried):
         languages = {"source_lang": "en", "target_lang": "de"} if nested else {}
         # An array is not read piece by piece.
         assert load(tmp_path, streaming=not as_array, train_file=path, **languages) == pairs
-
-    check()
-    tried("JSON lines and arrays, flat and nested, with any characters", cases(30, 1500))
 
 
 PARQUET_TYPES = [
@@ -144,8 +131,8 @@ def parquet_column(data: st.DataObject, size: int) -> pa.Array:
     return pa.array([None if data.draw(st.booleans()) or pa.types.is_null(kind) else "x"] * size, kind)
 
 
-def test_parquet(tmp_path, tried):
-    @settings(max_examples=cases(30, 1500))
+def test_parquet(tmp_path, fuzz):
+    @fuzz("Parquet files with a column of any type, or of strings that are not UTF-8", 30, 1500)
     @given(pairs_of(), st.integers(1, 3), st.sampled_from(["good", "source", "target", "note"]), st.data())
     def check(pairs, row_group_size, faulty, data):
         columns: dict[str, Any] = {
@@ -162,9 +149,6 @@ def test_parquet(tmp_path, tried):
             assert len(loaded) == len(pairs)
             kept = 1 if faulty == "source" else 0
             assert [pair[kept] for pair in loaded] == [pair[kept] for pair in pairs]
-
-    check()
-    tried("Parquet files with a column of any type, or of strings that are not UTF-8", cases(30, 1500))
 
 
 DAMAGED = {
@@ -204,12 +188,12 @@ def damage(content: bytes, data: st.DataObject) -> bytes:
     return content
 
 
-def test_damaged_files(tmp_path, tried):
+def test_damaged_files(tmp_path, fuzz):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"source": ["a", "c"], "target": ["b", "d"]}), buffer)
     originals = {**DAMAGED, "x.parquet": buffer.getvalue()}
 
-    @settings(max_examples=cases(60, 4000))
+    @fuzz("files of parallel text with damaged bytes", 60, 4000)
     @given(st.sampled_from(sorted(originals)), st.booleans(), st.data())
     def check(name, zipped, data):
         content = damage(originals[name], data)
@@ -229,24 +213,18 @@ def test_damaged_files(tmp_path, tried):
                     any(side == cell for cell in cells) for pair in loaded for side in sorted(pair, key=pair.index)
                 )
 
-    check()
-    tried("files of parallel text with damaged bytes", cases(60, 4000))
 
-
-def test_damaged_gzip(tmp_path, tried):
+def test_damaged_gzip(tmp_path, fuzz):
     lines = [f"{i} a cat\t{i} eine Katze\n" for i in range(20)]
     content = gzip.compress("".join(["source\ttarget\n", *lines]).encode(), mtime=0)
     pairs = [tuple(line.rstrip("\n").split("\t")) for line in lines]
 
-    @settings(max_examples=cases(30, 1000))
+    @fuzz("gzip files truncated or changed at any byte", 30, 1000)
     @given(st.integers(0, len(content) - 1), st.integers(0, 255), st.booleans())
     def check(position, byte, truncated):
         damaged = content[:position] + (b"" if truncated else bytes([byte]) + content[position + 1 :])
         (tmp_path / "x.tsv.gz").write_bytes(damaged)
         assert load_or_error(tmp_path, str(tmp_path / "x.tsv.gz")) in (None, pairs)
-
-    check()
-    tried("gzip files truncated or changed at any byte", cases(30, 1000))
 
 
 def file_content(suffix: str, pairs: list[tuple[str, str]]) -> bytes:
@@ -268,10 +246,10 @@ def file_content(suffix: str, pairs: list[tuple[str, str]]) -> bytes:
 # The datasets library leaves a table open that it cannot read to its end.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*unclosed file|.*_io.FileIO:pytest.PytestUnraisableExceptionWarning")
-def test_dataset_folders(tmp_path, tried):
+def test_dataset_folders(tmp_path, fuzz):
     side = st.one_of(texts(), st.sampled_from(["NA", "null", "None", "true", "1", "1e5", "2020-01-01", " a ", "a\nb"]))
 
-    @settings(max_examples=cases(15, 200))
+    @fuzz("folders of the datasets library, whole and damaged", 15, 200)
     @given(
         st.lists(st.tuples(side, side), min_size=1, max_size=5),
         st.sampled_from([".csv", ".tsv", ".json", ".jsonl", ".parquet"]),
@@ -293,14 +271,12 @@ def test_dataset_folders(tmp_path, tried):
                 return
         assert all(isinstance(side, str) for pair in loaded for side in pair) if damaged else loaded == pairs
 
-    check()
     gc.collect()
-    tried("folders of the datasets library, whole and damaged", cases(15, 200))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_held_out_splits(tmp_path, tried, streaming):
-    @settings(max_examples=cases(8, 100))
+def test_held_out_splits(tmp_path, fuzz, streaming):
+    @fuzz("splits held out: every pair in one, no source sentence in two", 8, 100)
     @given(
         st.lists(st.tuples(texts("\t\r", 2), st.sampled_from("xyz")), min_size=4, max_size=40),
         st.sampled_from([0.1, 0.3, 0.5, 1, 2]),
@@ -328,11 +304,8 @@ def test_held_out_splits(tmp_path, tried, streaming):
         sources = [{source.strip() for source, _ in split} for split in splits.values()]
         assert sum(map(len, sources)) == len(set.union(*sources))
 
-    check()
-    tried("splits held out: every pair in one, no source sentence in two", cases(8, 100))
 
-
-def test_length_filters(tmp_path, tried):
+def test_length_filters(tmp_path, fuzz):
     words = train_tokenizer(["w"], algorithm="whitespace")
     side = st.one_of(
         st.integers(0, 12).map(lambda length: " ".join("w" * length)), st.sampled_from([" ", "\t", "\u2028"])
@@ -348,7 +321,7 @@ def test_length_filters(tmp_path, tried):
             return None
         return tuple(min(length, limit or length) for length in lengths)
 
-    @settings(max_examples=cases(10, 100))
+    @fuzz("length filters, of streams too", 10, 100)
     @given(
         st.lists(st.tuples(side, side), min_size=1, max_size=20),
         st.sampled_from([None, 2, 5]),
@@ -370,9 +343,6 @@ def test_length_filters(tmp_path, tried):
                 assert "no pair is left" in one_line(error) and not expected
                 continue
             assert lengths == expected and (counts.read, counts.kept) == (len(pairs), len(expected))
-
-    check()
-    tried("length filters, of streams too", cases(10, 100))
 
 
 def test_long_lines_and_many_columns_take_no_more_than_linear_time(tmp_path, tried):

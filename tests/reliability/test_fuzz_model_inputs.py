@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import one_line
@@ -37,8 +37,8 @@ def batches(draw):
     }
 
 
-def test_implementations_and_caches_agree(models, tried):
-    @settings(max_examples=cases(15, 500))
+def test_implementations_and_caches_agree(models, fuzz):
+    @fuzz("masks of any kind: eager, SDPA and a cache agree", 15, 500)
     @given(batches())
     def check(batch):
         with torch.inference_mode():
@@ -52,9 +52,6 @@ def test_implementations_and_caches_agree(models, tried):
                 cache = output.past_key_values
                 steps.append(output.logits)
             close(torch.cat(steps, 1), eager)
-
-    check()
-    tried("masks of any kind: eager, SDPA and a cache agree", cases(15, 500))
 
 
 INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels", "inputs_embeds",
@@ -78,10 +75,10 @@ def odd_tensors(draw):
     return {"dense": x, "meta": x.to("meta"), "list": x.tolist()}[form]
 
 
-def test_odd_inputs(models, tried):
+def test_odd_inputs(models, fuzz):
     finite = 0
 
-    @settings(max_examples=cases(80, 5000))
+    @fuzz("inputs of any shape, dtype, layout and device", 80, 5000)
     @given(batches(), st.sampled_from(INPUTS), odd_tensors())
     def check(batch, name, odd):
         nonlocal finite
@@ -100,6 +97,4 @@ def test_odd_inputs(models, tried):
         assert output.logits.isfinite().all() and (output.loss is None or output.loss.isfinite())
         finite += 1
 
-    check()
     assert finite >= cases(0, 20)
-    tried("inputs of any shape, dtype, layout and device", cases(80, 5000))

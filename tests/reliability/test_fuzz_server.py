@@ -5,14 +5,13 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import JSON_VALUES, texts
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
 from hf_vanilla_transformer.serving.limits import Limits
-from reliability import cases
 from translators import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,24 +74,18 @@ def check_answer(client, answer):
     assert client.get("/health").json() == {"status": "ok"}
 
 
-def test_any_fields(client, tried):
-    @settings(max_examples=cases(40, 1500))
+def test_any_fields(client, fuzz):
+    @fuzz("requests to the server with fields of any value", 40, 1500)
     @given(st.sampled_from(sorted(ROUTES)), ANY_TEXT | st.lists(ANY_TEXT, max_size=3), REQUESTS)
     def check(route, text, fields):
         body = {ROUTES[route]: text, "source": "en", "target": "es", **fields}
         answer = client.post(route, content=json.dumps(body), headers={"Content-Type": "application/json"})
         check_answer(client, answer)
 
-    check()
-    tried("requests to the server with fields of any value", cases(40, 1500))
 
-
-def test_any_bytes_and_headers(client, tried):
-    @settings(max_examples=cases(40, 1500))
+def test_any_bytes_and_headers(client, fuzz):
+    @fuzz("requests to the server of any bytes, headers and paths", 40, 1500)
     @given(METHODS, PATHS, BODIES, HEADERS)
     def check(method, path, body, headers):
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         check_answer(client, client.request(method, path, content=body, headers=encoded))
-
-    check()
-    tried("requests to the server of any bytes, headers and paths", cases(40, 1500))

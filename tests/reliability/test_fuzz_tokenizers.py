@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -12,7 +12,6 @@ from fuzzing import one_line, texts
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 from parallel_text import ENGLISH, SPANISH
-from reliability import cases
 
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 NORMALIZATIONS = (None, "NFC", "NFD", "NFKC", "NFKD")
@@ -37,8 +36,8 @@ def expected(algorithm, text):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_round_trips(algorithm, tried):
-    @settings(max_examples=cases(40, 1600))
+def test_round_trips(algorithm, fuzz):
+    @fuzz(f"{algorithm} tokenizers trained on any text, and round trips", 40, 1600)
     @given(CORPORA, texts(), st.sampled_from(NORMALIZATIONS), st.booleans())
     def check(corpus, other, normalization, lowercase):
         try:
@@ -60,9 +59,6 @@ def test_round_trips(algorithm, tried):
             else:
                 assert back == whole, text
 
-    check()
-    tried(f"{algorithm} tokenizers trained on any text, and round trips", cases(40, 1600))
-
 
 def normalized(text, normalization, lowercase):
     if normalization:
@@ -71,11 +67,11 @@ def normalized(text, normalization, lowercase):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_any_text_for_a_trained_tokenizer(algorithm, tried):
+def test_any_text_for_a_trained_tokenizer(algorithm, fuzz):
     # In bpe each byte is a token, so that no character is unseen.
     tokenizer = train_tokenizer(ENGLISH + SPANISH, algorithm=algorithm, vocab_size=300)
 
-    @settings(max_examples=cases(100, 3000))
+    @fuzz(f"texts of all of Unicode for a {algorithm} tokenizer, alone and in a batch", 100, 3000)
     @given(st.lists(st.one_of(texts(max_size=20), st.text(max_size=20)), min_size=1, max_size=4))
     def check(batch):
         rows = tokenizer(batch)["input_ids"]
@@ -86,12 +82,9 @@ def test_any_text_for_a_trained_tokenizer(algorithm, tried):
             if algorithm == "bpe":
                 assert decoded(tokenizer, ids) == text
 
-    check()
-    tried(f"texts of all of Unicode for a {algorithm} tokenizer, alone and in a batch", cases(100, 3000))
 
-
-def test_saved_tokenizers_of_one_and_two_vocabularies(tmp_path, tried):
-    @settings(max_examples=cases(4, 120))
+def test_saved_tokenizers_of_one_and_two_vocabularies(tmp_path, fuzz):
+    @fuzz("tokenizers of one and two vocabularies, saved and loaded", 4, 120)
     @given(CORPORA, CORPORA, st.sampled_from(ALGORITHMS), st.sampled_from(ALGORITHMS), texts())
     def check(sources, targets, source_algorithm, target_algorithm, text):
         source, target = (
@@ -110,13 +103,10 @@ def test_saved_tokenizers_of_one_and_two_vocabularies(tmp_path, tried):
         # Each side of a pair is the tokenizer that it was made of.
         assert saved["input_ids"] == source(batch)["input_ids"] and saved["labels"] == target(batch)["input_ids"]
 
-    check()
-    tried("tokenizers of one and two vocabularies, saved and loaded", cases(4, 120))
-
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_training_settings(algorithm, tried):
-    @settings(max_examples=cases(20, 400))
+def test_training_settings(algorithm, fuzz):
+    @fuzz(f"vocabulary sizes, frequencies and lengths of {algorithm} tokenizers", 20, 400)
     @given(CORPORA, st.integers(-2, 400), st.integers(-1, 4), st.sampled_from([None, -1, 1, 2, 9]))
     def check(corpus, vocab_size, min_frequency, max_length):
         options = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_length": max_length}
@@ -131,9 +121,6 @@ def test_training_settings(algorithm, tried):
         for text in corpus:
             ids = tokenizer(text, truncation=max_length is not None)["input_ids"]
             assert ids[-1] == 2 and (max_length is None or len(ids) <= max_length)
-
-    check()
-    tried(f"vocabulary sizes, frequencies and lengths of {algorithm} tokenizers", cases(20, 400))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
@@ -13,7 +13,6 @@ from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate_lines
 from hf_vanilla_transformer.training.metrics import translation_scores
-from reliability import cases
 from translators import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -28,8 +27,8 @@ def translator():
     return build("pair")
 
 
-def test_translations_are_the_same_alone_and_in_any_batch(translator, tried):
-    @settings(max_examples=cases(5, 150))
+def test_translations_are_the_same_alone_and_in_any_batch(translator, fuzz):
+    @fuzz("texts translated alone and in batches and chunks of any size", 5, 150)
     @given(LINES, st.integers(1, 7), st.sampled_from([1, 20, 4096]), st.sampled_from([1, 2]))
     def check(lines, chunk_size, max_tokens, num_beams):
         # A bound that does not depend on the other sentences of a batch.
@@ -43,12 +42,9 @@ def test_translations_are_the_same_alone_and_in_any_batch(translator, tried):
             hypotheses[0].text == "" for line, hypotheses in zip(lines, together, strict=True) if not line.strip()
         )
 
-    check()
-    tried("texts translated alone and in batches and chunks of any size", cases(5, 150))
 
-
-def test_scores_are_the_same_alone_and_in_any_batch(translator, tried):
-    @settings(max_examples=cases(10, 300))
+def test_scores_are_the_same_alone_and_in_any_batch(translator, fuzz):
+    @fuzz("pairs of texts scored alone and in batches of any size", 10, 300)
     @given(LINES, st.sampled_from([1, 20, 4096]), st.randoms(use_true_random=False))
     def check(lines, max_tokens, order):
         targets = order.sample(lines, len(lines))
@@ -57,9 +53,6 @@ def test_scores_are_the_same_alone_and_in_any_batch(translator, tried):
             (alone,) = score(*translator, [source], [target])
             assert alone.token_ids == result.token_ids
             assert alone.log_prob == pytest.approx(result.log_prob, abs=1e-4)
-
-    check()
-    tried("pairs of texts scored alone and in batches of any size", cases(10, 300))
 
 
 def test_long_words_and_control_characters(translator, tried):
@@ -70,8 +63,8 @@ def test_long_words_and_control_characters(translator, tried):
     tried("words of 10,000 characters, control characters, mixed scripts", len(lines))
 
 
-def test_files_of_the_command_evaluate(tmp_path, capsys, tried):
-    @settings(max_examples=cases(15, 500))
+def test_files_of_the_command_evaluate(tmp_path, capsys, fuzz):
+    @fuzz("files of any text scored by evaluate as by sacreBLEU", 15, 500)
     @given(st.lists(st.tuples(texts("\r\ufeff"), texts("\r\ufeff")), min_size=1, max_size=6), st.integers(0, 2))
     def check(pairs, missing):
         for name, side in zip(("hypotheses", "references"), zip(*pairs, strict=True), strict=True):
@@ -91,14 +84,11 @@ def test_files_of_the_command_evaluate(tmp_path, capsys, tried):
         assert bleu.split()[1] == f"{BLEU().corpus_score(hypotheses, [references]).score:.2f}"
         assert chrf.split()[1] == f"{CHRF().corpus_score(hypotheses, [references]).score:.2f}"
 
-    check()
-    tried("files of any text scored by evaluate as by sacreBLEU", cases(15, 500))
 
-
-def test_scores_of_several_references(tried):
+def test_scores_of_several_references(fuzz):
     generator = random.Random(0)
 
-    @settings(max_examples=cases(20, 1000))
+    @fuzz("any translations with any number of references", 20, 1000)
     @given(st.lists(st.tuples(texts(), st.lists(texts(), max_size=3)), max_size=5))
     def check(rows):
         hypotheses, references = [row[0] for row in rows], [row[1] for row in rows]
@@ -115,6 +105,3 @@ def test_scores_of_several_references(tried):
         order = generator.sample(range(len(rows)), len(rows))
         shuffled = translation_scores([hypotheses[i] for i in order], [references[i] for i in order])
         assert shuffled["bleu"] == pytest.approx(scores["bleu"])
-
-    check()
-    tried("any translations with any number of references", cases(20, 1000))
