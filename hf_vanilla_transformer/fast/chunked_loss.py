@@ -3,7 +3,7 @@
 Shapes: N labels, d model width, V target vocabulary.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,17 +38,9 @@ def chunked_cross_entropy(
     while the chunk is stored. The uniform part of the target, eps times the mean logit, needs no logits at all: the
     mean logit is the product of h and the mean row of W.
 
-    Args:
-        states: Decoder states h (N, d).
-        weight: Output projection W (V, d).
-        bias: Its bias b (V), or None.
-        labels: Labels (N); -100 is ignored.
-        eps: Label smoothing.
-        differentiate: Whether to compute the gradients, which are 0 otherwise.
-
-    Returns:
-        The summed loss and its gradients for `states`, `weight` and `bias`; the last two, sums over all labels, in at
-        least float32.
+    Takes states h (N, d), W (V, d), b (V) and labels (N), of which -100 is ignored. Returns the summed loss and its
+    gradients for states, weight and bias, which are 0 unless `differentiate`; the last two, sums over all labels, in
+    at least float32.
     """
     kept = labels != IGNORE_INDEX
     if is_plain_cpu(states):
@@ -58,7 +50,7 @@ def chunked_cross_entropy(
         # gradient of W, and the others are multiplied by 0.
         counted, labels, counts = states.masked_fill(~kept[:, None], 0), labels.clamp(min=0), kept[:, None]
     # The weight's gradient is transposed: oneDNN is faster where a product has fewer rows than columns.
-    loss, d_counted, d_weight, d_bias = _loss_by_chunks(counted, weight, bias, labels, counts, eps, differentiate)
+    loss, d_counted, d_weight, d_bias = _Projection(weight, bias, eps, differentiate).loss(counted, labels, counts)
     if eps:
         sum_of_states, mean_row = counted.sum(0, dtype=loss.dtype), weight.mean(0, dtype=loss.dtype)
         # Not a matrix product, which autocast would round to half precision.
@@ -76,90 +68,74 @@ def chunked_cross_entropy(
     return loss, d_states, d_weight.T.contiguous(), d_bias
 
 
-def _loss_by_chunks(
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    counts: Tensor | None,
-    eps: float,
-    differentiate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the loss and gradients without the uniform part of the target, that of W transposed, (d, V).
+class _Projection(NamedTuple):
+    """What all chunks share.
 
-    Where `counts` (N, 1) is false, a label adds nothing to the loss, its state is 0, and its state's gradient is any.
+    Methods take states (N, d), labels (N) and `counts` (N, 1): where that is false, a label adds nothing to the loss,
+    its state is 0, and its state's gradient is any.
     """
-    (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
-    loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
-    d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
-    is_fused = suits(weight)
-    rows_per_block = max(MIN_CHUNK_ROWS, FUSED_ELEMENTS // vocab_size)
-    block_rows = rows_per_block if is_fused else CHUNKS_PER_BLOCK * _chunk_rows(states, vocab_size)
-    if weight.dtype == torch.float16:
-        block_rows = min(block_rows, MAX_FLOAT16_ROWS)
-    for start in range(0, len(states), block_rows):
-        rows = slice(start, start + block_rows)
-        block, counted = states[rows], None if counts is None else counts[rows]
-        gradients = _fused_gradients if is_fused else _gradients_by_chunks
-        losses, d_logits = gradients(block, weight, bias, labels[rows], counted, eps, differentiate)
-        loss += losses
-        if differentiate:
-            d_states[rows] = linear_forward(d_logits, weight.T)
-            d_weight += linear_forward(block.T, d_logits.T)
-            if bias is not None:
-                d_bias += d_logits.sum(0, dtype=dtype)
-    return loss, d_states, d_weight, d_bias
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+    differentiate: bool
+
+    def loss(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the loss and gradients without the uniform part of the target, that of W transposed, (d, V)."""
+        weight, is_fused = self.weight, suits(self.weight)
+        (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
+        loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
+        d_weight, d_bias = weight.new_zeros(width, vocab_size, dtype=dtype), weight.new_zeros(vocab_size, dtype=dtype)
+        rows_per_block = max(MIN_CHUNK_ROWS, FUSED_ELEMENTS // vocab_size)
+        block_rows = rows_per_block if is_fused else CHUNKS_PER_BLOCK * _chunk_rows(states, vocab_size)
+        if weight.dtype == torch.float16:
+            block_rows = min(block_rows, MAX_FLOAT16_ROWS)
+        gradients = self._fused_gradients if is_fused else self._gradients_by_chunks
+        for start in range(0, len(states), block_rows):
+            rows = slice(start, start + block_rows)
+            block = states[rows]
+            losses, d_logits = gradients(block, labels[rows], None if counts is None else counts[rows])
+            loss += losses
+            if self.differentiate:
+                d_states[rows] = linear_forward(d_logits, weight.T)
+                d_weight += linear_forward(block.T, d_logits.T)
+                if self.bias is not None:
+                    d_bias += d_logits.sum(0, dtype=dtype)
+        return loss, d_states, d_weight, d_bias
+
+    def _gradients_by_chunks(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of a block and the gradients of its logits (N, V), from chunks of logits."""
+        weight, bias, eps, differentiate = self
+        vocab_size, dtype = len(weight), accumulation_dtype(weight.dtype)
+        rows = _chunk_rows(states, vocab_size)
+        loss = weight.new_zeros((), dtype=dtype)
+        d_logits = weight.new_empty(len(states) if differentiate else 0, vocab_size)
+        for start in range(0, len(states), rows):
+            chunk = slice(start, start + rows)
+            logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
+            # An accelerator converts within the softmax.
+            log_probs = logits.log_softmax(-1, dtype=dtype)
+            of_target = log_probs.gather(1, target)
+            losses = eps * logits.gather(1, target).to(dtype) - of_target
+            loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
+            if differentiate:
+                # Rounded as it is written: a pass over memory less.
+                d_chunk = torch.exp(log_probs, out=d_logits[chunk])
+                d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
+        if differentiate and bias is not None and counts is not None:
+            d_logits.masked_fill_(~counts, 0)
+        return loss, d_logits
+
+    def _fused_gradients(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the same, on a GPU, from one read of the logits and one that replaces them."""
+        logits = linear_forward(states, self.weight, self.bias)
+        labels = labels if counts is None else labels.masked_fill(~counts[:, 0], IGNORE_INDEX)
+        return replace_by_gradients(logits, labels, self.eps, self.differentiate).sum(), logits
 
 
 def _chunk_rows(states: Tensor, vocab_size: int) -> int:
     elements = CHUNK_ELEMENTS if is_plain_cpu(states) else ACCELERATOR_CHUNK_ELEMENTS
     return max(MIN_CHUNK_ROWS, elements // vocab_size)
-
-
-def _gradients_by_chunks(
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    counts: Tensor | None,
-    eps: float,
-    differentiate: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of a block and the gradients of its logits (N, V), from chunks of logits."""
-    vocab_size, dtype = len(weight), accumulation_dtype(weight.dtype)
-    rows = _chunk_rows(states, vocab_size)
-    loss = weight.new_zeros((), dtype=dtype)
-    d_logits = weight.new_empty(len(states) if differentiate else 0, vocab_size)
-    for start in range(0, len(states), rows):
-        chunk = slice(start, start + rows)
-        logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
-        # An accelerator converts within the softmax.
-        log_probs = logits.log_softmax(-1, dtype=dtype)
-        of_target = log_probs.gather(1, target)
-        losses = eps * logits.gather(1, target).to(dtype) - of_target
-        loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
-        if differentiate:
-            # Rounded as it is written: a pass over memory less.
-            d_chunk = torch.exp(log_probs, out=d_logits[chunk])
-            d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
-    if differentiate and bias is not None and counts is not None:
-        d_logits.masked_fill_(~counts, 0)
-    return loss, d_logits
-
-
-def _fused_gradients(
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    counts: Tensor | None,
-    eps: float,
-    differentiate: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return what `_gradients_by_chunks` does, on a GPU, from one read of the logits and one that replaces them."""
-    logits = linear_forward(states, weight, bias)
-    labels = labels if counts is None else labels.masked_fill(~counts[:, 0], IGNORE_INDEX)
-    return replace_by_gradients(logits, labels, eps, differentiate).sum(), logits
 
 
 @chunked_cross_entropy.register_fake

@@ -121,18 +121,8 @@ def bmm_attention(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention (section 3.2.1, eq. 1) as two batched matrix products.
 
-    Args:
-        module: Its `is_causal` hides later keys where there is no mask.
-        query: (B, h, T, d_k).
-        key: (B, h, S, d_k).
-        value: (B, h, S, d_v).
-        attention_mask: As for SDPA: additive, or boolean and true at visible keys.
-        scaling: Factor of the scores.
-        dropout: Probability of dropping an attention weight.
-        **kwargs: Ignored; other implementations take more.
-
-    Returns:
-        The output (B, T, h, d_v), and None for the weights.
+    From queries (B, h, T, d_k) to keys (B, h, S, d_k) and values (B, h, S, d_v), with a mask as for SDPA; without one,
+    the module's `is_causal` hides later keys. Returns the output (B, T, h, d_v), and no weights.
     """
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
     query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))

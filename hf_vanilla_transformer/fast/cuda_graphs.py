@@ -29,12 +29,7 @@ SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.
 def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: dict[str, Any], length: int) -> bool:
     """Whether steps of `generate()` should run over a static cache of `length` keys, as CUDA graphs need.
 
-    Args:
-        model: The model.
-        options: The generation configuration of the call.
-        mode: Its search.
-        inputs: The call's arguments of `forward`.
-        length: Tokens of the longest hypothesis.
+    `options` are the generation configuration of the call, `inputs` its arguments of `forward`.
     """
     return (
         can_capture(model)

@@ -15,13 +15,7 @@ from .linear import linear_forward, operands
 
 
 def summed_divergence_without_logits(head: nn.Linear, states: Tensor, present: Tensor) -> Tensor:
-    """Sum the divergence of the two passes over all labels, from logits that are never all stored.
-
-    Args:
-        head: Output projection to V logits.
-        states: Decoder states of both passes, (2 B, T, d).
-        present: Where there are labels, (B, T).
-    """
+    """Sum the divergence of two passes, from states (2 B, T, d) and where there are labels (B, T)."""
     pairs = torch.stack([at_labels(half, present) for half in states.chunk(2)], 1)
     return cast(Tensor, _DivergenceByChunks.apply(*operands(head, pairs)))
 
@@ -52,9 +46,8 @@ class _DivergenceByChunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        d_pairs, *others = ctx.saved_tensors
-        scaled = ((saved * grad).to(d_pairs.dtype) if saved is not None else None for saved in (d_pairs, *others))
-        return tuple(scaled)
+        dtype = ctx.saved_tensors[0].dtype
+        return tuple(None if saved is None else (saved * grad).to(dtype) for saved in ctx.saved_tensors)
 
 
 def _divergence(log_probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ Shapes: B sentences, N = B * k rows of k beams, T target length.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers.cache_utils import StaticCache
@@ -105,10 +105,8 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         """
         options: Any = generation_config
         if synced_gpus or options.do_sample or options.return_dict_in_generate or options.low_memory:
-            base: Any = super()
-            return base._beam_search(
-                input_ids, logits_processor, stopping_criteria, options, synced_gpus, **model_kwargs
-            )
+            base, given = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options, synced_gpus)
+            return base._beam_search(*given, **model_kwargs)
         if may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
             static = StaticBeams(input_ids, stopping_criteria, options)
             return recorded_search(self, static, input_ids, logits_processor, model_kwargs)
@@ -127,19 +125,12 @@ class FastGeneration(VanillaTransformerGenerationMixin):
     ) -> Any:
         """Return the sequences (B, T) of transformers' greedy search or sampling; records greedy steps on a GPU."""
         options: Any = generation_config
-        if not (
-            synced_gpus
-            or streamer
-            or options.do_sample
-            or options.return_dict_in_generate
-            or not may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs)
-        ):
+        is_plain = not (synced_gpus or streamer or options.do_sample or options.return_dict_in_generate)
+        if is_plain and may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
             state = StaticGreedy(input_ids, stopping_criteria, options)
             return recorded_search(self, state, input_ids, logits_processor, model_kwargs)
-        base: Any = super()
-        return base._sample(
-            input_ids, logits_processor, stopping_criteria, options, synced_gpus, streamer, **model_kwargs
-        )
+        base, given = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options)
+        return base._sample(*given, synced_gpus, streamer, **model_kwargs)
 
 
 def repeat_sources(cache: Any) -> None:

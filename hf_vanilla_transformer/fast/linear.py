@@ -163,11 +163,7 @@ _decoding_products: ContextVar[DecodingProducts | None] = ContextVar("decoding_p
 
 @contextmanager
 def decoding_products(shared: bool = False) -> Iterator[None]:
-    """Let `apply_linear` choose once for many decoding steps.
-
-    Args:
-        shared: Whether calls of `generate()` inside share what is chosen and packed.
-    """
+    """Let `apply_linear` choose once for many decoding steps, of all calls of `generate()` inside if `shared`."""
     outer = _decoding_products.get()
     if outer is not None and outer.is_shared:
         yield

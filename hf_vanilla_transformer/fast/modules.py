@@ -32,20 +32,13 @@ from ..model.modeling_vanilla_transformer import (
     eager_attention,
     split_heads,
 )
-from .cpu_ops import (
-    apply_dropout,
-    bmm_attention,
-    in_function_transform,
-    to_autocast_dtype,
-    use_bmm_attention,
-)
+from .cpu_ops import apply_dropout, bmm_attention, in_function_transform, to_autocast_dtype, use_bmm_attention
 from .generation import FastGeneration
 from .linear import apply_linear, begin_forward_pass, is_bare_linear, operands
 from .packing import (
     PackedPair,
     Packing,
     packed_mask,
-    refuse_with_packing,
     shift_packed_right,
     stays_packed,
     varlen_arguments,
@@ -122,13 +115,7 @@ def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
 
 
 # Its subclasses wrap `forward` again, which would hide that of a user's layer.
-if TYPE_CHECKING:
-    Layer = VanillaTransformerLayer
-else:
-    Layer = object
-
-
-class FastLayer(Layer):
+class FastLayer(VanillaTransformerLayer if TYPE_CHECKING else object):  # type: ignore[misc]  # mypy takes the first
     """A layer with faster dropout, which in training keeps less for the backward pass."""
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Any, **kwargs: Any) -> Tensor:
@@ -164,20 +151,23 @@ class FastStack(VanillaTransformerStack):
             return super()._apply_layers(hidden_states, *args, **kwargs)
 
     def _embed_packed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, packing: Packing) -> Tensor:
-        embeds = self._scaled_embeddings(input_ids, inputs_embeds)
-        return self._add_positions(
-            embeds, F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
-        )
+        positions = F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
+        return self._add_positions(self._scaled_embeddings(input_ids, inputs_embeds), positions)
 
-    def _refuse_with_packing(self, arguments: dict[str, Any], options: Any) -> None:
-        attentions = options.get("output_attentions", self.config.output_attentions)
-        refuse_with_packing(**arguments, output_attentions=attentions)
+    def _refuse_with_packing(self, options: dict[str, Any], **arguments: Any) -> None:
+        """Refuse arguments that packed sequences leave no meaning."""
+        arguments["output_attentions"] = options.get("output_attentions", self.config.output_attentions)
+        for name, value in arguments.items():
+            if value is not None and value is not False:
+                raise ValueError(f"`{name}` is set, but packed sequences (`packing`) do without; leave it out.")
 
     @can_return_tuple
     def _run_padded(self, packing: Packing, **kwargs: Any) -> Any:
-        """Run the stack on padded input, and pack what it returns."""
+        """Run the stack on padded input, and pack the states that it returns."""
         outputs = self(return_dict=True, **kwargs)
-        packing.unpad_outputs(outputs)
+        outputs.last_hidden_state = packing.unpad(outputs.last_hidden_state)
+        if outputs.hidden_states is not None:
+            outputs.hidden_states = tuple(x if x is None else packing.unpad(x) for x in outputs.hidden_states)
         return outputs
 
 
@@ -195,7 +185,7 @@ class FastEncoder(FastStack, VanillaTransformerEncoder):
         """Encode as the plain encoder does, or packed sources (1, S) to (1, S, d), which `packing` describes."""
         if packing is None:
             return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
-        self._refuse_with_packing({"attention_mask": attention_mask}, kwargs)
+        self._refuse_with_packing(kwargs, attention_mask=attention_mask)
         x: Any = inputs_embeds if input_ids is None else input_ids
         source = Packing.of(x, packing)
         if stays_packed(self, self.config.encoder_attention_heads, x):
@@ -237,8 +227,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
                 inputs_embeds, use_cache=use_cache, cache=cache, **kwargs,
             )  # fmt: skip  # one argument a line would hide that they are passed on
         masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        cache = either(past_key_values, cache)
-        self._refuse_with_packing({**masks, CACHE: cache, "use_cache": use_cache}, kwargs)
+        self._refuse_with_packing(kwargs, **masks, **{CACHE: either(past_key_values, cache)}, use_cache=use_cache)
         x: Any = inputs_embeds if input_ids is None else input_ids
         pair = PackedPair.of(x, encoder_hidden_states, packing)
         if stays_packed(self, self.config.decoder_attention_heads, x):
@@ -258,27 +247,14 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
     @merge_with_config_defaults
     @capture_outputs
     def _decode_packed(
-        self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
-        pair: PackedPair,
-        encoder_hidden_states: Tensor | None,
-        **kwargs: Any,
+        self, input_ids: Any, inputs_embeds: Any, pair: PackedPair, encoder_hidden_states: Tensor | None, **kwargs: Any
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         target, source = pair
         hidden_states = self._embed_packed(input_ids, inputs_embeds, target)
         mask = packed_mask(create_causal_mask, self.config, hidden_states, target, target, **{CACHE: None})
-        source_mask = packed_mask(
-            create_bidirectional_mask,
-            self.config,
-            hidden_states,
-            target,
-            source,
-            encoder_hidden_states=encoder_hidden_states,
-        )
-        hidden_states = self._apply_layers(
-            hidden_states, mask, encoder_hidden_states, source_mask, packing=pair, **kwargs
-        )
+        args, encoded = (self.config, hidden_states, target, source), encoder_hidden_states
+        source_mask = packed_mask(create_bidirectional_mask, *args, encoder_hidden_states=encoded)
+        hidden_states = self._apply_layers(hidden_states, mask, encoded, source_mask, packing=pair, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
 
     def decode_step(self, input_ids: Tensor, cache: StepCache) -> Tensor:
@@ -351,12 +327,7 @@ class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditio
 def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor | None:
     """Sum the label-smoothed cross-entropy of the logits `head(states)`, for `states` (B, T, d), without storing them.
 
-    Returns:
-        The loss, or None for a `head` that is more than its weights (LoRA, hooks, sharded), and under `torch.func`
-        transforms.
-
-    Raises:
-        ValueError: The shapes differ, or `smoothing` is not in [0, 1).
+    None for a `head` that is more than its weights (LoRA, hooks, sharded), and under `torch.func` transforms.
     """
     transformed = not torch.compiler.is_compiling() and in_function_transform()
     if transformed or not is_bare_linear(head) or type(head.weight) not in (nn.Parameter, Tensor):

@@ -44,18 +44,18 @@ class Packing:
 
     @classmethod
     def of(cls, x: Any, packing: Mapping[str, Any], prefix: str = "") -> "Packing":
-        """Describe packed ids (1, L) or states (1, L, d).
+        """Describe packed ids (1, L) or states (1, L, d) `x`.
 
-        Args:
-            x: The ids or states.
-            packing: `cu_seq_lens` (n + 1), the edges of the sequences, and `max_length`, the length of the longest,
-                for sources; with the prefix "decoder_" for targets.
-            prefix: Prefix of the side.
+        `packing` has `cu_seq_lens` (n + 1), the edges of the sequences, and `max_length`, the length of the longest,
+        for sources; with the prefix "decoder_" for targets.
 
         Raises:
             ValueError: They do not describe the sequences of one row.
         """
-        check_names(packing)
+        if not isinstance(packing, Mapping):
+            raise ValueError(f"`packing` is of type {type(packing).__name__}; pass a mapping with {', '.join(NAMES)}.")
+        if unknown := [name for name in packing if name not in NAMES]:
+            raise ValueError(f"`packing` has {unknown[0]!r}, but takes {', '.join(NAMES)}; correct the name.")
         edges, longest = (packing.get(f"{prefix}{name}") for name in ("cu_seq_lens", "max_length"))
         check_packing(x, edges, longest, prefix)
         return cls(edges.to(x.device, torch.int32), longest, x.shape[1])  # type: ignore[union-attr, arg-type]  # checked
@@ -84,12 +84,6 @@ class Packing:
         """Undo `pad`: (n, M, ...) to (1, L, ...)."""
         return x.flatten(0, 1).index_select(0, self._padded_indices())[None]
 
-    def unpad_outputs(self, outputs: Any) -> None:
-        """Pack the states in a stack's outputs, in place."""
-        outputs.last_hidden_state = self.unpad(outputs.last_hidden_state)
-        if outputs.hidden_states is not None:
-            outputs.hidden_states = tuple(x if x is None else self.unpad(x) for x in outputs.hidden_states)
-
     def _padded_indices(self) -> Tensor:
         return self.sequences() * self.longest + self.positions()
 
@@ -108,7 +102,12 @@ class PackedPair(NamedTuple):
     def of(cls, x: Any, encoder_states: Any, packing: Mapping[str, Any]) -> "PackedPair":
         """Describe packed targets `x`, ids (1, T) or states (1, T, d), and their encoded sources (1, S, d)."""
         pair = cls(Packing.of(x, packing, "decoder_"), Packing.of(encoder_states, packing))
-        check_same_count(pair.source.edges, pair.own.edges)
+        targets, sources = (len(each.edges) - 1 for each in pair)
+        if sources != targets:
+            raise ValueError(
+                f"`cu_seq_lens` has the edges of {sources} sequences and `decoder_cu_seq_lens` of {targets}; pack one "
+                "source for each target."
+            )
         return pair
 
 
@@ -161,13 +160,7 @@ def packed_mask(
 ) -> Any:
     """Return the mask by which flex attention keeps each sequence to itself; None for functions that take lengths.
 
-    Args:
-        create_mask: `create_causal_mask` or `create_bidirectional_mask` of transformers.
-        config: The configuration.
-        states: States (1, L, d) of the queries.
-        queries: Packing of the queries.
-        keys: Packing of the keys.
-        **kwargs: More arguments of `create_mask`.
+    Made by `create_causal_mask` or `create_bidirectional_mask` of transformers, from states (1, L, d) of the queries.
     """
     if config._attn_implementation != "flex_attention":
         return None
@@ -205,21 +198,8 @@ def varlen_attention(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention (section 3.2.1, eq. 1) within packed sequences, by PyTorch's flash attention.
 
-    Args:
-        module: Its `is_causal` hides later keys.
-        query: (1, h, L, d_k).
-        key: (1, h, L, d_k), of as many sequences but other lengths.
-        value: (1, h, L, d_k).
-        attention_mask: None.
-        scaling: Factor of the scores.
-        cu_seq_lens_q: Edges of the queries' sequences.
-        cu_seq_lens_k: Edges of the keys' sequences.
-        max_length_q: Most queries in a sequence.
-        max_length_k: Most keys in a sequence.
-        **kwargs: Ignored; other implementations take more.
-
-    Returns:
-        The output (1, L, h, d_k), and None for the weights.
+    From queries (1, h, L, d_k) to keys and values of as many sequences but other lengths; the module's `is_causal`
+    hides later keys. Returns the output (1, L, h, d_k), and no weights.
     """
     # Defining its custom ops takes longer than importing this package.
     from torch.nn.attention.varlen import varlen_attn
@@ -231,30 +211,8 @@ def varlen_attention(
     return out[None], None
 
 
-def check_names(packing: Any) -> None:
-    """Check that packing is a mapping, with nothing in it that would be ignored.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if not isinstance(packing, Mapping):
-        raise ValueError(f"`packing` is of type {type(packing).__name__}; pass a mapping with {', '.join(NAMES)}.")
-    if unknown := [name for name in packing if name not in NAMES]:
-        raise ValueError(f"`packing` has {unknown[0]!r}, but takes {', '.join(NAMES)}; correct the name.")
-
-
 def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
-    """Check that `edges` (n + 1) and the length of the longest describe the sequences of one packed row.
-
-    Args:
-        x: Packed ids (1, L) or states (1, L, d).
-        edges: Edges of its sequences.
-        longest: Length of the longest, or more.
-        prefix: Prefix of the side in the error.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Check that `edges` (n + 1) and the length of the longest, or more, describe the sequences of one packed row."""
     name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
     if edges is None or longest is None:
         missing = name if edges is None else length_name
@@ -284,23 +242,3 @@ def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
         )
     if lengths.max() > longest:
         raise ValueError(f"{length_name} is {longest}, but a sequence has {lengths.max()} tokens; pass that number.")
-
-
-def refuse_with_packing(**arguments: Any) -> None:
-    """Refuse arguments that packed sequences leave no meaning.
-
-    Raises:
-        ValueError: One is set; names the first.
-    """
-    for name, value in arguments.items():
-        if value is not None and value is not False:
-            raise ValueError(f"`{name}` is set, but packed sequences (`packing`) do without; leave it out.")
-
-
-def check_same_count(sources: Tensor, targets: Tensor) -> None:
-    """Check that as many sources as targets are packed, by their edges (n + 1)."""
-    if sources.shape != targets.shape:
-        raise ValueError(
-            f"`cu_seq_lens` has the edges of {len(sources) - 1} sequences and `decoder_cu_seq_lens` of "
-            f"{len(targets) - 1}; pack one source for each target."
-        )

@@ -31,11 +31,9 @@ class Product(NamedTuple):
 
 
 class Batched(NamedTuple):
-    """Sizes for which two batched products and a softmax beat flash attention.
+    """For at least so many heads in a batch and at most so many keys two products and a softmax beat flash attention.
 
-    Attributes:
-        heads: With at least so many heads in a batch; with fewer, calls cost more than all of flash attention.
-        keys: Up to so many keys.
+    With fewer heads, calls cost more than all of flash attention.
     """
 
     heads: float

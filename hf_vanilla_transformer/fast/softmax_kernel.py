@@ -38,11 +38,8 @@ def suits(x: Tensor) -> bool:
 def replace_by_gradients(logits: Tensor, labels: Tensor, eps: float, differentiate: bool) -> Tensor:
     """Return the label-smoothed cross-entropy of each row (N), without the uniform part of the target.
 
-    Args:
-        logits: Contiguous logits (N, V), replaced by their gradients: softmax(logits) - (1 - eps) one-hot.
-        labels: Labels (N); a row with a negative one has no loss and gradients of 0.
-        eps: Label smoothing.
-        differentiate: Whether to compute the gradients; otherwise the logits stay.
+    Contiguous logits (N, V) are replaced by their gradients, softmax(logits) - (1 - eps) one-hot, if `differentiate`.
+    A row with a negative label has no loss and gradients of 0.
     """
     losses = torch.empty_like(labels, dtype=torch.float32)
     if len(logits):

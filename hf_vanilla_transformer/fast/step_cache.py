@@ -82,11 +82,7 @@ class StepCache:
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **kwargs: Any
     ) -> tuple[Tensor, None]:
-        """Store a step's keys (N, h, 1, d_k) and values (N, h, 1, d_v), and attend from its queries to all so far.
-
-        Returns:
-            The output (N, 1, h, d_v), and no weights.
-        """
+        """Store a step's keys (N, h, 1, d_k) and values, and attend to all so far; the output is (N, 1, h, d_v)."""
         keys, values = self.states[module.layer_idx]
         if self._has_kernel:
             rows = self.rows if self.is_moved else None

@@ -33,18 +33,9 @@ def attend(
 ) -> Tensor:
     """Store the keys and values of a step, and attend from its queries to all so far.
 
-    Args:
-        query: (N, h, 1, d_k).
-        key: Of the step, (N, h, 1, d_k).
-        value: Of the step, (N, h, 1, d_v).
-        keys: Of all positions, (N, h, L, d_k); `key` becomes number `length`.
-        values: Of all positions, (N, h, L, d_v); `value` becomes number `length`.
-        length: Positions before this step (), on the device.
-        rows: Whose keys and values each hypothesis has at each position (N, L); None for its own.
-        scaling: Factor of the scores.
-
-    Returns:
-        softmax(query keys^T * scaling) values, (N, 1, h, d_v).
+    The step's key (N, h, 1, d_k) and value (N, h, 1, d_v) become number `length`, a tensor (), of all keys (N, h, L,
+    d_k) and values (N, h, L, d_v). `rows` (N, L) says whose each hypothesis has at each position; None: its own.
+    Returns softmax(query keys^T * scaling) values, (N, 1, h, d_v).
     """
     count, heads, longest, width = keys.shape
     value_width = values.shape[3]
