@@ -134,13 +134,16 @@ def damaged_safetensors(random: Random, data: bytes) -> bytes:
     return length.to_bytes(8, "little") + text + body
 
 
-def try_in_child(worker: Callable[..., Iterator[str]], *arguments: Any) -> list[str]:
-    """Run a generator in a child of bounded memory, and return what it yields; a hang or a crash names the last item.
+def outcomes(worker: Callable[[range], Iterator[str]], count: int, kinds: int) -> int:
+    """Return the number of cases, so many of each kind, after checking that each ends as it should."""
+    found = try_in_child(worker, range(count))
+    assert [outcome for outcome in found if outcome.startswith("fault")] == []
+    assert len(found) == count * kinds and {*found} == {"right", "refused"}
+    return len(found)
 
-    Args:
-        worker: Yields a line when a case is finished. Importable by name.
-        *arguments: Its arguments.
-    """
+
+def try_in_child(worker: Callable[..., Iterator[str]], *arguments: Any) -> list[str]:
+    """Run a generator in a child of bounded memory, and return what it yields; a hang or crash names the last item."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_all, args=(sender, worker, arguments))

@@ -10,7 +10,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import sys
 from difflib import unified_diff
 from fnmatch import fnmatchcase
@@ -26,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import hf_vanilla_transformer.inference.visualization  # noqa: F401 - imported before a run is forked
 from hf_vanilla_transformer.cli.main import PROGRAM, main
 from hf_vanilla_transformer.training import experiment  # noqa: F401 - as above
-from processes import leave, surroundings
+from processes import leave, print_to, surroundings, worlds
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
@@ -94,12 +93,7 @@ class Runs:
     def run(self, moment: Moment | None = None) -> bool:
         """Run the command; return whether it was ended at the moment, in all of its processes."""
         self._trace.unlink(missing_ok=True)
-        environments: list[dict[str, str]] = [{}]
-        if self.processes > 1:
-            with socket.create_server(("localhost", 0)) as free:
-                port = free.getsockname()[1]
-            world = {"WORLD_SIZE": str(self.processes), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-            environments = [{"RANK": str(i), "LOCAL_RANK": str(i), **world} for i in range(self.processes)]
+        environments: list[dict[str, str]] = worlds(self.processes) if self.processes > 1 else [{}]
         # Killed runs leave semaphores to the process that counts them, which warns at its end.
         quiet = {"PYTHONWARNINGS": "ignore::UserWarning"}
         with mock.patch.dict(os.environ, {**surroundings(), **quiet}):
@@ -152,9 +146,7 @@ def _without_times(value: Any) -> Any:
 
 
 def _run(runs: Runs, environment: dict[str, str], moment: Moment | None) -> None:
-    with open(runs.log, "ab", buffering=0) as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    print_to(runs.log)
     os.environ.update(environment)
     # The default of a new process, for the workers of data loaders.
     multiprocessing.set_start_method("fork", force=True)

@@ -17,7 +17,7 @@ import hf_vanilla_transformer.inference.fingerprint  # noqa: F401 - imported bef
 from hf_vanilla_transformer.cli import translate  # noqa: F401 - as above
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.inference import line_output
-from processes import surroundings
+from processes import print_to, surroundings
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
@@ -37,14 +37,10 @@ class Moment(NamedTuple):
 
 
 def start(words: list[str], log: Path, moment: Moment | None = None, limit: int = 0, **world: str) -> BaseProcess:
-    """Start `translate`.
+    """Start `translate` with options `words`, in `world`, the environment of one of several processes.
 
-    Args:
-        words: Its options.
-        log: Gets what it prints, and "events: n" if it ends by itself.
-        moment: When to send which signal.
-        limit: Most bytes of a file; 0: any number. Stands in for a full disk.
-        **world: Environment of one of several processes.
+    The log gets what it prints, and "events: n" if it ends by itself. `limit`, the most bytes of a file or 0, stands
+    in for a full disk.
     """
     process = FORKS.Process(target=_translate, args=(words, log, moment, limit, world))
     # The server of forks, which begins with the first process, finds this module by PYTHONPATH; what counts semaphores
@@ -65,9 +61,7 @@ def end(process: BaseProcess) -> int:
 
 
 def _translate(words: list[str], log: Path, moment: Moment | None, limit: int, world: dict[str, str]) -> None:
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    print_to(log)
     os.environ.update(world)
     torch.set_num_threads(1)
     if limit:

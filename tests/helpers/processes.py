@@ -29,6 +29,21 @@ def surroundings() -> dict[str, str]:
     return {**kept, **own}
 
 
+def worlds(size: int) -> list[dict[str, str]]:
+    """Return what each of several processes must have in its environment to find the others."""
+    # Port 0 is any that is free.
+    with socket.create_server(("localhost", 0)) as free:
+        world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1])}
+    return [{"RANK": str(rank), "LOCAL_RANK": str(rank), **world} for rank in range(size)]
+
+
+def print_to(log: Path) -> None:
+    """Append to a file what this process prints."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
 def run_python(program: str, *words: object, environment: Mapping[str, str] | None = None) -> Any:
     """Run a Python program with these words and variables besides `surroundings()`; return its ended process."""
     command = [sys.executable, "-c", program, *map(str, words)]

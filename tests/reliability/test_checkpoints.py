@@ -89,9 +89,8 @@ class TestDamage:
                 assert found == str(folder / "checkpoint-6"), case
             else:
                 assert found == str(folder / "checkpoint-4"), case
-                assert re.search(rf"skipping .*checkpoint-6: .*{re.escape(file)}", caplog.text) or file == MANIFEST, (
-                    case
-                )
+                skips = re.search(rf"skipping .*checkpoint-6: .*{re.escape(file)}", caplog.text)
+                assert skips or file == MANIFEST, case
             # Damage changes nothing that is left, so a few runs stand for all.
             if not seed and (FULL or kind == "cut") and file in ("model.safetensors", "optimizer.pt", MANIFEST):
                 assert_same_weights(resumed(folder).model, whole.model)
@@ -158,7 +157,7 @@ class TestFullDisk:
         sizes = sorted(path.stat().st_size for path in Path(whole.args.output_dir, "checkpoint-4").iterdir())
         generator, number = random.Random(0), cases(3, 30)
         limits = [size - 1 for size in sizes if size > 300]
-        limits = generator.sample(limits, 2) if not FULL else limits
+        limits = limits if FULL else generator.sample(limits, 2)
         limits += [generator.randrange(100, sizes[-1]) for _ in range(number - len(limits))]
         for limit in limits:
             folder = tmp_path / str(limit)
@@ -201,14 +200,25 @@ class TestFullDisk:
 
 def history(trainer):
     """The losses of a run, in training and in evaluation."""
-    losses = ("loss", "eval_loss")
-    return [
-        (name, entry["step"], entry[name]) for entry in trainer.state.log_history for name in losses if name in entry
-    ]
+    log = trainer.state.log_history
+    return [(name, each["step"], each[name]) for name in ("loss", "eval_loss") for each in log if name in each]
 
 
 def names(trainer):
     return [path.name for path in complete_checkpoints(trainer.args.output_dir)]
+
+
+def interrupt(trainer, step):
+    """Train up to a step, at which Ctrl-C comes."""
+    trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+
+
+def check_same_run(again, expected, case):
+    """The weights, losses and checkpoints of two runs are the same."""
+    assert history(again) == history(expected) and names(again) == names(expected), case
+    assert_same_weights(again.model, expected.model)
 
 
 def scored(trainer, scores, patience):
@@ -246,23 +256,9 @@ class TestSignals:
             steps = range(1, options["max_steps"] + 1)
             for step in steps if FULL else [3 + number % 3]:
                 folder = tmp_path / f"{number}-{step}"
-                trainer = run(folder, **options)
-                trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
-                with pytest.raises(KeyboardInterrupt):
-                    trainer.train()
+                interrupt(run(folder, **options), step)
                 assert newest_checkpoint(folder) == str(folder / f"checkpoint-{step}"), (options, step)
-                again = resumed(folder, **options)
-                assert_same_weights(again.model, expected.model)
-                for name in ("loss", "eval_loss"):
-                    logs = [
-                        [entry[name] for entry in each.state.log_history if name in entry]
-                        for each in (again, expected)
-                    ]
-                    assert logs[0] == logs[1], (options, step)
-                kept = [
-                    [path.name for path in complete_checkpoints(each.args.output_dir)] for each in (again, expected)
-                ]
-                assert kept[0] == kept[1], (options, step)
+                check_same_run(resumed(folder, **options), expected, (options, step))
                 count += 1
         tried("Ctrl-C at a step of training, and the run resumed", count)
 
@@ -282,16 +278,12 @@ class TestSignals:
             last = expected.state.global_step
             for step in (n for n in range(1, last + 1) if n % every and scores[n] > max(scores[1:n], default=0)):
                 case, folder = f"seed {seed}, step {step}", tmp_path / f"{seed}-{step}"
-                trainer = scored(run(folder, **options), scores, patience)
-                trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
-                with pytest.raises(KeyboardInterrupt):
-                    trainer.train()
+                interrupt(scored(run(folder, **options), scores, patience), step)
                 moved = folder.rename(tmp_path / f"{case}, moved") if step % 2 else folder
                 again = scored(run(moved, seed=7, **options), scores, patience)
                 again.train(resume_from_checkpoint=True)
                 assert best_of(again) == best_of(expected), case
-                assert history(again) == history(expected) and names(again) == names(expected), case
-                assert_same_weights(again.model, expected.model)
+                check_same_run(again, expected, case)
                 count += 1
         tried("Ctrl-C at a best step without a scheduled checkpoint, and the run resumed", count)
 
@@ -302,14 +294,13 @@ class TestProgram:
 
     def start(self, folder, *words):
         """Train for longer than any test takes, unless `words` say otherwise."""
-        files = [word for name, path in write_splits(folder).items() for word in (f"--{name}", path)]
-        schedule = ["--max_tokens", "400", "--num_train_epochs", "100000", "--warmup_steps", "10", "--use_cpu"]
-        command = [sys.executable, "-m", "hf_vanilla_transformer", "train", *files, *schedule, "--output_dir", "model"]
-        model = ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word"]
+        options = {"max_tokens": 400, "num_train_epochs": 100_000, "warmup_steps": 10, "output_dir": "model"}
+        options |= write_splits(folder)
+        command = [sys.executable, "-m", "hf_vanilla_transformer", "train", "--use_cpu"]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        command += words or ["--preset", "tiny", "--config_overrides", TINY, "--tokenizer_algorithm", "word"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(
-            [*command, *(words or model)], cwd=folder, env=surroundings(), start_new_session=True, **pipes
-        )
+        return subprocess.Popen(command, cwd=folder, env=surroundings(), start_new_session=True, **pipes)
 
     def await_checkpoint(self, folder):
         while not list((folder / "model").glob("checkpoint-*")):

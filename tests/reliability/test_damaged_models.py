@@ -7,15 +7,12 @@ from one that was meant.
 
 import pytest
 
-from damage import try_in_child
+from damage import outcomes
 from damaged_models import KINDS, try_models
 from reliability import cases
 
 
 @pytest.mark.slow
 def test_damaged_folders(tried):
-    count = cases(30, 2500)
-    outcomes = try_in_child(try_models, range(count))
-    assert [outcome for outcome in outcomes if outcome.startswith("fault")] == []
-    assert len(outcomes) == count * len(KINDS) and {*outcomes} == {"right", "refused"}
-    tried("damaged model folders, loaded and used: a right result, or one line that names the place", len(outcomes))
+    count = outcomes(try_models, cases(30, 2500), len(KINDS))
+    tried("damaged model folders, loaded and used: a right result, or one line that names the place", count)

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from experiments import arguments, write_splits
 from hf_vanilla_transformer.inference.teacher_forcing import evaluation_mode
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from hf_vanilla_transformer.training import train_translation
-from processes import surroundings
+from processes import run_python, surroundings
 from reliability import FULL, cases
 from translators import ENGLISH, SHARED, SPANISH, build, set_end_bias, trained
 
@@ -63,19 +61,16 @@ def test_workers_processes_and_hash_seeds_do_not_change_training(tmp_path, strea
         folder = tmp_path / f"{number}"
         options = json.dumps({**options, "streaming": streaming})
         here = os.pathsep.join((surroundings()["PYTHONPATH"], str(Path(__file__).parent)))
-        environment = {**surroundings(), "PYTHONPATH": here, "PYTHONHASHSEED": str(number + 1)}
-        command = [sys.executable, "-c", RUN, str(folder), splits, options]
+        environment = {"PYTHONPATH": here, "PYTHONHASHSEED": str(number + 1)}
         if FULL:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            done = run_python(RUN, folder, splits, options, environment=environment)
             assert done.returncode == 0, done.stderr
         else:
             run(folder, splits, options)
         assert outcome(folder) == expected, f"{options}, PYTHONHASHSEED={number + 1}"
     if FULL:
-        tried(
-            "trainings with other numbers of workers, of processes, and another hash seed: the same bits",
-            len(variants),
-        )
+        what = "trainings with other numbers of workers, of processes, and another hash seed: the same bits"
+        tried(what, len(variants))
 
 
 # Translation
@@ -106,11 +101,12 @@ def translator(request):
     return build("shared" if request.param == "random" else "pair")
 
 
-def differences(found, expected):
-    """Return how many sentences have another text in any place, and the largest difference of scores."""
+def check_same(found, expected, name):
+    """Check that all n-best lists have the same texts, and scores to within 1e-5."""
     texts = [[[each.text for each in row] for row in rows] for rows in (found, expected)]
     scores = [abs(a.score - b.score) for row in zip(found, expected, strict=True) for a, b in zip(*row, strict=True)]
-    return sum(a != b for a, b in zip(*texts, strict=True)), max(scores)
+    count = sum(a != b for a, b in zip(*texts, strict=True))
+    assert count == 0 and max(scores) < 1e-5, f"{name}: {count} of {len(found)} differ, scores by {max(scores)}"
 
 
 SEARCHES = {"greedy": {"num_beams": 1}, "beams": {"num_beams": 4, "num_hypotheses": 4}}
@@ -133,12 +129,9 @@ def test_batch_mates_do_not_change_a_translation(translator, search, tried):
         "another order": [row for _, row in sorted(zip(order, shuffled, strict=True), key=lambda each: each[0])],
     }
     for name, found in variants.items():
-        count, score = differences(found, alone)
-        assert count == 0 and score < 1e-5, f"{name}: {count} of {len(sentences)} differ, scores by {score}"
-    tried(
-        f"sentences translated alone and in other batches, {search}: the same texts, scores to 1e-5",
-        len(sentences) * len(variants),
-    )
+        check_same(found, alone, name)
+    what = f"sentences translated alone and in other batches, {search}: the same texts, scores to 1e-5"
+    tried(what, len(sentences) * len(variants))
 
 
 @pytest.mark.slow
@@ -154,15 +147,11 @@ def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):
     alone = translate(model, tokenizer, sentences, max_tokens=1, **options)
     batches = {"one batch": 10**6, "small batches": 1000}
     for name, max_tokens in batches.items():
-        found = translate(model, tokenizer, sentences, max_tokens=max_tokens, **options)
-        count, score = differences(found, alone)
-        assert count == 0 and score < 1e-5, f"{name}: {count} of {len(sentences)} differ, scores by {score}"
+        check_same(translate(model, tokenizer, sentences, max_tokens=max_tokens, **options), alone, name)
     unscored = translate(model, tokenizer, sentences, **SEARCHES[search])
     assert [[each.text for each in row] for row in unscored] == [[each.text for each in row] for row in alone]
-    tried(
-        f"sentences without an end, translated alone and with longer ones, {search}: the same texts, scores to 1e-5",
-        len(sentences) * (len(batches) + 1),
-    )
+    what = f"sentences without an end, translated alone and with longer ones, {search}: the same texts, scores to 1e-5"
+    tried(what, len(sentences) * (len(batches) + 1))
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -66,16 +66,7 @@ def test_command_lines(command, capfd, fuzz):
         parsed_or_error(capfd, command, [word for word in words if not word.endswith((".yaml", ".yml", ".json"))])
 
 
-NAMES = (
-    "preset",
-    "config_overrides",
-    "seed",
-    "learning_rate",
-    "bf16_if_fast",
-    "label_names",
-    "output_dir",
-    "optim_args",
-)
+NAMES = "preset config_overrides seed learning_rate bf16_if_fast label_names output_dir optim_args".split()
 ENTRIES = st.dictionaries(st.one_of(st.sampled_from(NAMES), texts(max_size=3)), JSON_VALUES, max_size=4)
 
 

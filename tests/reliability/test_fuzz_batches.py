@@ -33,9 +33,8 @@ def check_counts(batches, pairs, replicas):
     assert sum(counts.values()) - len(pairs) < replicas
     if repeated:
         assert all(len(batch) == 1 for batch in batches)
-        assert min(pairs[row][0] for row in repeated) >= max(
-            (pairs[row][0] for row in counts if row not in repeated), default=0
-        )
+        others = [pairs[row][0] for row in counts if row not in repeated]
+        assert min(pairs[row][0] for row in repeated) >= max(others, default=0)
 
 
 def test_sampler(fuzz):
@@ -74,12 +73,8 @@ def test_stream(fuzz):
     @given(corpora(fewest=0), st.integers(1, 4), st.integers(1, 50), st.booleans(), st.integers(0, 2))
     def check(corpus, replicas, buffer_size, shuffle, epoch):
         pairs, budget = corpus
-        streams = [
-            TokenBudgetStream(
-                features_of(pairs), budget, buffer_size=buffer_size, shuffle=shuffle, num_replicas=replicas, rank=rank
-            )
-            for rank in range(replicas)
-        ]
+        options = {"buffer_size": buffer_size, "shuffle": shuffle, "num_replicas": replicas}
+        streams = [TokenBudgetStream(features_of(pairs), budget, **options, rank=rank) for rank in range(replicas)]
         for stream in streams:
             stream.set_epoch(epoch)
         ranks = [numbers(stream) for stream in streams]
@@ -100,10 +95,7 @@ def test_resuming_within_an_epoch(fuzz):
         sampler = TokenBudgetBatchSampler(*zip(*pairs, strict=True), budget, seed=seed)
         loader = DataLoader(range(len(pairs)), batch_sampler=sampler, collate_fn=list)
         stream = TokenBudgetStream(features_of(pairs), budget, seed=seed)
-        for whole, read in (
-            (loader, list),
-            (DataLoader(stream, batch_size=None, collate_fn=list), numbers),
-        ):
+        for whole, read in ((loader, list), (DataLoader(stream, batch_size=None, collate_fn=list), numbers)):
             assert read(skip_first_batches(whole, skipped)) == read(whole)[skipped:]
 
 

@@ -158,22 +158,7 @@ DAMAGED = {
     "x.jsonl": b'{"source": "a", "target": "\\u00fc"}\n{"source": "c", "target": "d"}\n',
     "x.json": b'[{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]',
 }
-INSERTED = [
-    b"\0",
-    b"\xff",
-    b"\xed\xa0\x80",
-    b'"',
-    b"\t",
-    b",",
-    b"\n",
-    b"\r",
-    b"{",
-    b"[",
-    b"\\ud800",
-    BOM,
-    b"\xc3",
-    b"1e999",
-]
+INSERTED = [*(bytes([each]) for each in b'\0\xff"\t,\n\r{[\xc3'), b"\xed\xa0\x80", b"\\ud800", BOM, b"1e999"]
 
 
 def damage(content: bytes, data: st.DataObject) -> bytes:

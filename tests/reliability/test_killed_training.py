@@ -16,25 +16,20 @@ OPTIONS |= {"eval_strategy": "steps", "eval_steps": 2, "average_last_checkpoints
 
 NOISE = "items=0.5,typos=0.5,lower=0.5,punctuation=0.5"
 
+STREAM, WORKERS = {"streaming": True, "max_steps": 15}, {"dataloader_num_workers": 2}
+BPE = {"tokenizer_algorithm": "bpe", "vocab_size": 300}
 VARIANTS = {
     "checkpoints after epochs": {"eval_strategy": "epoch"},
-    "a stream": {"streaming": True, "max_steps": 15},
-    "two workers": {"dataloader_num_workers": 2},
-    "a stream and two workers": {"streaming": True, "max_steps": 15, "dataloader_num_workers": 2},
+    "a stream": STREAM,
+    "two workers": WORKERS,
+    "a stream and two workers": {**STREAM, **WORKERS},
     "accumulated batches": {"gradient_accumulation_steps": 2, "num_train_epochs": 8},
     "early stopping": {"early_stopping_patience": 2, "num_train_epochs": 20},
     "two checkpoints kept, none averaged": {"average_last_checkpoints": 0, "save_total_limit": 2},
-    "BPE-dropout": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "bpe_dropout": 0.2},
-    "noise": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "augment": NOISE, "bpe_dropout": 0.2},
-    "noise, a stream and two workers": {
-        "tokenizer_algorithm": "bpe",
-        "vocab_size": 300,
-        "augment": NOISE,
-        "streaming": True,
-        "max_steps": 15,
-        "dataloader_num_workers": 2,
-    },
-    "two BPE vocabularies": {"tokenizer_algorithm": "bpe", "vocab_size": 300, "separate_vocabularies": True},
+    "BPE-dropout": {**BPE, "bpe_dropout": 0.2},
+    "noise": {**BPE, "augment": NOISE, "bpe_dropout": 0.2},
+    "noise, a stream and two workers": {**BPE, **STREAM, **WORKERS, "augment": NOISE},
+    "two BPE vocabularies": {**BPE, "separate_vocabularies": True},
 }
 
 # What a run is doing when it is killed; `make test` tries the first ones.
@@ -94,10 +89,12 @@ class Uninterrupted:
         losses = [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
         return [step for i, (step, loss) in enumerate(losses) if all(loss < other for _, other in losses[:i])]
 
-    def check_killed_at_random(self, seed):
-        """Kill a run at any of its events, and every second one again."""
-        generator = random.Random(seed)
-        self.check_killed(*(Moment(generator.randint(1, self.events)) for _ in range(1 + seed % 2)))
+    def check_killed_at_random(self, number):
+        """Kill so many runs at any of their events, and every second one again."""
+        for seed in range(number):
+            generator = random.Random(seed)
+            self.check_killed(*(Moment(generator.randint(1, self.events)) for _ in range(1 + seed % 2)))
+        return number
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +104,7 @@ def uninterrupted(pairs, tmp_path_factory):
 
 @pytest.mark.slow
 def test_random_moments(uninterrupted, tried):
-    number = cases(1, 30)
-    for seed in range(number):
-        uninterrupted.check_killed_at_random(seed)
+    number = uninterrupted.check_killed_at_random(cases(1, 30))
     tried("kill -9 at a random moment of training, the same command again: every file is the same", number)
 
 
@@ -147,17 +142,11 @@ def test_after_the_end(uninterrupted, tried):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_variants(kind, pairs, tmp_path, tried):
-    run = Uninterrupted(tmp_path / "runs", pairs, **VARIANTS[kind])
-    number = cases(1, 6)
-    for seed in range(number):
-        run.check_killed_at_random(seed)
+    number = Uninterrupted(tmp_path / "runs", pairs, **VARIANTS[kind]).check_killed_at_random(cases(1, 6))
     tried(f"kill -9 at a random moment of training with {kind}: every file is the same", number)
 
 
 @pytest.mark.slow
 def test_two_processes(pairs, tmp_path, tried):
-    run = Uninterrupted(tmp_path / "runs", pairs, processes=2)
-    number = cases(1, 6)
-    for seed in range(number):
-        run.check_killed_at_random(seed)
+    number = Uninterrupted(tmp_path / "runs", pairs, processes=2).check_killed_at_random(cases(1, 6))
     tried("kill -9 at a random moment of training in two processes: every file is the same", number)

@@ -3,9 +3,7 @@
 import random
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import torch
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from killed_translations import Moment, end, start
 from paths import ROOT
-from processes import ACCELERATE_LAUNCH, surroundings
+from processes import ACCELERATE_LAUNCH, run_python, surroundings, worlds
 from reliability import cases
 from translators import ENGLISH, SHARED
 
@@ -53,12 +51,9 @@ class Translation:
     def run_all(self, size, killed=None, moment=None):
         """Run it in several processes, as a launcher does: if one fails, the others are ended."""
         self.log.write_bytes(b"")
-        with socket.create_server(("localhost", 0)) as free:
-            port = str(free.getsockname()[1])
-        world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         processes = [
-            start([*self.words, "--resume"], self.log, moment if rank == killed else None, RANK=str(rank), **world)
-            for rank in range(size)
+            start([*self.words, "--resume"], self.log, moment if rank == killed else None, **world)
+            for rank, world in enumerate(worlds(size))
         ]
         if killed is not None:
             processes[killed].join(600)
@@ -88,6 +83,13 @@ class Translation:
     def check_finished(self, expected, case):
         assert self.output.read_bytes() == expected, case
         assert {path.name for path in self.folder.iterdir()} == {"in", "out", "log"}, case
+
+    def finish(self, expected, case):
+        """Resume it to its end, and return what it printed."""
+        status, printed = self.run()
+        assert status == 0, (case, printed)
+        self.check_finished(expected, case)
+        return printed
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +132,7 @@ def test_killed_and_resumed(tmp_path, model, options, tried):
         status, printed = translation.run(Moment(number), resume=False)
         assert status == -signal.SIGKILL, (case, printed)
         translation.check_kept(expected, case)
-        status, printed = translation.run()
-        assert status == 0, (case, printed)
-        translation.check_finished(expected, case)
+        translation.finish(expected, case)
     tried("kill -9 of translate at a random moment, then --resume: the same bytes", count)
 
 
@@ -174,9 +174,7 @@ def test_ctrl_c_and_sigterm(tmp_path, model, number, status, word, tried):
         kept = translation.partial.exists()
         assert printed == (f"{word}; {ADVICE.format(translation.partial)}" if kept else f"{word}\n"), case
         translation.check_kept(expected, case)
-        found, printed = translation.run()
-        assert found == 0 and ("resuming after " in printed) == kept, (case, printed)
-        translation.check_finished(expected, case)
+        assert ("resuming after " in translation.finish(expected, case)) == kept, case
     tried(f"{number.name} while translating: one line, status {status}, then --resume: the same bytes", count)
 
 
@@ -193,13 +191,12 @@ def test_full_disk(tmp_path, model, tried):
         translation.check_kept(expected, case)
         if translation.partial.exists():
             assert printed.endswith(ADVICE.format(translation.partial)), (case, printed)
-        assert translation.run()[0] == 0, case
-        translation.check_finished(expected, case)
+        translation.finish(expected, case)
     tried("disk full while translating: one line, then --resume: the same bytes", count)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 3])
 def test_several_processes_of_which_one_is_killed(tmp_path, model, size, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))
     expected, events = translation.events()
@@ -254,16 +251,12 @@ with open("/proc/self/status") as file:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_stays_flat(tmp_path, model, tried):
-    peaks, counts = [], (10_000, cases(20_000, 100_000))
-    first = None
+    peaks, counts, first = [], (10_000, cases(20_000, 100_000)), []
     for count in counts:
         lines = sentences(count)
         (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
         command = ["translate", "--model", model, "--input", tmp_path / "in", "--output", tmp_path / "out"]
-        done = subprocess.run(
-            [sys.executable, "-c", COPY, *map(str, command), "--max_tokens", "16384", "--device", "cpu"],
-            env=surroundings(), capture_output=True, text=True,
-        )  # fmt: skip  # one argument a line would say no more
+        done = run_python(COPY, *command, "--max_tokens", 16384, "--device", "cpu")
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stderr.split()[-2]) / 1024)
         translations = (tmp_path / "out").read_text().split("\n")[:-1]
@@ -272,13 +265,11 @@ def test_memory_stays_flat(tmp_path, model, tried):
         meanings = dict(zip(lines, translations, strict=True))
         assert [meanings[line] for line in lines] == translations and meanings[""] == ""
         assert len(set(meanings.values())) > 20
-        assert first is None or translations[: len(first)] == first
+        assert translations[: len(first)] == first
         first = translations
     print(f"peak memory: {peaks[0]:.0f} MB for {counts[0]:,} lines, {peaks[1]:.0f} MB for {counts[1]:,}")
     # Batches of ever new shapes take memory in the libraries below: with the same 2,048 lines again and again, 100,000
     # lines take 6 MB more than 20,000.
     assert peaks[1] < peaks[0] + 128, peaks
-    tried(
-        "lines translated by one command, in order; from 10,000 lines on peak memory grows by less than 128 MB",
-        counts[1],
-    )
+    what = "lines translated by one command, in order; from 10,000 lines on peak memory grows by less than 128 MB"
+    tried(what, counts[1])

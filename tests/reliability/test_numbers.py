@@ -55,10 +55,8 @@ class Injection:
     def trainer(self, folder, monkeypatch):
         """Return a trainer that meets the number."""
         options = {"max_grad_norm": self.max_grad_norm, "bf16": self.bf16, "on_nonfinite": self.policy}
-        trainer = trainer_of(
-            folder, trainable_model(), DATA, **{**SAVING, "save_steps": 1}, save_total_limit=9,
-            gradient_accumulation_steps=self.accumulation, **options,
-        )  # fmt: skip  # one option a line would fill the screen
+        options |= {**SAVING, "save_steps": 1, "save_total_limit": 9, "gradient_accumulation_steps": self.accumulation}
+        trainer = trainer_of(folder, trainable_model(), DATA, **options)
         # The last step of an epoch has the batches that are left.
         batches = len(trainer.get_train_dataloader())
         epoch, step = divmod(self.step - 1, -(-batches // self.accumulation))
@@ -113,9 +111,8 @@ def test_training(tmp_path, monkeypatch, tried):
             except Exception as error:
                 raise AssertionError(f"{injection}: {error}") from error
         shutil.rmtree(folder)
-    tried(
-        "a loss, gradient or weight becomes NaN or infinite in training: a step with it, or a checkpoint of it", count
-    )
+    what = "a loss, gradient or weight becomes NaN or infinite in training: a step with it, or a checkpoint of it"
+    tried(what, count)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +158,14 @@ def refused(words, capsys):
     return stop.value.code == 2 and printed.out == "" and len(errors) == 1 and "NaN or infinite" in errors[0]
 
 
+def spoil(folder, whole, weight, value, draw):
+    """Save weights with one number replaced by a value, and return which."""
+    spoiled, element = whole[weight].clone(), draw.randrange(whole[weight].numel())
+    spoiled.view(-1)[element] = value
+    save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
+    return f"{weight}[{element}] = {value}"
+
+
 def test_every_command_refuses_every_weight(files, tmp_path, capsys, tried):
     whole, draw = load_file(files / "model/model.safetensors"), random.Random(0)
     names = [*commands(files, tmp_path), "pipeline"]
@@ -168,11 +173,7 @@ def test_every_command_refuses_every_weight(files, tmp_path, capsys, tried):
     folder, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(files / "model", folder)
     for weight, name in chosen:
-        value, element = draw.choice(NUMBERS), draw.randrange(whole[weight].numel())
-        spoiled = whole[weight].clone()
-        spoiled.view(-1)[element] = value
-        save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
-        case = f"{name}: {weight}[{element}] = {value}"
+        case = f"{name}: {spoil(folder, whole, weight, draw.choice(NUMBERS), draw)}"
         if name == "pipeline":
             with pytest.raises(ValueError, match="NaN or infinite"):
                 pipeline("translation", model=str(folder), device="cpu")
@@ -218,9 +219,7 @@ def test_finite_weights_that_overflow_another_type(files, tmp_path, capsys, trie
     folder, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(files / "model", folder)
     for weight in chosen:
-        spoiled = whole[weight].clone()
-        spoiled.view(-1)[draw.randrange(spoiled.numel())] = size
-        save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
+        spoil(folder, whole, weight, size, draw)
         words = ["export", "--to", "ctranslate2", "--quantization", "float16"]
         assert refused([*words, "--output_dir", str(out), "--model", str(folder)], capsys), weight
         assert not out.exists()
