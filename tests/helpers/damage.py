@@ -110,9 +110,8 @@ def damaged_safetensors(random: Random, data: bytes) -> bytes:
         elif kind == 1:
             header[random.choice((f"x.{name}", name[:-1], name.replace("0", "7"), "x" * 100_000))] = header.pop(name)
         elif kind == 2:
-            tensor["shape"] = random.choice(
-                ([], tensor["shape"][::-1], [*tensor["shape"], 1], [10**12], [2**62, 4], [0], [-1])
-            )
+            shape = tensor["shape"]
+            tensor["shape"] = random.choice(([], shape[::-1], [*shape, 1], [10**12], [2**62, 4], [0], [-1]))
         elif kind == 3:
             tensor["dtype"] = random.choice(("F64", "F16", "BF16", "I64", "BOOL", "F8_E4M3", "Nothing"))
         elif kind == 4:
@@ -201,12 +200,9 @@ class DamagedFiles:
         """Return the files to damage."""
         return [random.choice(sorted(self.whole))]
 
-    def damaged(self, random: Random, name: str) -> bytes | None:
-        raise NotImplementedError
-
-    def use(self, damaged: dict[str, bytes | None]) -> str | None:
-        """Return a fault of the result, if it has one."""
-        raise NotImplementedError
+    damaged: Callable[[Random, str], bytes | None]
+    # Returns a fault of the result, if it has one.
+    use: Callable[[dict[str, bytes | None]], str | None]
 
     def fault_of_message(self, message: str, names: list[str]) -> str | None:
         """Return what is wrong with a message, if anything."""

@@ -73,11 +73,8 @@ class DamagedFolder(DamagedFiles):
             model = load_model(self.folder)
         if of_tokenizer or "config.json" in damaged:
             tokenizer = load_tokenizer(self.folder)
-        stored = {
-            name: tensor
-            for file in self.folder.glob("*.safetensors")
-            for name, tensor in load(file.read_bytes()).items()
-        }
+        files = [load(file.read_bytes()) for file in self.folder.glob("*.safetensors")]
+        stored = {name: tensor for weights in files for name, tensor in weights.items()}
         weights = model.state_dict()
         for name, tensor in stored.items():
             # A model of another family may have more in its file than it uses.

@@ -39,14 +39,8 @@ def write_splits(folder):
 
 def arguments(folder, model=MODEL, **options):
     """Return the three kinds of arguments of a run of the tiny model."""
-    options = {
-        **model,
-        **SCHEDULE,
-        "use_cpu": TEST_DEVICE.startswith("cpu"),
-        "disable_tqdm": True,
-        "output_dir": str(folder),
-        **options,
-    }
+    machine = {"use_cpu": TEST_DEVICE.startswith("cpu"), "disable_tqdm": True, "output_dir": str(folder)}
+    options = {**model, **SCHEDULE, **machine, **options}
     kinds = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
     names = [{each.name for each in fields(kind)} for kind in kinds]
     assert options.keys() <= set.union(*names)

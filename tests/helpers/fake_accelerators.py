@@ -31,11 +31,8 @@ class MixedDevicesError(RuntimeError):
 class FakeAccelerator(TorchDispatchMode):
     """Refuses ops between the CPU and an accelerator, copies included, which `FakeTensorMode` alone lets pass.
 
-    A number on the CPU is no such tensor: kernels take it along.
-
-    Args:
-        device: Type of the accelerator.
-        answers: What reads of the accelerator find, in turn; those beyond them raise.
+    A number on the CPU is no such tensor: kernels take it along. `answers` are what reads of the accelerator find, in
+    turn; those beyond them raise.
     """
 
     def __init__(self, device: str, answers: Iterable[int] = ()) -> None:

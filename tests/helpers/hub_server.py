@@ -31,10 +31,8 @@ class Repository:
 
     def commit(self, branch: str, files: dict[str, bytes]) -> str:
         """Store the files as the newest of a branch, and return the commit's id."""
-        content = repr(
-            (len(self.commits), sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items()))
-        )
-        sha = hashlib.sha1(content.encode()).hexdigest()
+        hashes = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items())
+        sha = hashlib.sha1(repr((len(self.commits), hashes)).encode()).hexdigest()
         self.commits[sha] = files
         self.branches[branch] = sha
         return sha
@@ -77,14 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing on standard error."""
 
     def do_GET(self) -> None:
-        self.answer()
-
-    do_HEAD = do_POST = do_PUT = do_GET
-
-    def answer(self) -> None:
         """Find the route of the request, and follow it."""
-        length = int(self.headers.get("Content-Length") or 0)
-        self.body = self.rfile.read(length)
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
             self.body = b"".join(self.chunks())
         path = unquote(urlsplit(self.path).path)
@@ -97,6 +89,8 @@ class Handler(BaseHTTPRequestHandler):
                 return route(self, **found.groupdict())
         self.server.unknown.append(f"{self.command} {path}")
         self.reply(404, {"error": "Not found"})
+
+    do_HEAD = do_POST = do_PUT = do_GET
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the body of a request that does not say its length."""
@@ -136,12 +130,11 @@ class Handler(BaseHTTPRequestHandler):
         wanted = json.loads(self.body)
         name = f"{wanted.get('organization') or 'tester'}/{wanted['name']}"
         if name in self.server.repositories:
-            return self.reply(
-                409, {"error": "You already created this model repo", "url": f"{self.server.url}/{name}"}
-            )
+            error = "You already created this model repo"
+            return self.reply(409, {"error": error, "url": f"{self.server.url}/{name}"})
         private = wanted.get("private") is True or wanted.get("visibility") == "private"
-        repository = self.server.repositories[name] = Repository(private)
-        repository.commit("main", {".gitattributes": b""})
+        self.server.repositories[name] = Repository(private)
+        self.server.repositories[name].commit("main", {".gitattributes": b""})
         self.reply(200, {"url": f"{self.server.url}/{name}", "name": name, "id": name})
 
     def branch(self, repo: str, branch: str) -> None:
@@ -152,15 +145,10 @@ class Handler(BaseHTTPRequestHandler):
     def preupload(self, repo: str, revision: str) -> None:
         if self.repository(repo):
             files = json.loads(self.body)["files"]
-            modes = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(LFS_ENDINGS) else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in files
-            ]
-            self.reply(200, {"files": modes})
+            for file in files:
+                file["uploadMode"] = "lfs" if file["path"].endswith(LFS_ENDINGS) else "regular"
+                file["shouldIgnore"] = False
+            self.reply(200, {"files": files})
 
     def lfs_batch(self, repo: str) -> None:
         if self.repository(repo):
@@ -210,11 +198,8 @@ class Handler(BaseHTTPRequestHandler):
     def tree(self, repo: str, revision: str, path: str | None = None) -> None:
         if repository := self.repository(repo):
             sha = repository.find(revision)
-            inside = {
-                name: data
-                for name, data in (repository.commits[sha] if sha else {}).items()
-                if not path or name.startswith(f"{path}/")
-            }
+            files = repository.commits[sha] if sha else {}
+            inside = {name: data for name, data in files.items() if not path or name.startswith(f"{path}/")}
             if not sha or (path and not inside):
                 return self.reply(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
             entries = [
@@ -253,10 +238,7 @@ class Handler(BaseHTTPRequestHandler):
         assert parse_qs(urlsplit(self.path).query) == {}
         front_matter = re.match(r"---\n(.*?)\n---\n", json.loads(self.body)["content"], re.S)
         problem = card_problem(yaml.safe_load(front_matter[1]) if front_matter else {})
-        if problem:
-            return self.reply(400, problem.encode())
-        self.reply(200, {"errors": [], "warnings": []})
-        return None
+        self.reply(400 if problem else 200, problem.encode() if problem else {"errors": [], "warnings": []})
 
 
 # What the Hub's specification of model cards asks of their front matter:

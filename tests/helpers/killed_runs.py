@@ -66,13 +66,7 @@ class Moment(NamedTuple):
 
 
 class Runs:
-    """Runs of one command.
-
-    Attributes:
-        folder: That of the run.
-        log: What it printed.
-        events: The events of the last run that was not killed.
-    """
+    """Runs of one command, in `folder`; `log` is what they printed, `events` those of the last that was not killed."""
 
     def __init__(self, parent: Path, processes: int = 1, **options: object) -> None:
         parent.mkdir()

@@ -19,11 +19,10 @@ KERNEL = inspect.signature(varlen.varlen_attn)
 
 
 def token_pairs(lengths: tuple[list[int], list[int]] = LENGTHS) -> list[dict[str, list[int]]]:
-    def sequence(length: int) -> list[int]:
-        return torch.randint(4, VOCABULARY, (length,)).tolist()
-
+    names = ("input_ids", "labels")
     return [
-        {"input_ids": sequence(source), "labels": sequence(target)} for source, target in zip(*lengths, strict=True)
+        {name: torch.randint(4, VOCABULARY, (length,)).tolist() for name, length in zip(names, pair, strict=True)}
+        for pair in zip(*lengths, strict=True)
     ]
 
 

@@ -15,16 +15,11 @@ from pages import CHROMIUM, serving
 from paths import ROOT
 
 TEXT = "Why is the farmer going to bring my grandmother's new novel to John?"
+PHONE = {"device_scale_factor": 2, "is_mobile": True, "has_touch": True}
 PICTURES: dict[str, dict[str, Any]] = {
     "page-light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
     "page-dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "page-phone": {
-        "viewport": {"width": 390, "height": 844},
-        "color_scheme": "light",
-        "device_scale_factor": 2,
-        "is_mobile": True,
-        "has_touch": True,
-    },
+    "page-phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", **PHONE},
 }
 # Enough for a page of few colours.
 COLORS = 128

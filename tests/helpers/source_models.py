@@ -80,29 +80,17 @@ class Code:
     `{n}` that of a sub-layer, counted over all layers.
 
     Attributes:
-        embedding: Token embeddings.
-        attentions: Attentions within a layer, by stack.
+        attentions: Within a layer, by stack.
         projections: Query, key, value and, if there is one, output within an attention.
-        output: Output projection.
-        layer: A layer.
-        norms: Norms within a layer, by stack, in the order of its sub-layers.
-        feed_forward: Its linear layers within a layer.
+        norms: Within a layer, by stack, in the order of its sub-layers.
         positions: Position tables; without a key, they are in no state dict.
-        embedding_norm: Norm after the embeddings.
-        final_norm: Norm at the end of a stack.
-        sides: What `{side}` stands for.
         buffers: What is no weight.
-        norm: Creates a norm of a width.
-        pre: Whether norms stand before the sub-layers.
-        scale: Whether embeddings are multiplied by the root of the width.
+        norm: Creates a norm of a width; `pre` ones stand before the sub-layers.
+        scale: Whether embeddings are multiplied by the root of the width, or learned positions divided by it
+            (`position_scale`).
         table: Creates the positions; None for learned ones.
         axis: Where position tables have an axis of size 1.
-        position_scale: Whether learned positions are divided by the root of the width.
         length: Number of positions, which may differ by side.
-        activation: Of the feed-forward part.
-        attention_bias: Of all projections in attentions but a shared one.
-        ff_bias: Of the feed-forward layers.
-        output_bias: Of the output projection.
         shared_heads: Whether all heads have the same small projections; "by width" if their scores are divided by the
             root of the model's width.
     """

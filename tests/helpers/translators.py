@@ -45,32 +45,24 @@ SHAPE: dict[str, Any] = {"d_model": 16} | {
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 # Models of other families, their configurations, and fields besides those of all.
 OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "marian": (
-        MarianMTModel,
-        MarianConfig,
-        {"init_std": 1.0, "decoder_start_token_id": 0, "forced_eos_token_id": None},
-    ),
-    "bart": (
-        BartForConditionalGeneration,
-        BartConfig,
-        {"init_std": 1.0, "decoder_start_token_id": 2, "forced_bos_token_id": 1, "forced_eos_token_id": None},
-    ),
+    "marian": (MarianMTModel, MarianConfig, {
+        "init_std": 1.0, "decoder_start_token_id": 0, "forced_eos_token_id": None,
+    }),
+    "bart": (BartForConditionalGeneration, BartConfig, {
+        "init_std": 1.0, "decoder_start_token_id": 2, "forced_bos_token_id": 1, "forced_eos_token_id": None,
+    }),
     # Has no method to shift labels.
-    "m2m100": (
-        M2M100ForConditionalGeneration,
-        M2M100Config,
-        {"init_std": 0.5, "decoder_start_token_id": 2, "max_position_embeddings": 1024},
-    ),
-}
+    "m2m100": (M2M100ForConditionalGeneration, M2M100Config, {
+        "init_std": 0.5, "decoder_start_token_id": 2, "max_position_embeddings": 1024,
+    }),
+}  # fmt: skip  # a table
 
 
 @same_numbers
 def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
-    """Return a translator and its tokenizer.
+    """Return a translator and its tokenizer, with these fields of the configuration.
 
-    Args:
-        kind: "shared", "pair", "multilingual" or "learned" of this package, or "marian", "bart" or "m2m100".
-        **changes: Fields of the configuration.
+    "shared", "pair", "multilingual" or "learned" of this package, or "marian", "bart" or "m2m100".
     """
     torch.manual_seed(5)
     tokenizer = PAIR if kind == "pair" else SHARED
@@ -79,10 +71,8 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
         tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(SHARED, DIRECTIONS)
     if kind in OTHERS:
         model_class, config_class, settings = OTHERS[kind]
-        config = config_class(
-            **{**SHAPE, **IDS, "vocab_size": len(tokenizer), "max_position_embeddings": 64, **settings, **changes}
-        )
-        return model_class(config).eval(), tokenizer
+        sizes = {**SHAPE, **IDS, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
+        return model_class(config_class(**{**sizes, **settings, **changes})).eval(), tokenizer
     fields = {
         "vocab_size": len(tokenizer),
         "decoder_vocab_size": getattr(tokenizer, "target_vocab_size", len(tokenizer)),
