@@ -319,7 +319,7 @@ class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditio
         head = self.lm_head
         if not is_bare_linear(head) or type(head.weight) is not nn.Parameter:
             return None
-        from .divergence import summed_divergence_without_logits
+        from .chunked_loss import summed_divergence_without_logits
 
         return partial(summed_divergence_without_logits, head)
 

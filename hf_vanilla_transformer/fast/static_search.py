@@ -15,7 +15,7 @@ from transformers import EosTokenCriteria, MaxLengthCriteria
 
 from ..search.beams import Beams, blockwise_topk
 from ..search.row_limits import RowLimits
-from .softmax_kernel import replace_by_gradients, suits
+from .kernels import replace_by_gradients, suits
 
 # Room for tokens is made in multiples of this, so that searches with other limits have the same shapes.
 ROOM = 32

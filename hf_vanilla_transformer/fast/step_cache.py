@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import step_kernel
-from .softmax_kernel import suits
+from . import kernels
+from .kernels import suits
 
 
 class StepCache:
@@ -86,7 +86,7 @@ class StepCache:
         keys, values = self.states[module.layer_idx]
         if self._has_kernel:
             rows = self.rows if self.is_moved else None
-            return step_kernel.attend(query, key, value, keys, values, self.length, rows, scaling), None
+            return kernels.attend(query, key, value, keys, values, self.length, rows, scaling), None
         keys.index_copy_(2, self.length[None], key)
         values.index_copy_(2, self.length[None], value)
         if self.is_moved:

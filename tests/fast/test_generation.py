@@ -16,19 +16,6 @@ def cross_rows(cache):
     return len(cache.cross_attention_cache.layers[0].keys)
 
 
-def test_continue_from_a_cache_that_holds_each_source_once(monkeypatch):
-    """As earlier versions returned it."""
-    model, source = tiny_model(tie_word_embeddings=False), padded_source()
-    options = {"eos_token_id": None, "max_new_tokens": 7}
-    monkeypatch.setattr(generation, "repeat_sources", lambda cache: None)
-    first = model.generate(**source, **options, do_sample=True, num_return_sequences=3, return_dict_in_generate=True)
-    assert cross_rows(first.past_key_values) == 3
-    several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
-    given = {**options, "max_new_tokens": 4, "decoder_input_ids": first.sequences}
-    expected = model.generate(**several, **given)
-    assert torch.equal(model.generate(**several, **given, past_key_values=first.past_key_values), expected)
-
-
 @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre"}, {"position_embedding_type": "learned"}], ids=str)
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):

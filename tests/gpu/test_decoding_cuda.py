@@ -8,10 +8,9 @@ from transformers import CompileConfig
 
 from devices import on
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.fast import step_kernel
+from hf_vanilla_transformer.fast import kernels
 from hf_vanilla_transformer.fast.generation import FastGeneration
 from hf_vanilla_transformer.fast.modules import FastDecoder
-from hf_vanilla_transformer.fast.softmax_kernel import suits
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import load, translate
@@ -95,11 +94,11 @@ def test_the_kernel_of_a_step_attends_as_the_definition_says(cuda, dtype, widths
     tolerance = 1e-5 if dtype == torch.float32 else 0.02
     for past in (0, 5, 32, 70):
         step = random_step(past, widths, moved, dtype=dtype, device=cuda)
-        assert suits(step[3])
+        assert kernels.suits(step[3])
         # Neither read nor overwritten.
         step[3][:, :, past + 1 :], step[4][:, :, past + 1 :] = torch.nan, torch.nan
         expected = attended(*step)
-        torch.testing.assert_close(step_kernel.attend(*step).float(), expected, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(kernels.attend(*step).float(), expected, rtol=tolerance, atol=tolerance)
         for new, kept in ((step[1], step[3]), (step[2], step[4])):
             assert torch.equal(kept[:, :, past], new[:, :, 0])
         assert step[3][:, :, past + 1 :].isnan().all()

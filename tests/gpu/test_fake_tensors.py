@@ -29,7 +29,7 @@ from fake_accelerators import FAKE_DEVICES, NEEDS_CUDA_BUILD, WITH_BACKWARD, fak
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import dense_alignments
 from hf_vanilla_transformer.fast import chunked_loss, packing
-from hf_vanilla_transformer.fast.divergence import summed_divergence_without_logits
+from hf_vanilla_transformer.fast.chunked_loss import summed_divergence_without_logits
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.search.beams import top_log_probs
 from hf_vanilla_transformer.training import (

@@ -9,7 +9,7 @@ ROWS, HEADS, LENGTH = 3, 2, 80
 
 
 def random_step(past: int, widths: tuple[int, int], moved: bool, **options: Any) -> tuple[Any, ...]:
-    """Arguments of `step_kernel.attend` after `past` positions."""
+    """Arguments of `kernels.attend` after `past` positions."""
     new = [torch.randn(ROWS, HEADS, 1, width, **options) for width in (widths[0], *widths)]
     kept = [torch.randn(ROWS, HEADS, LENGTH, width, **options) for width in widths]
     length = torch.tensor(past, device=options.get("device"))

@@ -1,11 +1,13 @@
 """What every reliability test records, and the settings of hypothesis."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hf_vanilla_transformer.cli.main import main
 from reliability import cases
 
 # The same cases in every run, however long each takes.
@@ -26,6 +28,25 @@ def tried(record_property: Callable[[str, object], None]) -> Callable[..., None]
         record_property("tried", f"{count}|{what}|{lost}")
 
     return record
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, str, str]]:
+    """Run a command as a program would; return its status and what it printed, and what of that is errors."""
+
+    def start(*words: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vanilla-transformer", *map(str, words)])
+        # What was printed before.
+        capfd.readouterr()
+        status: Any = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = stop.code
+        printed = capfd.readouterr()
+        return status, printed.out + printed.err, printed.err
+
+    return start
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import pytest
 from safetensors.torch import load_file, save_file
 
-from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.hub import files_to_share
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from translators import save_translator
@@ -22,38 +21,34 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-@pytest.fixture
-def refused(capsys, tmp_path):
-    """Run a command that must end with one line; return it."""
+COMMANDS = {
+    "translate": "--model {folder} --input {text}",
+    "score": "--model {folder} --source {text} --target {text}",
+    "average": "--checkpoints {folder} {folder} --output_dir {output}",
+    "export": "--model {folder} --to marian --output_dir {output}",
+    "convert": "--source {folder} --output_dir {output}",
+    "publish": "--model {folder} --repo_id me/model --dry_run",
+}
+# Publishing has a test of its own.
+EVERY_COMMAND = pytest.mark.parametrize("name", [name for name in COMMANDS if name != "publish"])
 
-    def run(*words):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(word).format(output=tmp_path / "new") for word in words])
-        error = capsys.readouterr().err
-        assert stop.value.code == 2 and error.count("\n") == 1, error
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """Run a command on a folder, which must end with one line and no output; return that line."""
+
+    def start(name, folder):
+        (tmp_path / "text").write_text("a red house\n")
+        words = COMMANDS[name].format(folder=folder, text=tmp_path / "text", output=tmp_path / "new").split()
+        status, _, error = run(name, *words)
+        assert status == 2 and error.count("\n") == 1, error
         assert not (tmp_path / "new").exists()
         return error
 
-    return run
+    return start
 
 
-def commands(folder):
-    text = folder.parent / "text"
-    text.write_text("a red house\n")
-    return {
-        "translate": ("translate", "--model", folder, "--input", text),
-        "score": ("score", "--model", folder, "--source", text, "--target", text),
-        "average": ("average", "--checkpoints", folder, folder, "--output_dir", "{output}"),
-        "export": ("export", "--model", folder, "--to", "marian", "--output_dir", "{output}"),
-        "convert": ("convert", "--source", folder, "--output_dir", "{output}"),
-    }
-
-
-COMMANDS = ("translate", "score", "average", "export", "convert")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
+@EVERY_COMMAND
 @pytest.mark.parametrize(
     "outside", ["../outside.safetensors", "{parent}/outside.safetensors", "sub/../../x.safetensors"]
 )
@@ -66,18 +61,18 @@ def test_a_shard_outside_of_the_folder(folder, refused, name, outside, tried):
     index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(weights), outside)}
     weights.unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    error = refused(*commands(folder)[name])
+    error = refused(name, folder)
     if name != "average":
         assert f"names {outside}, which is outside of its folder" in error
     tried("shard indexes that name a file outside of their folder: commands", 1)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@EVERY_COMMAND
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_link_out_of_the_folder(folder, refused, name, file, tried):
     (folder / file).rename(folder.parent / file)
     (folder / file).symlink_to(f"../{file}")
-    assert f"{file} is a link to {folder.parent / file}, outside of its folder" in refused(*commands(folder)[name])
+    assert f"{file} is a link to {folder.parent / file}, outside of its folder" in refused(name, folder)
     tried("links out of a model's folder: commands", 1)
 
 
@@ -93,7 +88,7 @@ def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
     (folder / name).unlink(missing_ok=True)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(secret)
-    error = refused("publish", "--model", folder, "--repo_id", "me/model", "--dry_run")
+    error = refused("publish", folder)
     assert f"{name} is a link to {secret}, outside of its folder; put a copy of the file there" in error
     tried("links to private files in a folder that is to be published", 1)
 
@@ -103,14 +98,15 @@ def test_links_that_stay_inside(tmp_path, tried):
     save_translator("shared", folder := tmp_path / "model")
     (folder / "README.md").write_text("# A model\n")
     cache = tmp_path / "models--me--model"
-    (cache / "snapshots" / "1234").mkdir(parents=True)
+    snapshot = cache / "snapshots" / "1234"
+    snapshot.mkdir(parents=True)
     (cache / "blobs").mkdir()
     for number, file in enumerate(sorted(folder.iterdir())):
         os.replace(file, cache / "blobs" / str(number))
-        (cache / "snapshots" / "1234" / file.name).symlink_to(f"../../blobs/{number}")
-    (cache / "snapshots" / "1234" / "LICENSE").symlink_to("README.md")
-    (tmp_path / "link").symlink_to(cache / "snapshots" / "1234")
-    for name in (cache / "snapshots" / "1234", tmp_path / "link"):
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    (snapshot / "LICENSE").symlink_to("README.md")
+    (tmp_path / "link").symlink_to(snapshot)
+    for name in (snapshot, tmp_path / "link"):
         load_model(name)
         load_tokenizer(name)
         assert {"model.safetensors", "LICENSE"} <= files_to_share(name).keys()

@@ -3,7 +3,6 @@
 import base64
 import json
 import pickle
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from experiments import TINY, write_splits
-from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.hub import publish
 from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 from hub_server import TOKEN, hub_of_this_process
@@ -50,37 +48,16 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run a command as a program would; return its status and all that it printed."""
-
-    def start(*words):
-        monkeypatch.setattr(sys, "argv", ["vanilla-transformer", *map(str, words)])
-        status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = stop.code
-        return status, "".join(capfd.readouterr())
-
-    return start
-
-
 @pytest.mark.slow
 def test_training_that_pushes_writes_no_secret(hub, run, tmp_path, tried):
     options = {**write_splits(tmp_path / "data"), "hub_token": TOKEN, "config_overrides": TINY, "preset": "tiny"}
     options |= {"max_steps": 2, "warmup_steps": 2, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "no"}
-    options |= {
-        "push_to_hub": True,
-        "hub_model_id": "tester/model",
-        "hub_strategy": "all_checkpoints",
-        # Also while the push of an earlier checkpoint is under way.
-        "hub_always_push": True,
-        "use_cpu": True,
-    }
+    options |= {"push_to_hub": True, "hub_model_id": "tester/model", "hub_strategy": "all_checkpoints"}
+    # Also while the push of an earlier checkpoint is under way.
+    options |= {"hub_always_push": True, "use_cpu": True}
     settings = write(tmp_path / "run.yaml", json.dumps(options))
     options = ("--hub_tok", TOKEN, f"--hub-token={TOKEN}")
-    status, printed = run("train", settings, "--output_dir", tmp_path / "run", *options)
+    status, printed, _ = run("train", settings, "--output_dir", tmp_path / "run", *options)
     assert status == 0, printed
     contents = {**files_in(tmp_path), "standard output and error": printed.encode()}
     contents.pop(settings)
@@ -116,14 +93,12 @@ MISTAKES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", MISTAKES.values(), ids=MISTAKES)
-def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, capfd, tried):
+def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried):
     monkeypatch.chdir(tmp_path)
     save_translator("shared", tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("# A model\n")
     write(tmp_path / "settings.yaml", f"hub_token: {TOKEN}\nhub_tokens: [{STRAY}]\n")
-    # What saving printed.
-    capfd.readouterr()
-    status, printed = run(*words)
+    status, printed, _ = run(*words)
     # Publishing lists the files first.
     assert status == 2 and (printed.count("\n") == 1 or words[0] == "publish"), printed
     assert leaks({"printed": printed.encode()}) == [], printed
@@ -135,7 +110,7 @@ def test_a_hub_that_echoes_the_token(hub, run, tmp_path, tried):
     (tmp_path / "model" / "README.md").write_text("# A model\n")
     for status in (400, 403, 409, 500):
         hub.refuse_with = status
-        ended, printed = run("publish", "--model", tmp_path / "model", "--repo_id", "tester/model")
+        ended, printed, _ = run("publish", "--model", tmp_path / "model", "--repo_id", "tester/model")
         assert ended == 2 and f"the Hub answers {status}" in printed
         assert leaks({"printed": printed.encode()}) == []
     tried("refusals of a Hub that echoes the token", 4)

@@ -1,6 +1,6 @@
-"""Attention of a decoding step: PyTorch's operations, and the Triton kernel, here run by Triton's interpreter.
+"""The Triton kernels of the loss and of a decoding step, here run by Triton's interpreter; PyTorch's operations.
 
-tests/gpu/test_decoding_cuda.py runs it on a GPU.
+tests/gpu/test_loss_cuda.py and test_decoding_cuda.py run the kernels on a GPU.
 """
 
 from importlib.metadata import version
@@ -15,12 +15,41 @@ from hf_vanilla_transformer.fast.step_cache import StepCache
 from processes import interpret_triton
 from steps import LENGTH, attended, random_step
 
-PROGRAM = """
+LOSS = """
+import torch
+from torch.nn import functional as F
+from hf_vanilla_transformer.fast.kernels import SOFTMAX_BLOCK as BLOCK, replace_by_gradients
+
+torch.manual_seed(0)
+# The interpreter truncates to bfloat16, where a GPU rounds.
+for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-11)):
+    # Less than a block, whole blocks, and more.
+    for vocabulary in (7, BLOCK, 2 * BLOCK + 1):
+        for eps in (0.0, 0.1):
+            logits = (3 * torch.randn(4, vocabulary)).to(dtype)
+            labels = torch.tensor([1, -100, vocabulary - 1, 0])
+            kept = labels >= 0
+            exact = logits.double().requires_grad_()
+            losses = F.cross_entropy(exact, labels.clamp(min=0), reduction="none") * kept
+            expected = losses + eps * exact.gather(1, labels.clamp(min=0)[:, None])[:, 0] * kept
+            expected.sum().backward()
+            found = logits.clone()
+            torch.testing.assert_close(
+                replace_by_gradients(found, labels, eps, False).double(), expected.detach(), rtol=1e-6, atol=1e-5
+            )
+            assert torch.equal(found, logits)
+            replace_by_gradients(found, labels, eps, True)
+            torch.testing.assert_close(found.double(), exact.grad, rtol=tolerance, atol=1e-7)
+assert len(replace_by_gradients(torch.empty(0, 7), torch.empty(0, dtype=torch.long), 0.1, True)) == 0
+print("passed")
+"""
+
+DECODING = """
 import torch
 from transformers import LogitsProcessorList
 
 from hf_vanilla_transformer.fast import static_search
-from hf_vanilla_transformer.fast.step_kernel import BLOCK, attend
+from hf_vanilla_transformer.fast.kernels import KEYS_BLOCK as BLOCK, attend
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.search.beams import top_log_probs
 from steps import attended, random_step
@@ -60,7 +89,17 @@ print("passed")
 """
 
 
-@pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, which comes with PyTorch's wheels for CUDA")
+NEEDS_TRITON = pytest.mark.skipif(
+    not find_spec("triton"), reason="needs Triton, which comes with PyTorch's wheels for CUDA"
+)
+
+
+@NEEDS_TRITON
+def test_losses_and_gradients_are_those_of_torch():
+    interpret_triton(LOSS)
+
+
+@NEEDS_TRITON
 @pytest.mark.skipif(
     bool(find_spec("triton"))
     and Version(version("triton")) < Version("3.8")
@@ -68,7 +107,7 @@ print("passed")
     reason="the interpreter of Triton before 3.8 makes numbers of arrays, which NumPy 2.5 refuses",
 )
 def test_kernels_attend_and_choose_as_the_definition_says():
-    interpret_triton(PROGRAM)
+    interpret_triton(DECODING)
 
 
 @pytest.mark.parametrize("moved", [False, True])
