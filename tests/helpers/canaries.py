@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from translators import save_translator
+from translators import save_publishable
 
 # Python that a module of the folder holds.
 MODULE = """from pathlib import Path
@@ -117,7 +117,5 @@ CANARIES: tuple[Canary, ...] = (
 
 def save_canary(folder: Path, trace: Path, canary: Canary, kind: str = "shared") -> Path:
     """Save a translator, then turn its folder into a canary that writes `trace` if its code runs."""
-    save_translator(kind, folder)
-    (folder / "README.md").write_text("# A model\n", encoding="utf-8")
-    canary(folder, trace)
+    canary(save_publishable(kind, folder), trace)
     return folder

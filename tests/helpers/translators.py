@@ -115,6 +115,13 @@ def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]
     return model, tokenizer
 
 
+def save_publishable(kind: str, folder: Path, **settings: Any) -> Path:
+    """Save a translator with a card, and return its folder."""
+    save_translator(kind, folder, **settings)
+    (folder / "README.md").write_text("# A model\n", encoding="utf-8")
+    return folder
+
+
 @same_numbers
 def trained(tokenizer, sources, targets, steps=700, rows=96):
     """Return a small model that has seen so many batches of pairs of similar length."""

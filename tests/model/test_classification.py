@@ -52,10 +52,13 @@ def source():
 
 
 class TestLogits:
-    def test_are_a_linear_map_of_the_mean_state(self):
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_are_a_linear_map_of_the_mean_state(self, side):
         model, batch = tiny_classifier(), source()
-        states = model.model.encoder(**batch).last_hidden_state
-        means = torch.stack([states[0].mean(0), states[1, :4].mean(0)])
+        if side == "left":
+            batch = {name: rows.flip(1) for name, rows in batch.items()}
+        states, masks = model.model.encoder(**batch).last_hidden_state, batch["attention_mask"].bool()
+        means = torch.stack([each[mask].mean(0) for each, mask in zip(states, masks, strict=True)])
         close(model(**batch).logits, means @ model.classifier.weight.T + model.classifier.bias)
 
     def test_of_a_row_of_padding_are_finite(self):

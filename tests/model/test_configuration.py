@@ -100,6 +100,8 @@ def test_the_same_configuration_behaves_the_same(unchanged):
         ({"d_model": 18, "head_dim": 4}, ["`d_model` is 18", "value_head_dim"]),
         ({"decoder_vocab_size": 41}, ["share_encoder_decoder_embeddings", "41", "40", "False"]),
         ({"norm_position": "middle"}, ["`norm_position`", "'middle'", "'post'", "'pre'", "'none'"]),
+        ({"position_embedding_type": "rotary"}, ["`position_embedding_type`", "'rotary'", "'learned'"]),
+        ({"sinusoidal_layout": "mixed"}, ["`sinusoidal_layout`", "'mixed'", "'concatenated'"]),
         ({"activation_function": "rleu"}, ["`activation_function`", "'rleu'", "'relu'"]),
         ({"is_encoder_decoder": False}, ["`is_encoder_decoder`", "False", "True"]),
         ({"encoder_ffn_dim": -1}, ["`encoder_ffn_dim`", "-1", "0"]),
@@ -111,15 +113,17 @@ def test_the_same_configuration_behaves_the_same(unchanged):
         ({"eos_token_id": [2, 40]}, ["`eos_token_id` is 40", "0 to 39"]),
         ({"eos_token_id": ["</s>"]}, ["`eos_token_id`", "'</s>'", "0 to 39"]),
         ({"pad_token_id": -1}, ["`pad_token_id` is -1", "0 to 39"]),
+        ({"bos_token_id": 40}, ["`bos_token_id` is 40", "0 to 39"]),
         (
             {"decoder_vocab_size": 9, "share_encoder_decoder_embeddings": False, "decoder_start_token_id": 9},
             ["`decoder_start_token_id` is 9", "0 to 8"],
         ),
         *(
             ({name: 0}, [f"`{name}` is 0", "at least 1"])
-            for name in ("vocab_size", "decoder_layers", "value_head_dim")
+            for name in ("vocab_size", "d_model", "decoder_layers", "encoder_attention_heads", "value_head_dim")
         ),
         *(({"dropout": p}, [f"`dropout` is {p}", "at least 0 and below 1"]) for p in (-0.1, 1, float("nan"))),
+        *(({name: 1}, [f"`{name}` is 1", "below 1"]) for name in ("attention_dropout", "activation_dropout")),
     ],
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )

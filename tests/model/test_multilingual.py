@@ -141,6 +141,7 @@ def test_inputs_of_a_translation(tokenizer):
         lambda tokenizer: setattr(tokenizer, "src_lang", "fr"),
         lambda tokenizer: setattr(tokenizer, "tgt_lang", "fr"),
         lambda tokenizer: tokenizer.get_lang_id("fr"),
+        lambda tokenizer: tokenizer.get_lang_token("fr"),
         lambda tokenizer: tokenizer.tag_ids("en", "fr"),
         lambda tokenizer: tokenizer._build_translation_inputs("a", src_lang="en", tgt_lang="fr"),
         lambda tokenizer: VanillaTransformerMultilingualTokenizer.from_shared(shared(), DIRECTIONS).__init__(

@@ -14,14 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from faults import NUMBERS, spoil_gradients, spoil_losses
-from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference import ctranslate2 as runtime
-from parallel_text import write
+from parallel_text import tsv, write, write_lines
 from processes import leave, run_in_two
 from reliability import cases
 from trainers import SAVING, At, id_pairs, trainable_model, trainer_of
-from translators import ENGLISH, SPANISH, save_translator
+from translators import ENGLISH, SPANISH, save_publishable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -118,44 +117,39 @@ def test_training(tmp_path, monkeypatch, tried):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A saved model with weights of its own everywhere, a card, and text."""
-    folder = tmp_path_factory.mktemp("numbers")
-    save_translator("shared", folder / "model", num_beams=2)
-    (folder / "model/README.md").write_text("A model.\n")
-    write(folder / "source.en", "".join(f"{line}\n" for line in ENGLISH))
-    write(folder / "target.es", "".join(f"{line}\n" for line in SPANISH))
-    pairs = "".join(f"{one}\t{other}\n" for one, other in zip(ENGLISH, SPANISH, strict=True))
-    write(folder / "pairs.tsv", "source\ttarget\n" + pairs)
+    folder = save_publishable("shared", tmp_path_factory.mktemp("numbers") / "model", num_beams=2).parent
+    write_lines(folder / "source", ENGLISH)
+    write_lines(folder / "target", SPANISH)
+    write(folder / "pairs.tsv", tsv([("source", "target"), *zip(ENGLISH, SPANISH, strict=True)]))
     return folder
 
 
-def commands(files, out):
-    """Commands that load a model, without the option that names it."""
-    text = ["--input", str(files / "source.en"), "--output", str(out)]
-    return {
-        "translate": ["translate", *text],
-        "translate in bfloat16": ["translate", *text, "--bf16", "--format", "json"],
-        "score": [
-            "score", "--source", str(files / "source.en"), "--target", str(files / "target.es"), "--output", str(out),
-        ],
-        "export to CTranslate2": ["export", "--to", "ctranslate2", "--output_dir", str(out)],
-        "export to ONNX": ["export", "--to", "onnx", "--output_dir", str(out)],
-        "export to Marian": ["export", "--to", "marian", "--output_dir", str(out)],
-        "publish": ["publish", "--repo_id", "me/model", "--dry_run"],
-        "average": ["average", "--output_dir", str(out), "--checkpoints"],
-        "train": [
-            "train", "--train_file", str(files / "pairs.tsv"), "--output_dir", str(out), "--use_cpu", "--max_steps=1",
-            "--model_name_or_path",
-        ],
-    }  # fmt: skip  # one option a line would fill the screen
+# Commands that load a model.
+TRANSLATE = "translate --input {files}/source --output {out} --model {model}"
+COMMANDS = {
+    "translate": TRANSLATE,
+    "translate in bfloat16": f"{TRANSLATE} --bf16 --format json",
+    "score": "score --source {files}/source --target {files}/target --output {out} --model {model}",
+    "export to CTranslate2": "export --to ctranslate2 --output_dir {out} --model {model}",
+    "export to ONNX": "export --to onnx --output_dir {out} --model {model}",
+    "export to Marian": "export --to marian --output_dir {out} --model {model}",
+    "publish": "publish --repo_id me/model --dry_run --model {model}",
+    "average": "average --output_dir {out} --checkpoints {model}",
+    "train": "train --train_file {files}/pairs.tsv --output_dir {out} --max_steps 1 --use_cpu "
+    "--model_name_or_path {model}",
+}
 
 
-def refused(words, capsys):
-    """Run a command; whether it ends with status 2, one line about NaN and no output."""
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    printed = capsys.readouterr()
-    errors = [line for line in printed.err.splitlines() if "error:" in line]
-    return stop.value.code == 2 and printed.out == "" and len(errors) == 1 and "NaN or infinite" in errors[0]
+@pytest.fixture
+def refused(run, files, tmp_path):
+    """Run a command on a model; whether it ends with status 2, one line about NaN and no output."""
+
+    def start(command, model):
+        status, printed, error = run(*command.format(files=files, out=tmp_path / "out", model=model).split())
+        errors = [line for line in error.splitlines() if "error:" in line]
+        return status == 2 and printed == error and len(errors) == 1 and "NaN or infinite" in errors[0]
+
+    return start
 
 
 def spoil(folder, whole, weight, value, draw):
@@ -166,9 +160,9 @@ def spoil(folder, whole, weight, value, draw):
     return f"{weight}[{element}] = {value}"
 
 
-def test_every_command_refuses_every_weight(files, tmp_path, capsys, tried):
+def test_every_command_refuses_every_weight(files, tmp_path, refused, tried):
     whole, draw = load_file(files / "model/model.safetensors"), random.Random(0)
-    names = [*commands(files, tmp_path), "pipeline"]
+    names = [*COMMANDS, "pipeline"]
     chosen = [(weight, name) for name in names for weight in draw.sample(sorted(whole), cases(1, len(whole)))]
     folder, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(files / "model", folder)
@@ -178,16 +172,14 @@ def test_every_command_refuses_every_weight(files, tmp_path, capsys, tried):
             with pytest.raises(ValueError, match="NaN or infinite"):
                 pipeline("translation", model=str(folder), device="cpu")
         else:
-            words = commands(files, out)[name]
-            option = [] if words[-1].startswith("--") and words[-1] != "--dry_run" else ["--model"]
-            assert refused([*words, *option, str(folder)], capsys), case
+            assert refused(COMMANDS[name], folder), case
             # A new run makes its folder before it loads.
             assert not out.exists() or (out.is_dir() and not any(out.rglob("*.safetensors"))), case
             shutil.rmtree(out, ignore_errors=True)
     tried("a weight in a model's folder is NaN or infinite: served, saved, exported or published", len(chosen))
 
 
-def test_every_weight_of_an_export(files, tmp_path, capsys, tried):
+def test_every_weight_of_an_export(files, tmp_path, refused, tried):
     pytest.importorskip("ctranslate2", reason="exports run in CTranslate2, of the extra `export`")
     export_model(files / "model", "ctranslate2", tmp_path / "export", quantization="int8_float16")
     draw, file = random.Random(1), tmp_path / "export/model.bin"
@@ -195,7 +187,7 @@ def test_every_weight_of_an_export(files, tmp_path, capsys, tried):
     # Copies: the file is mapped into memory.
     variables = [(name, values.copy()) for name, values in runtime._read_variables(file)]
     chosen = draw.sample(variables, cases(4, len(variables)))
-    command = commands(files, tmp_path / "out")["translate"]
+    command = f"{TRANSLATE} --backend ctranslate2"
     for name, values in chosen:
         value = draw.choice(NUMBERS)
         kind = {4: "<f", 2: "<e"}[values.itemsize]
@@ -207,21 +199,19 @@ def test_every_weight_of_an_export(files, tmp_path, capsys, tried):
         spoiled = bytearray(content)
         struct.pack_into(kind, spoiled, start + values.itemsize * draw.randrange(values.size), value)
         file.write_bytes(spoiled)
-        words = [*command, "--backend", "ctranslate2", "--model", str(tmp_path / "export")]
-        assert refused(words, capsys) and not (tmp_path / "out").exists(), f"{name} = {value}"
+        assert refused(command, tmp_path / "export") and not (tmp_path / "out").exists(), f"{name} = {value}"
     tried("a weight or scale of a CTranslate2 export is NaN or infinite: served", len(chosen))
 
 
 @pytest.mark.parametrize("size", [7e4, 3e38])
-def test_finite_weights_that_overflow_another_type(files, tmp_path, capsys, tried, size):
+def test_finite_weights_that_overflow_another_type(files, tmp_path, refused, tried, size):
     whole, draw = load_file(files / "model/model.safetensors"), random.Random(2)
     chosen = draw.sample(sorted(whole), cases(2, len(whole)))
     folder, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(files / "model", folder)
     for weight in chosen:
         spoil(folder, whole, weight, size, draw)
-        words = ["export", "--to", "ctranslate2", "--quantization", "float16"]
-        assert refused([*words, "--output_dir", str(out), "--model", str(folder)], capsys), weight
+        assert refused(f"{COMMANDS['export to CTranslate2']} --quantization float16", folder), weight
         assert not out.exists()
         with pytest.raises(ValueError, match="NaN or infinite.* another dtype than float16"):
             pipeline("translation", model=str(folder), device="cpu", dtype=torch.float16)

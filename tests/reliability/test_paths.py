@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_vanilla_transformer.hub import files_to_share
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
-from translators import save_translator
+from translators import save_publishable, save_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def folder(tmp_path):
     """A model whose folder could be published."""
-    save_translator("marian", tmp_path / "model")
-    (tmp_path / "model" / "README.md").write_text("# A model\n")
-    return tmp_path / "model"
+    return save_publishable("marian", tmp_path / "model")
 
 
 COMMANDS = {
@@ -81,8 +79,7 @@ def test_a_link_out_of_the_folder(folder, refused, name, file, tried):
     ["README.md", "LICENSE", "test_translations.txt", "attention.png", "config.json", ".eval_results/data.yaml"],
 )
 def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
-    save_translator("shared", folder := tmp_path / "model")
-    (folder / "README.md").write_text("# A model\n")
+    folder = save_publishable("shared", tmp_path / "model")
     secret = tmp_path / "id_rsa"
     secret.write_text((folder / "config.json").read_text())
     (folder / name).unlink(missing_ok=True)
@@ -95,8 +92,7 @@ def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
 
 def test_links_that_stay_inside(tmp_path, tried):
     """Links within a folder, to the folder itself, and in the Hub's cache from a snapshot to the blobs."""
-    save_translator("shared", folder := tmp_path / "model")
-    (folder / "README.md").write_text("# A model\n")
+    folder = save_publishable("shared", tmp_path / "model")
     cache = tmp_path / "models--me--model"
     snapshot = cache / "snapshots" / "1234"
     snapshot.mkdir(parents=True)

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.hub import publish
 from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 from hub_server import TOKEN, hub_of_this_process
 from parallel_text import write
-from translators import save_translator
+from translators import save_publishable
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -95,8 +95,7 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES.values(), ids=MISTAKES)
 def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried):
     monkeypatch.chdir(tmp_path)
-    save_translator("shared", tmp_path / "model")
-    (tmp_path / "model" / "README.md").write_text("# A model\n")
+    save_publishable("shared", tmp_path / "model")
     write(tmp_path / "settings.yaml", f"hub_token: {TOKEN}\nhub_tokens: [{STRAY}]\n")
     status, printed, _ = run(*words)
     # Publishing lists the files first.
@@ -106,8 +105,7 @@ def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried)
 
 
 def test_a_hub_that_echoes_the_token(hub, run, tmp_path, tried):
-    save_translator("shared", tmp_path / "model")
-    (tmp_path / "model" / "README.md").write_text("# A model\n")
+    save_publishable("shared", tmp_path / "model")
     for status in (400, 403, 409, 500):
         hub.refuse_with = status
         ended, printed, _ = run("publish", "--model", tmp_path / "model", "--repo_id", "tester/model")
@@ -119,8 +117,7 @@ def test_a_hub_that_echoes_the_token(hub, run, tmp_path, tried):
 @pytest.mark.parametrize("name", ["README.md", "config.json", "all_results.json", "test_translations.txt"])
 @pytest.mark.parametrize("secret", [TOKEN, STRAY])
 def test_a_file_with_a_token_is_not_published(hub, tmp_path, name, secret, tried):
-    save_translator("shared", folder := tmp_path / "model")
-    (folder / "README.md").write_text("# A model\n")
+    folder = save_publishable("shared", tmp_path / "model")
     settings = json.loads((folder / name).read_text()) if name == "config.json" else {}
     (folder / name).write_text(json.dumps({**settings, "command": f"train --hub_token {secret}"}))
     with pytest.raises(ValueError, match=f"{name} holds a token of the Hub; remove it there, and revoke it") as error:
