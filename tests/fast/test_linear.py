@@ -176,7 +176,7 @@ def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
 class TestDecoding:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("rows", [1, 6, 40], ids="{} rows".format)
-    def test_a_weight_is_packed_after_some_uses_of_few_rows(self, rows, bias):
+    def test_a_weight_is_packed_after_some_uses(self, rows, bias):
         layer, x = nn.Linear(32, 64, bias), torch.randn(rows, 1, 32)
         with torch.no_grad(), decoding(x) as products:
             packed = []

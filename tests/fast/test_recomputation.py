@@ -29,6 +29,16 @@ def every_size(monkeypatch):
 
 
 @pytest.fixture
+def model():
+    return perturbed_model().train()
+
+
+@pytest.fixture
+def batch():
+    return labelled_batch()
+
+
+@pytest.fixture
 def computed(monkeypatch):
     """The functions that are called again."""
     calls = []
@@ -88,9 +98,9 @@ def test_same_gradients(changes, dtype, computed):
     close_gradients(actual, expected, 1e-5 if dtype is None else 2e-2)
 
 
-def test_each_activation_is_computed_once(computed):
+def test_each_activation_is_computed_once(batch, computed):
     model = tiny_model().train()
-    step(model, labelled_batch())
+    step(model, batch)
     # Two encoder layers have two norms and an inner layer, three decoder layers one norm more.
     assert computed.count("normalize") == 2 * 2 + 3 * 3
     assert computed.count("activate") == 2 + 3
@@ -134,8 +144,7 @@ def test_second_derivatives():
     close_gradients(second(nullcontext()), second(keeping_all()), 1e-9)
 
 
-def test_a_graph_is_used_several_times():
-    model, batch = perturbed_model().train(), labelled_batch()
+def test_a_graph_is_used_several_times(model, batch):
     _, expected = step(model, batch, plain=True)
     loss = model(**batch).loss
     weight = model.model.encoder.layers[0].self_attn.q_proj.weight
@@ -151,16 +160,14 @@ def test_a_graph_is_used_several_times():
 
 
 @pytest.mark.parametrize("frozen", ["fc1", "fc2", "layer_norm", "q_proj", "embed", "encoder"])
-def test_frozen_weights(frozen):
-    model, batch = perturbed_model().train(), labelled_batch()
+def test_frozen_weights(model, batch, frozen):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
     close_to_plain(model, batch)
 
 
-def test_changed_weights_are_refused():
-    model = perturbed_model().train()
-    loss = model(**labelled_batch()).loss
+def test_changed_weights_are_refused(model, batch):
+    loss = model(**batch).loss
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -230,8 +237,7 @@ def test_a_skipped_loss_is_freed(attention, monkeypatch):
 class TestLayersThatAreMore:
     """Each gives the plain gradients."""
 
-    def test_called_with_other_weights(self):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_called_with_other_weights(self, model, batch):
         weights = {name: nn.Parameter(p.detach() * 1.5) for name, p in model.named_parameters()}
 
         def gradient(context):
@@ -242,16 +248,14 @@ class TestLayersThatAreMore:
 
         close_gradients(gradient(nullcontext()), gradient(keeping_all()))
 
-    def test_computed_weights(self, computed):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_computed_weights(self, model, batch, computed):
         for layer in model.model.encoder.layers:
             parametrize.register_parametrization(layer.fc1, "weight", nn.Sigmoid())
             parametrize.register_parametrization(layer.self_attn_layer_norm, "weight", nn.Sigmoid())
         close_to_plain(model, batch)
         assert computed
 
-    def test_hooks_of_tensors_run_once(self):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_hooks_of_tensors_run_once(self, model, batch):
         layer, seen = model.model.decoder.layers[0], []
         layer.fc1.weight.register_hook(lambda grad: grad * 2)
         layer.final_layer_norm.bias.register_hook(lambda grad: grad * 3)
@@ -268,21 +272,18 @@ class TestLayersThatAreMore:
     @pytest.mark.parametrize(
         "activation", [nn.RReLU(), nn.Sequential(nn.GELU(), nn.Dropout(0.5)), nn.PReLU()], ids=str
     )
-    def test_another_activation(self, activation):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_another_activation(self, model, batch, activation):
         model.model.decoder.layers[1].activation_fn = activation
         close_to_plain(model, batch)
 
     @pytest.mark.parametrize(
         "norm", [nn.RMSNorm(16), nn.LayerNorm(16, eps=0.3), nn.LayerNorm(16, elementwise_affine=False)], ids=str
     )
-    def test_another_norm(self, norm):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_another_norm(self, model, batch, norm):
         model.model.decoder.layers[1].encoder_attn_layer_norm = norm
         close_to_plain(model, batch)
 
-    def test_a_norm_whose_output_a_hook_changes(self):
-        model, batch = perturbed_model().train(), labelled_batch()
+    def test_a_norm_whose_output_a_hook_changes(self, model, batch):
         norm = model.model.encoder.layers[0].self_attn_layer_norm
         norm.register_forward_hook(lambda module, inputs, output: in_place(output))
         close_to_plain(model, batch, torch.bfloat16, 2e-2)
@@ -292,8 +293,7 @@ class TestLayersThatAreMore:
         assert computed
 
 
-def test_an_encoder_graph_used_before():
-    model, batch = perturbed_model().train(), labelled_batch()
+def test_an_encoder_graph_used_before(model, batch):
     encoded = model.model.encoder(batch["input_ids"])
     weight = model.model.decoder.layers[0].encoder_attn.k_proj.weight
     model(encoder_outputs=encoded, labels=batch["labels"]).loss.backward()
@@ -301,8 +301,7 @@ def test_an_encoder_graph_used_before():
     torch.testing.assert_close(torch.autograd.grad(again, weight)[0], weight.grad)
 
 
-def test_checkpoints_of_one_side(computed):
-    model, batch = perturbed_model().train(), labelled_batch()
+def test_checkpoints_of_one_side(model, batch, computed):
     _, expected = step(model, batch, plain=True)
     encoded = checkpoint(model.model.encoder, batch["input_ids"], use_reentrant=False)
     model(encoder_outputs=encoded, labels=batch["labels"]).loss.backward()
@@ -315,25 +314,24 @@ OTHER_HOOKS = partial(saved_tensors_hooks, lambda x: x, lambda x: x)
 
 
 @pytest.mark.parametrize("context", [NO_HOOKS, OTHER_HOOKS, save_on_cpu], ids=["disabled", "others", "on a CPU"])
-def test_yields_to_other_hooks_and_where_none_are_allowed(context, computed):
+def test_yields_to_other_hooks_and_where_none_are_allowed(model, batch, context, computed):
     with context():
-        step(perturbed_model().train(), labelled_batch())
+        step(model, batch)
     assert not computed
 
 
-def test_a_hooked_layer_runs_once():
-    model, calls = perturbed_model().train(), []
+def test_a_hooked_layer_runs_once(model, batch):
+    calls = []
     model.model.encoder.layers[0].fc1.register_forward_hook(lambda *_: calls.append(1))
     model.model.encoder.layers[1].activation_fn.register_forward_hook(lambda *_: calls.append(2))
-    step(model, labelled_batch())
+    step(model, batch)
     assert calls == [1, 2]
 
 
 # The oldest supported transformers lacks its successor.
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_yields_to_gradient_checkpointing(reentrant, computed):
-    model, batch = perturbed_model().train(), labelled_batch()
+def test_yields_to_gradient_checkpointing(model, batch, reentrant, computed):
     _, expected = step(model, batch, plain=True)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     _, actual = step(model, batch)

@@ -230,8 +230,8 @@ class TestDecoding:
 
 # One of them gives as many rows as the model is wide, which nothing may mistake for its width.
 @pytest.mark.parametrize("per_source", [3, TINY["d_model"] // 2])
-def test_rows_that_share_a_source_equal_repeated_sources(per_source):
-    """Such as beams."""
+def test_equal_repeated_sources(per_source):
+    """Several rows of the target for each source, such as beams."""
     model, source, target = tiny_model(), tokens(2, 5), tokens(2 * per_source, 4)
     encoded = model.model.encoder(source)
     folded = model(encoder_outputs=encoded, decoder_input_ids=target).logits
