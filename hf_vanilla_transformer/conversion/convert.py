@@ -6,7 +6,7 @@ check what the caller must state, transform the weights, choose positions, fit t
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,8 @@ from .fields import (
 )
 from .positions import PositionEncodings, choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint, read_settings
-from .recognition import recognize_layout
-from .renaming import read_renames, rename_keys
-from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, STACKS, Layout
+from .recognition import read_renames, recognize_layout, rename_keys
+from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, Layout
 from .transformers_folder import load_tokenizer, read_generation_settings
 from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_vocabularies
 from .weights import (
@@ -163,7 +162,7 @@ def convert_checkpoint(
             raise ValueError("`output_dir` is missing; name a new or empty folder, or pass `dry_run=True`")
         check_output_folder(output_dir)
     check_field_names(config_fields)
-    renames = read_renames(rename)
+    renames = list(read_renames(rename))
     # Cutting off a prefix leaves the layout's own keys.
     renamed = any(each.new for each in renames)
     checkpoint = read_checkpoint(source)
@@ -203,17 +202,14 @@ def load_converted(
 
 
 def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
-    stacks = {"encoder"} if encoder_only else {*STACKS}
-    defects = [defect for defect in layout.defects if stacks & {*defect.stacks}]
-    if not defects:
-        return
-    encoder_is_sound = not any("encoder" in defect.stacks for defect in layout.defects)
-    raise ValueError(
-        f"the weights are of {layout.name}, whose code our configuration cannot express: "
-        + "; ".join(f"its {defect.description} (patch: {defect.patch})" for defect in defects)
-        + ". If the code that trained these weights was patched so, pass `patched=True`"
-        + ("; its encoder is sound and converts with `encoder_only=True`" if encoder_is_sound else "")
-    )
+    of_encoder = [defect for defect in layout.defects if "encoder" in defect.stacks]
+    if defects := of_encoder if encoder_only else layout.defects:
+        raise ValueError(
+            f"the weights are of {layout.name}, whose code our configuration cannot express: "
+            + "; ".join(f"its {defect.description} (patch: {defect.patch})" for defect in defects)
+            + ". If the code that trained these weights was patched so, pass `patched=True`"
+            + ("" if of_encoder else "; its encoder is sound and converts with `encoder_only=True`")
+        )
 
 
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:
@@ -232,26 +228,27 @@ def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> 
 def _convert(
     matched: MatchedCheckpoint, vocabularies: tuple[WordVocabulary, WordVocabulary] | None, stated: Statements
 ) -> Conversion:
-    layout = matched.layout
+    layout, encoder_only = matched.layout, matched.encoder_only
     inferred = infer_fields(matched, stated.renamed)
     check_required(matched, inferred, stated)
     fields = merge_fields(layout, inferred, stated.fields)
-    _check_values(fields)
+    # Checks the fields that later steps do not set.
+    unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
+    VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
     weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
-    tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
-    tables = from_first_token(tables, _first_position(layout, inferred, stated))
-    positions = choose_positions(tables, layout, fields, stated.fields, bool(matched.stored_position_keys))
+    positions = _take_positions(matched, weights, inferred, fields, stated)
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
-    weights = fitted.resize(weights)
-    config = _configuration(
-        fields | {"vocab_size": len(fitted.rows)}, weights.tensors, stated.fields, matched.encoder_only
-    )
-    converted = complete_weights(matched, _with_positions(weights, positions), config)
+    embeddings = EMBEDDING_NAMES["encoder"]
+    weights.tensors[embeddings] = fitted.resize(weights.tensors[embeddings])
+    fields["vocab_size"] = len(fitted.rows)
+    config = _configuration(fields, weights.tensors, stated.fields, encoder_only)
+    weights.tensors |= positions.tables
+    complete_weights(matched, weights, config)
     tokenizer: PreTrainedTokenizerBase | None = fitted.tokenizer
     folder = matched.checkpoint.folder if layout.config_class else None
     generation, generation_notes = read_generation_settings(folder) if folder else ({}, [])
-    if folder and tokenizer is None and not matched.encoder_only:
+    if folder and tokenizer is None and not encoder_only:
         tokenizer = load_tokenizer(folder)
     if tokenizer is not None and config.position_embedding_type == "learned":
         tokenizer.model_max_length = min(tokenizer.model_max_length, config.max_position_embeddings)
@@ -263,38 +260,38 @@ def _convert(
         *generation_notes,
         *(() if stated.renamed else layout.notes),
     ]
-    prefix = "model." if matched.encoder_only else ""
-    return Conversion(
-        layout,
-        config,
-        {name.removeprefix(prefix): tensor.to(config.dtype) for name, tensor in converted.tensors.items()},
-        converted.mapping,
-        notes,
-        tokenizer,
-        matched.encoder_only,
-        _generation_settings(layout, config, generation, stated),
-    )
+    prefix = "model." if encoder_only else ""
+    converted = {name.removeprefix(prefix): tensor.to(config.dtype) for name, tensor in weights.tensors.items()}
+    generation = _generation_settings(layout, config, generation, stated)
+    return Conversion(layout, config, converted, weights.mapping, notes, tokenizer, encoder_only, generation)
 
 
-def _check_values(fields: Mapping[str, Any]) -> None:
-    """Check the fields that later steps do not set."""
-    unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
-    VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
-
-
-def _first_position(layout: Layout, inferred: InferredFields, stated: Statements) -> int:
+def _take_positions(
+    matched: MatchedCheckpoint,
+    weights: TransformedWeights,
+    inferred: InferredFields,
+    fields: Mapping[str, Any],
+    stated: Statements,
+) -> PositionEncodings:
+    """Take the position tables out of the weights, and choose the encodings."""
+    layout = matched.layout
+    tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
     first = layout.first_position if stated.first_position is None else stated.first_position
-    return {**layout.defaults, **inferred.values}["pad_token_id"] + 1 if first is None else first
+    if first is None:
+        first = {**layout.defaults, **inferred.values}["pad_token_id"] + 1
+    tables = from_first_token(tables, first)
+    positions = choose_positions(tables, layout, fields, stated.fields, bool(matched.stored_position_keys))
+    if not positions.tables:
+        for number, row in enumerate(weights.mapping):
+            if row.name in POSITION_NAMES.values():
+                weights.mapping[number] = row._replace(name="sinusoids", transform="computed, not kept")
+    return positions
 
 
 def _configuration(
     fields: Mapping[str, Any], tensors: Mapping[str, Tensor], stated: Mapping[str, Any], encoder_only: bool
 ) -> VanillaTransformerConfig:
-    """Return the configuration, with embeddings shared and tied where the weights are the same.
-
-    Raises:
-        ValueError: The caller wants to share weights that differ, or a field is impossible.
-    """
+    """Return the configuration, with embeddings shared and tied where the weights are the same."""
     encoder, decoder = EMBEDDING_NAMES.values()
     shared = {}
     for field_name, (one, other) in {
@@ -308,17 +305,6 @@ def _configuration(
     # The widest type loses nothing.
     dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
     return VanillaTransformerConfig(**{**fields, **shared}, dtype=dtype)
-
-
-def _with_positions(weights: TransformedWeights, positions: PositionEncodings) -> TransformedWeights:
-    """Add learned positions, or show in the mapping that stored ones are computed."""
-    if positions.tables:
-        return replace(weights, tensors={**weights.tensors, **positions.tables})
-    mapping = [
-        row._replace(name="sinusoids", transform="computed, not kept") if row.name in POSITION_NAMES.values() else row
-        for row in weights.mapping
-    ]
-    return replace(weights, mapping=mapping)
 
 
 def _generation_settings(

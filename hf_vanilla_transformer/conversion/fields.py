@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -30,8 +30,7 @@ _CHOICES = {
 }
 
 
-@dataclass(frozen=True)
-class Statements:
+class Statements(NamedTuple):
     """What the caller states about the original code.
 
     Attributes:
@@ -42,13 +41,12 @@ class Statements:
     """
 
     fields: Mapping[str, Any]
-    first_position: int | None = None
-    unbiased_norms: bool | None = None
-    renamed: bool = False
+    first_position: int | None
+    unbiased_norms: bool | None
+    renamed: bool
 
 
-@dataclass(frozen=True)
-class InferredFields:
+class InferredFields(NamedTuple):
     """Fields that weights and settings determine.
 
     Attributes:
@@ -60,7 +58,7 @@ class InferredFields:
 
     values: Mapping[str, Any]
     fixed: tuple[str, ...]
-    widths: Mapping[str, int] = field(default_factory=dict)
+    widths: Mapping[str, int]
 
 
 @cache
@@ -81,8 +79,7 @@ def check_field_names(names: Iterable[str]) -> None:
 def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
     """Infer what weights, settings and, unless keys were renamed, the code of the layout determine.
 
-    Raises:
-        ValueError: Weights have no embeddings or no layer, or contradict the settings.
+    Weights without embeddings or a layer, or against the settings, are a ValueError.
     """
     layout, checkpoint = matched.layout, matched.checkpoint
     from_settings: dict[str, Any] = {}
@@ -105,11 +102,7 @@ def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
 
 
 def _has_final_norms(matched: MatchedCheckpoint) -> bool:
-    """Return whether a norm ends each stack.
-
-    Raises:
-        ValueError: One stack has such a norm, the other has none.
-    """
+    """Return whether a norm ends each stack; a norm in one of them alone is a ValueError."""
     has_norm = {stack: f"model.{stack}.layer_norm.weight" in matched.norm_names for stack in STACKS}
     if not matched.encoder_only and len({*has_norm.values()}) > 1:
         normed, other = sorted(STACKS, key=has_norm.__getitem__, reverse=True)
@@ -131,28 +124,32 @@ def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int
 
 
 def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
-    by_name = matched.by_name
+    by_name, path = matched.by_name, matched.checkpoint.path
     inferred: dict[str, Any] = {}
     for stack, vocabulary in zip(STACKS, ("vocab_size", "decoder_vocab_size"), strict=True):
         embedding = by_name.get(EMBEDDING_NAMES[stack])
-        layers = {found[1] for name in by_name if (found := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
+        layers = {int(found[1]) for name in by_name if (found := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
         if stack == "encoder" and (embedding is None or not layers):
             keys = [rule.key for rule in matched.layout.rules if EMBEDDING_NAMES[stack] in rule.names]
-            raise ValueError(
-                f"{matched.checkpoint.path} holds no {abbreviate(keys)}, or no layer of the encoder; save them too"
-            )
+            raise ValueError(f"{path} holds no {abbreviate(keys)}, or no layer of the encoder; save them too")
         # Whatever the decoder lacks is reported with all other missing weights.
         if embedding is not None:
             _check_embedding(stack, embedding)
             if inferred.get("d_model", embedding.shape[1]) != embedding.shape[1]:
                 raise cannot_express(
-                    f"{matched.checkpoint.path} has embeddings of width {inferred['d_model']} in the encoder and "
-                    f"{embedding.shape[1]} in the decoder"
+                    f"{path} has embeddings of width {inferred['d_model']} in the encoder and {embedding.shape[1]} in "
+                    "the decoder"
                 )
             inferred[vocabulary], inferred["d_model"] = embedding.shape
         if layers:
-            _check_layers(stack, {*map(int, layers)}, matched)
-            inferred[f"{stack}_layers"] = max(map(int, layers)) + 1
+            # Building as many layers as a wrong number says could exhaust memory.
+            if max(layers) >= 2 * len(layers):
+                gap = next(number for number in range(len(layers) + 1) if number not in layers)
+                raise ValueError(
+                    f"{path} holds layer {max(layers)} of the {stack}, but nothing of layer {gap}; save all layers, "
+                    "numbered from 0"
+                )
+            inferred[f"{stack}_layers"] = max(layers) + 1
             inferred |= _feed_forward_width(stack, by_name, matched.layout)
     inferred |= _heads_of_shared_projections(matched)
     inferred["attention_bias"] = any(re.search(r"attn\.\w+_proj\.bias$", name) for name in by_name)
@@ -162,6 +159,13 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
     if "decoder_vocab_size" not in inferred and head is not None and head.dim() == 2:
         inferred["decoder_vocab_size"] = len(head)
     return inferred
+
+
+def _check_embedding(stack: str, embedding: Tensor) -> None:
+    if not embedding.is_floating_point():
+        raise ValueError(f"the {stack}'s embeddings are {embedding.dtype}; save the weights as floating-point numbers")
+    if embedding.dim() != 2:
+        raise ValueError(f"the {stack}'s embeddings have the shape {shape_text(embedding.shape)}, not two axes")
 
 
 def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
@@ -177,23 +181,6 @@ def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
         if 0 < len(small) != len(whole):
             heads[field_name] = len(whole) // len(small)
     return heads
-
-
-def _check_layers(stack: str, found: set[int], matched: MatchedCheckpoint) -> None:
-    """Check that most layers are there: building as many as a wrong number says could exhaust memory."""
-    if max(found) >= 2 * len(found):
-        gap = next(number for number in range(len(found) + 1) if number not in found)
-        raise ValueError(
-            f"{matched.checkpoint.path} holds layer {max(found)} of the {stack}, but nothing of layer {gap}; save all "
-            "layers, numbered from 0"
-        )
-
-
-def _check_embedding(stack: str, embedding: Tensor) -> None:
-    if not embedding.is_floating_point():
-        raise ValueError(f"the {stack}'s embeddings are {embedding.dtype}; save the weights as floating-point numbers")
-    if embedding.dim() != 2:
-        raise ValueError(f"the {stack}'s embeddings have the shape {shape_text(embedding.shape)}, not two axes")
 
 
 def _feed_forward_width(stack: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
@@ -215,12 +202,13 @@ def fields_of_code(layout: Layout) -> list[str]:
 def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated: Statements) -> None:
     """Check that the caller states what weights, settings and the layout's code do not determine.
 
-    Raises:
-        ValueError: Lists all that is missing, as arguments; or the caller states a first position of no table, or what
-            no release of the code does as our model does.
+    One ValueError lists all that is missing, as arguments. A first position of no table, and what no release of the
+    code does as our model does, are one each.
     """
     layout, tables = matched.layout, matched.stored_position_keys
-    _refuse_stated(layout, stated)
+    for (name, value), reason in layout.inexpressible.items():
+        if not stated.renamed and stated.fields.get(name) == value:
+            raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
     if stated.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
     known = {*inferred.values, *stated.fields}
@@ -234,8 +222,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
     else:
         required += layout.argument_fields
         lost = any(name not in inferred.values for name in layout.argument_fields)
-        needs_position = lost and bool(tables) and layout.first_position is None
-        needs_norms = False
+        needs_position, needs_norms = lost and bool(tables) and layout.first_position is None, False
     arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
     arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}
     for name in dict.fromkeys(required):
@@ -250,18 +237,8 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
         )
 
 
-def _refuse_stated(layout: Layout, stated: Statements) -> None:
-    for (name, value), reason in layout.inexpressible.items():
-        if not stated.renamed and stated.fields.get(name) == value:
-            raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
-
-
 def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the fields: the caller's win over inferred ones, and these over the layout's.
-
-    Raises:
-        ValueError: The caller contradicts a shape.
-    """
+    """Merge the fields: the caller's win over inferred ones, unless shapes fix these, and both over the layout's."""
     for name in inferred.fixed:
         if name in stated and name in inferred.values and stated[name] != inferred.values[name]:
             raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred.values[name]!r}; leave it out")
@@ -280,9 +257,7 @@ def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, 
 def assumed_fields(layout: Layout, config: VanillaTransformerConfig, known: Collection[str]) -> list[str]:
     """Return a note on fields that only the layout's code determines."""
     assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in fields_of_code(layout) if name not in known]
-    if not assumed:
-        return []
-    return [f"as in the code of {layout.name}, unless stated otherwise: {' '.join(assumed)}"]
+    return [f"as in the code of {layout.name}, unless stated otherwise: {' '.join(assumed)}"] if assumed else []
 
 
 def unread_settings(matched: MatchedCheckpoint) -> list[str]:

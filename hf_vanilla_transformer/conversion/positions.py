@@ -1,8 +1,7 @@
 """Position encodings of a source checkpoint: sinusoids to compute, or stored tables (L, d) to keep."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,27 +14,16 @@ from .rules import Layout
 TABLE_TOLERANCE, ANGLE_ERROR = 1e-5, 3e-7
 
 
-@dataclass(frozen=True)
-class PositionEncodings:
-    """How positions are encoded.
+class PositionEncodings(NamedTuple):
+    """Fields of the configuration, learned positions by our names (none: sinusoids), and the choice in a sentence."""
 
-    Attributes:
-        fields: Fields of the configuration.
-        tables: Learned positions by our names; empty for sinusoids.
-        notes: The choice, in a sentence.
-    """
-
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Tensor] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
+    tables: dict[str, Tensor] = {}
     notes: tuple[str, ...] = ()
 
 
 def from_first_token(tables: Mapping[str, Tensor], first: int) -> dict[str, Tensor]:
-    """Return the tables without the rows before that of the first token.
-
-    Raises:
-        ValueError: A table has no such row.
-    """
+    """Return the tables without the rows before that of the first token."""
     for name, table in tables.items():
         if not 0 <= first < len(table):
             raise ValueError(
@@ -50,22 +38,19 @@ def choose_positions(
     layout: Layout,
     fields: Mapping[str, Any],
     stated: Mapping[str, Any],
-    are_stored: bool = True,
+    are_stored: bool,
 ) -> PositionEncodings:
     """Choose sinusoids, which have no maximum length, if the tables hold them, else learned positions.
 
-    Any other table, such as one of defective sinusoids, is kept exactly as learned positions.
+    Any other table, such as one of defective sinusoids, is kept exactly as learned positions. A ValueError where the
+    caller contradicts the tables, they have different lengths, or there are none to replace nonstandard sinusoids.
 
     Args:
-        tables: Tables by our names, from the first token on.
+        tables: Tables (L, d) by our names, from the first token on.
         layout: How the original encodes positions that it does not store.
         fields: Fields of the configuration.
         stated: Those of them that the caller states.
         are_stored: Whether the tables are among the weights, rather than computed as by the original.
-
-    Raises:
-        ValueError: The caller contradicts the tables, they have different lengths, or there are none to replace
-            nonstandard sinusoids.
     """
     if not tables:
         return _without_tables(layout, fields, stated)
@@ -107,11 +92,7 @@ def _without_tables(layout: Layout, fields: Mapping[str, Any], stated: Mapping[s
 
 
 def _of_one_length(tables: Mapping[str, Tensor], wanted: int | None) -> dict[str, Tensor]:
-    """Give the tables one length, without loss unless the caller wants fewer rows.
-
-    Raises:
-        ValueError: Tables differ in more than the length of one function, or fewer rows are stored than wanted.
-    """
+    """Give the tables one length, without loss unless the caller wants fewer rows."""
     longest, shortest = max(tables.values(), key=len), min(map(len, tables.values()))
     # A prefix of the longest table is the same function.
     extended = {

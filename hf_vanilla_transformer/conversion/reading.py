@@ -26,16 +26,8 @@ STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "model_state")
 GENERATOR = "generator"
 # Keys of settings: "args" and "cfg" are fairseq's, "hyper_parameters" Lightning's, "opt" OpenNMT-py's.
 SETTINGS_KEYS = (
-    "args",
-    "cfg",
-    "config",
-    "settings",
-    "hyper_parameters",
-    "hparams",
-    "model_args",
-    "model_config",
-    "opt",
-)
+    "args", "cfg", "config", "settings", "hyper_parameters", "hparams", "model_args", "model_config", "opt",
+)  # fmt: skip  # a table, not an expression
 # Files to fetch beside the weights.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
 # Containers of settings in a file; Hydra's have a few dozen.
@@ -69,14 +61,9 @@ SAFE_GLOBALS = [Namespace, *_numpy_globals()]
 
 
 class SourceCheckpoint(NamedTuple):
-    """The content of a source file or folder.
+    """The content of a source file or folder: tensors by their keys, and settings beside and inside their file.
 
-    Attributes:
-        path: The file or folder.
-        weights: Tensors by their keys.
-        settings: The config.json beside the weights, and settings inside their file, such as the arguments of the
-            training.
-        folder: Where config.json is, and a tokenizer may be; None for a state dict.
+    `folder` is where config.json is, and a tokenizer may be; None for a state dict.
     """
 
     path: Path
@@ -86,14 +73,11 @@ class SourceCheckpoint(NamedTuple):
 
 
 def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> SourceCheckpoint:
-    """Read weights from a file, a folder, the Hub or a state dict.
+    """Read weights from a file, a folder, the Hub or a state dict; code in them is never run.
 
-    PyTorch files are read with `weights_only=True`: code in them is never run.
-
-    Args:
-        source: A `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
-            index), the name of such a folder on the Hub, or a state dict. The weights may stand under one of
-            `STATE_DICT_KEYS`, and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
+    The source is a `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
+    index), the name of such a folder on the Hub, or a state dict. The weights may stand under one of
+    `STATE_DICT_KEYS`, and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
 
     Raises:
         ValueError: There is no such file, or several; it is truncated, or holds code or something that is not a
@@ -104,10 +88,10 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
     path = Path(source)
     if not path.exists():
         path = _download(str(source))
-    folder = path if path.is_dir() else _folder_of(path)
+    folder, files, indexed = _folder_of(path), [path], set[str]()
     if path.is_dir():
         check_links(path)
-    files, indexed = _weight_files(path) if path.is_dir() else ([path], set[str]())
+        files, indexed = _weight_files(path)
     config = folder / "config.json"
     settings = read_json_object(config, FETCH_AGAIN) if config.is_file() else {}
     check_num_labels(settings, config)
@@ -124,10 +108,10 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
     return SourceCheckpoint(path, weights, settings, folder)
 
 
-def _folder_of(file: Path) -> Path:
-    """Return the folder of a file or, if only that has a config.json, of the target of a link."""
-    folders = (file.parent, file.resolve().parent)
-    return next((folder for folder in folders if (folder / "config.json").is_file()), file.parent)
+def _folder_of(path: Path) -> Path:
+    """Return a folder itself, that of a file or, if only that has a config.json, of the target of a link."""
+    folders = (path,) if path.is_dir() else (path.parent, path.resolve().parent)
+    return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
 
 def _download(name: str) -> Path:
@@ -136,13 +120,13 @@ def _download(name: str) -> Path:
         raise ValueError(f"{name}: no such file or folder; check the path, or give the name of a model on the Hub")
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "*.safetensors*"]))
-        if not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
+        if list(folder.glob("*.safetensors")):
+            return folder
+        return Path(snapshot_download(name, allow_patterns=[*DESCRIPTIONS, "pytorch_model*.bin*"]))
     except (HfHubHTTPError, HFValidationError, HTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(
             f"{name} is not a local folder, and cannot be fetched from the Hub ({one_line(error)}); check the name"
         ) from None
-    return folder
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
@@ -163,7 +147,6 @@ def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
 
 
 def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights in a file, and the settings beside them."""
     if file.suffix == ".safetensors":
         check_safetensors(file, FETCH_OR_SAVE)
         return load_file(file), {}
@@ -177,7 +160,6 @@ def _read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Split what was read into weights and settings."""
     weights, settings = _state_dict(content, where), dict[str, Any]()
     for key in SETTINGS_KEYS:
         settings = _merge_settings(settings, flatten_settings(content.get(key)), f"{where}, {key!r},")
@@ -190,7 +172,7 @@ def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[s
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads objects of Sockeye's configuration as mappings, and tuples as lists; any other object is refused."""
+    """Reads objects of Sockeye's configuration as mappings, and tuples as lists, and refuses any other object."""
 
 
 _PlainLoader.add_multi_constructor("!", lambda loader, tag, node: loader.construct_mapping(node, deep=True))
@@ -204,9 +186,6 @@ def read_settings(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
     The model's have their own names, others those of their parts before them, and so do all in a file that is not
     called `config`.
-
-    Raises:
-        ValueError: A file cannot be read, or holds code or no settings.
     """
     settings: dict[str, Any] = {}
     for file in (folder / name for name in names):
@@ -285,18 +264,13 @@ def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
             raise ValueError(
                 f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may stand under {keys}); {RESAVE}"
             )
-        if (kind := _unusable_kind(value)) is not None:
+        unusable = {
+            "meta": value.is_meta,
+            "sparse": value.layout is not torch.strided,
+            "quantized": value.is_quantized,
+            "nested": value.is_nested,
+            str(value.dtype): value.is_floating_point() and value.dtype.itemsize < 2,
+        }
+        if kind := next((kind for kind, applies in unusable.items() if applies), None):
             raise ValueError(f"{where}: {key} is a {kind} tensor; save it as a dense one on the CPU")
     return {key: value.detach() for key, value in content.items()}
-
-
-def _unusable_kind(tensor: Tensor) -> str | None:
-    """Return why the numbers of a tensor cannot be used as they are, or None."""
-    kinds = {
-        "meta": tensor.is_meta,
-        "sparse": tensor.layout is not torch.strided,
-        "quantized": tensor.is_quantized,
-        "nested": tensor.is_nested,
-        str(tensor.dtype): tensor.is_floating_point() and tensor.dtype.itemsize < 2,
-    }
-    return next((kind for kind, applies in kinds.items() if applies), None)

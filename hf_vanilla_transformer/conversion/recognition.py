@@ -1,14 +1,20 @@
-"""Recognition of a checkpoint's layout by its keys, after renaming and unwrapping."""
+"""Keys of a checkpoint: renamed by prefixes, freed of wrappers, and recognized as those of a layout."""
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
 
 from ..errors import did_you_mean, shorten
+from ..files import read_lines
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
 from .rules import Layout, cannot_express, key_pattern
 
+INDEX = "{i}"
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 # Names that a message lists, and the characters of each.
@@ -25,52 +31,101 @@ INEXPRESSIBLE = {
 RENAME_HINT = "; if only names differ from it, pass `rename` with old=new pairs"
 
 
-def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
-    """Return the checkpoint without the prefixes of wrappers, and its layout.
+class Rename(NamedTuple):
+    """A prefix of keys and its replacement; `{i}` stands for one index, wherever it is.
 
-    Args:
-        checkpoint: A checkpoint.
-        name: The only layout to consider.
-
-    Raises:
-        ValueError: There is no layout of this name, or none fits, or the model cannot be expressed.
+    `where` is the pair as messages name it: its text, or file and line.
     """
-    _refuse_inexpressible(checkpoint)
+
+    old: str
+    new: str
+    where: str
+
+    def apply(self, key: str) -> str | None:
+        """Return the new key, or None if this one has another prefix."""
+        found = key_pattern(self.old).match(key)
+        return found and self.new.replace(INDEX, found.groupdict().get("i", "")) + key[found.end() :]
+
+
+def read_renames(values: Iterable[str | os.PathLike[str]]) -> Iterator[Rename]:
+    """Yield the pairs of the arguments, each `old=new` or a file with one a line, blank lines and # comments aside."""
+    for value in values:
+        if isinstance(value, str) and not os.path.isfile(value):
+            if "=" not in value:
+                raise ValueError(
+                    f"`rename` {value} is neither old=new nor a file; give the prefix of a key and its replacement"
+                )
+            yield _parse_rename(value, f"`rename` {value}")
+            continue
+        for number, line in enumerate(read_lines(value), start=1):
+            if (text := line.strip()) and not text.startswith("#"):
+                yield _parse_rename(text, f"{os.fspath(value)}, line {number}: {text}")
+
+
+def _parse_rename(text: str, where: str) -> Rename:
+    old, separator, new = (part.strip() for part in text.partition("="))
+    if not separator:
+        raise ValueError(f"{where} is not old=new; give the prefix of a key and its replacement")
+    if INDEX in new and INDEX not in old:
+        raise ValueError(f"{where}: {INDEX} occurs only in the replacement; use it in the key too")
+    return Rename(old, new, where)
+
+
+def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[str, Tensor]:
+    """Replace prefixes of keys; a key with several new names gets each of them.
+
+    A pair without a key, a name for two weights, and an ignored key as a name are each a ValueError.
+    """
+    for rename in renames:
+        if not any(rename.apply(key) is not None for key in weights):
+            raise ValueError(f"{rename.where}: no key begins with {rename.old!r}; the keys are {abbreviate(weights)}")
+    ignored = "|".join(re.escape(key) for layout in LAYOUTS.values() for key in layout.ignored_keys)
+    is_ignored = re.compile(f"(?:{ignored})$".replace(re.escape(INDEX), r"\d+")).search
+    renamed: dict[str, Tensor] = {}
+    for key, tensor in weights.items():
+        for new_key in [new for rename in renames if (new := rename.apply(key)) is not None] or [key]:
+            if new_key in renamed:
+                raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them differently")
+            if is_ignored(new_key) and not is_ignored(key):
+                raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
+            renamed[new_key] = tensor
+    return renamed
+
+
+def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
+    """Return the checkpoint without the prefixes of wrappers, and its layout: that of the name, if there is one.
+
+    An unknown name, no fitting layout, and a model that cannot be expressed are each a ValueError.
+    """
+    for pattern, property_ in INEXPRESSIBLE.items():
+        if found := next((key for key in checkpoint.weights if re.fullmatch(pattern, key)), None):
+            raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
     if name is not None and name not in LAYOUTS:
         raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
     kind = checkpoint.settings.get("model_type")
     known = [layout for layout in LAYOUTS.values() if not layout.needs_name]
-    of_this_type = [
-        layout for layout in known if layout.config_class is None or layout.config_class.model_type == kind
-    ]
-    candidates = [LAYOUTS[name]] if name else of_this_type
-    unwrapped = _whole_model(checkpoint)
-    while True:
+    candidates = [each for each in known if each.config_class is None or each.config_class.model_type == kind]
+    if name:
+        known = candidates = [LAYOUTS[name]]
+    for weights in _unwrapped(checkpoint):
         for layout in candidates:
-            if _has_signature(unwrapped.weights, layout):
-                return unwrapped, layout
-        wrapper = next((text for text in WRAPPERS if all(key.startswith(text) for key in unwrapped.weights)), None)
-        if wrapper is None:
-            break
-        weights = {key.removeprefix(wrapper): tensor for key, tensor in unwrapped.weights.items()}
-        unwrapped = unwrapped._replace(weights=weights)
-    others = [] if name else [layout for layout in known if layout not in of_this_type]
-    raise ValueError(_why_unknown(checkpoint, candidates, others, name))
+            if _has_signature(weights, layout):
+                return checkpoint._replace(weights=weights), layout
+    raise ValueError(_why_unknown(checkpoint, candidates, [each for each in known if each not in candidates], name))
 
 
-def _refuse_inexpressible(checkpoint: SourceCheckpoint) -> None:
-    for key, property_ in INEXPRESSIBLE.items():
-        if found := next((name for name in checkpoint.weights if re.fullmatch(key, name)), None):
-            raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
-
-
-def _whole_model(checkpoint: SourceCheckpoint) -> SourceCheckpoint:
-    """Prefix the keys of a transformers checkpoint that holds only the stacks."""
+def _unwrapped(checkpoint: SourceCheckpoint) -> Iterator[dict[str, Tensor]]:
+    """Yield the weights, first as they are, then without one wrapper after the other."""
+    weights = checkpoint.weights
     kinds = [layout.config_class.model_type for layout in LAYOUTS.values() if layout.config_class]
-    is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in checkpoint.weights)
-    if checkpoint.settings.get("model_type") not in kinds or not is_base:
-        return checkpoint
-    return checkpoint._replace(weights={f"model.{key}": tensor for key, tensor in checkpoint.weights.items()})
+    is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in weights)
+    if is_base and checkpoint.settings.get("model_type") in kinds:
+        # A checkpoint of transformers that holds only the stacks.
+        weights = {f"model.{key}": tensor for key, tensor in weights.items()}
+    yield weights
+    while wrapper := next((text for text in WRAPPERS if all(key.startswith(text) for key in weights)), None):
+        weights = {key.removeprefix(wrapper): tensor for key, tensor in weights.items()}
+        yield weights
 
 
 def _why_unknown(

@@ -6,7 +6,7 @@ of a layer. Shape legend: d model width [d_model], d_k key width, L positions.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 Weights = Mapping[str, Tensor]
 Settings = Mapping[str, Any]
-# From a source tensor and d_model to our tensors, in the order of `Rule.names`. An arithmetic, index, runtime or value
-# error means that the shape of the tensor does not fit.
-Transform = Callable[[Tensor, int], tuple[Tensor, ...]]
+# From a source tensor and d_model to our tensors in the order of `Rule.names`, or to one for all names. An arithmetic,
+# index, runtime or value error means that the shape of the tensor does not fit.
+Transform = Callable[[Tensor, int], Tensor | tuple[Tensor, ...]]
 # Names of fields that take the value of a setting, or a function from the value to fields.
 SettingFields = tuple[str, ...] | Callable[[Any], dict[str, Any]]
 # From the shape of one of our parameters to its values.
@@ -46,9 +46,8 @@ _COMPUTED_POSITIONS = "computed positions of the {stack}"
 COMPUTED_POSITION_KEYS = {stack: _COMPUTED_POSITIONS.format(stack=stack) for stack in STACKS}
 
 
-def unchanged(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Return the tensor itself, for every name of the rule."""
-    return (tensor,)
+def unchanged(tensor: Tensor, d_model: int) -> Tensor:
+    return tensor
 
 
 def split_in_three(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
@@ -61,7 +60,7 @@ def split_in_two(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     return tensor.chunk(2)
 
 
-def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def fold_unbiased_std(tensor: Tensor, d_model: int) -> Tensor:
     """Rescale the weight (d) or (1) of a norm that divides by the unbiased standard deviation for torch's `LayerNorm`.
 
     The unbiased deviation is sqrt(d / (d - 1)) times the biased one, so the weight takes the inverse. What remains is
@@ -69,34 +68,34 @@ def fold_unbiased_std(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
     sqrt(s^2 + e) are equal at s = 1/2, and differ by less than a fraction e / s wherever s > 1/4: below rounding for
     all but tiny states.
     """
-    return (tensor.expand(d_model) * math.sqrt((d_model - 1) / d_model),)
+    return tensor.expand(d_model) * math.sqrt((d_model - 1) / d_model)
 
 
-def expand_scalar(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def expand_scalar(tensor: Tensor, d_model: int) -> Tensor:
     """Expand a scalar (1) to the model's width (d), which a vector (d) already has."""
-    return (tensor.expand(d_model).clone(),)
+    return tensor.expand(d_model).clone()
 
 
-def block_diagonal(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def block_diagonal(tensor: Tensor, d_model: int) -> Tensor:
     """Copy one small projection (d_k, d_k) for each of the d / d_k heads onto the diagonal of (d, d)."""
-    return (torch.block_diag(*[tensor] * (d_model // tensor.shape[0])),)
+    return torch.block_diag(*[tensor] * (d_model // tensor.shape[0]))
 
 
-def block_diagonal_query(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def block_diagonal_query(tensor: Tensor, d_model: int) -> Tensor:
     """Copy a small projection (d_k, d_k) of queries likewise, where scores are divided by sqrt(d), not sqrt(d_k)."""
     if tensor.shape[0] == d_model:
         raise ValueError("a projection of the whole width does not show d_k")
-    return (block_diagonal(tensor, d_model)[0] * math.sqrt(tensor.shape[0] / d_model),)
+    return block_diagonal(tensor, d_model) * math.sqrt(tensor.shape[0] / d_model)
 
 
 BLOCK_DIAGONAL = (block_diagonal, block_diagonal_query)
 
 
-def position_table(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def position_table(tensor: Tensor, d_model: int) -> Tensor:
     """Drop the batch axis of a position table (1, L, d) or (L, 1, d)."""
     if tensor.shape[-1] != d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
         raise ValueError(f"positions of shape {tuple(tensor.shape)}")
-    return (tensor.reshape(-1, d_model),)
+    return tensor.reshape(-1, d_model)
 
 
 def identity(shape: Sequence[int]) -> Tensor:
@@ -281,31 +280,28 @@ class ModelKeys(NamedTuple):
 
     def _names(self) -> Iterator[tuple[str, str]]:
         """Yield each key with one of our names."""
-        for number, (stack, side) in enumerate(zip(STACKS, self.sides, strict=True)):
-            for key, name in self._names_of_stack(stack, self.norms[number], self.attentions[number]):
+        index = "{i}" if "{i}" in self.layers else "0"
+        for stack, side, norms, attentions in zip(STACKS, self.sides, self.norms, self.attentions, strict=True):
+            in_layer = [
+                *zip(norms, NORMS[stack], strict=False),
+                *zip(self.feed_forward, ("fc1", "fc2"), strict=False),
+                *(
+                    (f"{attention}.{key}", f"{name}.{projection}")
+                    for attention, name in zip(attentions, ATTENTIONS[stack], strict=False)
+                    for key, projection in zip(self.projections, PROJECTIONS, strict=False)
+                    if attention
+                ),
+            ]
+            modules = [
+                (self.embedding_norm, "layernorm_embedding"),
+                *((f"{self.layers}.{key}", f"layers.{index}.{name}") for key, name in in_layer),
+                (self.final_norm, "layer_norm"),
+            ]
+            tables = [(f"{self.embedding}.weight", "embed_tokens.weight")]
+            tables += [(table, "embed_positions.weight") for table in self.positions]
+            for key, name in (*tables, *(parts for module in modules for parts in self._parts(*module))):
                 yield key.format(stack=stack, side=side, i="{i}"), f"model.{stack}.{name}"
         yield from self._parts(self.output, "lm_head")
-
-    def _names_of_stack(
-        self, stack: str, norms: tuple[str, ...], attentions: tuple[str, ...]
-    ) -> Iterator[tuple[str, str]]:
-        yield f"{self.embedding}.weight", "embed_tokens.weight"
-        yield from ((table, "embed_positions.weight") for table in self.positions)
-        yield from self._parts(self.embedding_norm, "layernorm_embedding")
-        modules = [
-            *zip(norms, NORMS[stack], strict=False),
-            *zip(self.feed_forward, ("fc1", "fc2"), strict=False),
-            *(
-                (f"{attention}.{key}", f"{name}.{projection}")
-                for attention, name in zip(attentions, ATTENTIONS[stack], strict=False)
-                for key, projection in zip(self.projections, PROJECTIONS, strict=False)
-                if attention
-            ),
-        ]
-        index = "{i}" if "{i}" in self.layers else "0"
-        for key, name in modules:
-            yield from self._parts(f"{self.layers}.{key}", f"layers.{index}.{name}")
-        yield from self._parts(self.final_norm, "layer_norm")
 
     def _parts(self, key: str, name: str) -> Iterator[tuple[str, str]]:
         parts = self.norm_parts if "norm" in name else PARTS
@@ -315,7 +311,7 @@ class ModelKeys(NamedTuple):
 
 
 def numbered_norms(key: str, start: int) -> StackKeys:
-    """Return keys of norms with `{n}` counted from `start`."""
+    """Return the keys of each stack's norms, with `{n}` counted from `start`."""
     encoder, decoder = (tuple(key.format(n=n) for n, _ in enumerate(NORMS[stack], start)) for stack in STACKS)
     return encoder, decoder
 
@@ -336,7 +332,6 @@ def our_keys(prefix: str = "model.") -> ModelKeys:
 
 
 def cannot_express(what: str) -> ValueError:
-    """Return the error for a property that our configuration lacks."""
     return ValueError(f"{what}, which our configuration cannot express")
 
 
@@ -348,25 +343,17 @@ def check_expressible(original: str, settings: Settings, expressible: Mapping[st
 
 
 def boolean_setting(name: str, value: Any) -> bool:
-    """Return the value of a boolean setting.
-
-    Raises:
-        ValueError: It is no boolean, such as the text "False", which is true in Python.
-    """
+    """Return the value of a boolean setting; any other is a ValueError, as is the text "False", true in Python."""
     if value not in (True, False):
         raise ValueError(f"the setting {name} beside the weights is {value!r}; it must be true or false")
     return bool(value)
 
 
-def same_in_both(name: str, found: Mapping[str, Any], show: Callable[[Any], str] = repr) -> Any:
-    """Return the setting that both stacks have, from its values by stack.
-
-    Raises:
-        ValueError: They have different ones, which `show` formats.
-    """
-    encoder, decoder = (found[stack] for stack in STACKS)
+def same_in_both(name: str, values: Iterable[Any]) -> Any:
+    """Return the value of a setting in encoder and decoder; different ones are a ValueError."""
+    encoder, decoder = values
     if encoder != decoder:
-        raise cannot_express(f"encoder and decoder differ in {name} ({show(encoder)} and {show(decoder)})")
+        raise cannot_express(f"encoder and decoder differ in {name} ({encoder!r} and {decoder!r})")
     return encoder
 
 

@@ -21,11 +21,7 @@ _BEAMS_ONLY = ("early_stopping", "length_penalty")
 
 
 def transformers_fields(config_class: type[PreTrainedConfig], settings: Settings) -> dict[str, Any]:
-    """Infer fields from the settings of a config.json of this class, its defaults included.
-
-    Raises:
-        ValueError: It is missing, or of another class, or cannot be used.
-    """
+    """Infer fields from the settings of a config.json of this class, its defaults included."""
     kind = config_class.model_type
     if settings.get("model_type") != kind:
         raise ValueError(
@@ -38,11 +34,7 @@ def transformers_fields(config_class: type[PreTrainedConfig], settings: Settings
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer of a folder, if it has one.
-
-    Raises:
-        ValueError: It cannot be loaded.
-    """
+    """Load the tokenizer of a folder, if it has one."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
     try:
@@ -67,11 +59,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
 
 
 def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the default settings of `generate()`, and a note on those that were left out.
-
-    Raises:
-        ValueError: They cannot be read or used.
-    """
+    """Return the default settings of `generate()`, and a note on those that were left out."""
     # Older folders store them in config.json.
     names = [name for name in ("generation_config.json", "config.json") if (folder / name).is_file()]
     if not names:

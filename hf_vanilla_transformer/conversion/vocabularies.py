@@ -6,17 +6,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ..errors import as_value_errors
 from ..files import read_lines
 from ..model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
-from .rules import EMBEDDING_NAMES, SPECIAL_ID_FIELDS, Layout
-from .weights import TransformedWeights
+from .rules import SPECIAL_ID_FIELDS, Layout
 
 # Token to id, tokens in the order of their ids, or a file: see `WordVocabulary.load`.
 Vocabulary = Mapping[str, int] | Sequence[str] | str | os.PathLike[str]
@@ -30,13 +30,7 @@ UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "UNK", "unk", "<|unk|>")
 
 @dataclass(frozen=True)
 class WordVocabulary:
-    """Tokens in the order of their ids.
-
-    Attributes:
-        name: Its name in messages.
-        tokens: The tokens.
-        backend: The tokenizer that they come with, if any.
-    """
+    """Tokens in the order of their ids, the name that messages give them, and their tokenizer, if any."""
 
     name: str
     tokens: tuple[str, ...]
@@ -44,20 +38,15 @@ class WordVocabulary:
 
     @classmethod
     def load(cls, vocabulary: Vocabulary, name: str) -> "WordVocabulary":
-        """Load a vocabulary.
+        """Load token to id; tokens in the order of their ids; or a file.
 
-        Args:
-            vocabulary: Token to id; or tokens in the order of their ids; or a file: JSON of either, a tokenizer file
-                of the `tokenizers` library, text with one token a line, or a dictionary of fairseq.
-            name: Its name in messages.
-
-        Raises:
-            ValueError: It cannot be read, is empty, or an id is missing, doubled or not a number; names the token.
+        A file is JSON of either, a tokenizer file of the `tokenizers` library, text with one token a line, or a
+        dictionary of fairseq. A ValueError names the token whose id is missing, doubled or not a number.
         """
-        if not isinstance(vocabulary, (str, os.PathLike)):
-            return cls(name, _in_order(vocabulary, name))
-        name = f"{name} {os.fspath(vocabulary)}"
-        content = _read(Path(vocabulary), name)
+        content: Any = vocabulary
+        if isinstance(vocabulary, (str, os.PathLike)):
+            name = f"{name} {os.fspath(vocabulary)}"
+            content = _read(Path(vocabulary), name)
         if isinstance(content, Tokenizer):
             return cls(name, _in_order(content.get_vocab(with_added_tokens=True), name), content)
         return cls(name, _in_order(content, name))
@@ -73,17 +62,10 @@ class WordVocabulary:
         """Give special tokens the ids that they have on the other side.
 
         A special token swaps places with the token at its new id. One that is missing is added at the end, where its
-        id is.
-
-        Args:
-            special: Token to id on the other side.
-            never_read: Those that never occur in texts of this side; a word with such an id moves to the end.
+        id is; a word with the id of one that is never read in texts of this side moves to the end.
 
         Returns:
             The vocabulary, and the old id of each new one; None for an added token, and for the gap before it.
-
-        Raises:
-            ValueError: A special token is missing, and another has its id; or the tokenizer cannot be renumbered.
         """
         tokens: list[str] = list(self.tokens)
         old: list[int | None] = list(range(len(tokens)))
@@ -117,13 +99,7 @@ class WordVocabulary:
     def tokenizer(
         self, special: Mapping[str, str], prefix: Iterable[str] = (), suffix: Iterable[str] = ()
     ) -> VanillaTransformerSharedTokenizer:
-        """Return a tokenizer that splits at blanks, or as its tokenizer file says.
-
-        Args:
-            special: Role ("pad_token", ...) to token.
-            prefix: Tokens before every text.
-            suffix: Tokens after every text.
-        """
+        """Return a tokenizer that splits at blanks, or as its tokenizer file says, and puts tokens around a text."""
         prefix, suffix = list(prefix), list(suffix)
         backend = self._copy_backend()
         backend.post_processor = processors.TemplateProcessing(
@@ -200,39 +176,25 @@ def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple
     return tuple(tokens[number] for number in range(len(tokens)))
 
 
-@dataclass(frozen=True)
-class EmbeddingRows:
-    """How the source embeddings change to fit the vocabularies.
-
-    Attributes:
-        rows: The old row of each new one; None for a row of zeros.
-        notes: The change, in a sentence.
-        tokenizer: The tokenizer of the vocabularies, if there are any.
-    """
+class EmbeddingRows(NamedTuple):
+    """The old row of each new one of the source embeddings (None: zeros), notes on it, and the tokenizer, if any."""
 
     rows: Sequence[int | None]
     notes: tuple[str, ...] = ()
     tokenizer: PreTrainedTokenizerFast | None = None
 
-    def resize(self, weights: TransformedWeights) -> TransformedWeights:
-        """Return the weights with these rows of the source embeddings."""
-        name = EMBEDDING_NAMES["encoder"]
-        embeddings = weights.tensors[name]
+    def resize(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings (V, d) with these rows."""
         if list(self.rows) == list(range(len(embeddings))):
-            return weights
+            return embeddings
         with_zeros = torch.cat([embeddings, embeddings.new_zeros(1, embeddings.shape[1])])
-        resized = with_zeros[[len(embeddings) if row is None else row for row in self.rows]]
-        return replace(weights, tensors={**weights.tensors, name: resized})
+        return with_zeros[[len(embeddings) if row is None else row for row in self.rows]]
 
 
 def load_vocabularies(
     source: Vocabulary | None, target: Vocabulary | None, layout: Layout, settings: Mapping[str, Any]
 ) -> tuple[WordVocabulary, WordVocabulary] | None:
-    """Load the given vocabularies of both sides, which may be one, or those among the settings; None without any.
-
-    Raises:
-        ValueError: There is only a target vocabulary, or one cannot be loaded.
-    """
+    """Return the vocabularies of both sides, the given ones or those of the settings; None without any."""
     if source is target is None and layout.vocabulary_settings:
         stored = [settings.get(name) for name in layout.vocabulary_settings]
         source, target = stored if all(stored) else (None, None)
@@ -250,9 +212,6 @@ def fit_vocabularies(
     """Give both sides the same special tokens, and return the tokenizer.
 
     Without vocabularies, the source embeddings get rows of zeros for special tokens that only the target has.
-
-    Raises:
-        ValueError: A vocabulary does not fit the embeddings, or lacks a special token.
     """
     if vocabularies is None:
         return _rows_for_special_tokens(fields)

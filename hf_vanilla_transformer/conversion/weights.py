@@ -1,8 +1,8 @@
 """From the weights of a source checkpoint to ours: keys matched to rules, transforms, and checks for completeness."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,17 +48,12 @@ class MappedTensor(NamedTuple):
         return f"{source} -> {self.name} {shape_text(self.shape)}" + (f", {self.transform}" if self.transform else "")
 
 
-@dataclass(frozen=True)
-class Match:
-    """A key of the checkpoint, the rule that it follows, and the index of its layer ("" outside layers)."""
+class Match(NamedTuple):
+    """A key of the checkpoint, the rule that it follows, and the parameters that it becomes."""
 
     key: str
     rule: Rule
-    layer: str
-
-    @property
-    def names(self) -> list[str]:
-        return [name.replace("{i}", self.layer) for name in self.rule.names]
+    names: tuple[str, ...]
 
     @property
     def is_position_table(self) -> bool:
@@ -77,14 +72,14 @@ class MatchedCheckpoint:
         checkpoint: Weights and settings, by the keys and names of the original.
         layout: How the original names and uses them.
         matches: The matched keys, in the order of the rules.
-        unexpected: Tensors that no rule takes.
+        unexpected: Keys that no rule takes.
         encoder_only: Whether matches of the decoder were left out.
     """
 
     checkpoint: SourceCheckpoint
     layout: Layout
-    matches: tuple[Match, ...]
-    unexpected: Mapping[str, Tensor]
+    matches: list[Match]
+    unexpected: list[str]
     encoder_only: bool
 
     @cached_property
@@ -102,75 +97,52 @@ class MatchedCheckpoint:
         return [match.names[0] for match in self.matches if match.is_norm_weight]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TransformedWeights:
     """Our weights by their names, the mapping to them, and a clause for each source tensor that did not fit."""
 
-    tensors: dict[str, Tensor]
-    mapping: list[MappedTensor]
-    faults: list[str]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    mapping: list[MappedTensor] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
 
 def match_keys(checkpoint: SourceCheckpoint, layout: Layout, encoder_only: bool) -> MatchedCheckpoint:
-    """Match every key to the first rule that fits.
-
-    Raises:
-        ValueError: A matched tensor holds NaN or infinity.
-    """
+    """Match every key to the first rule that fits; NaN or infinity in a matched tensor is a ValueError."""
     matches: list[Match] = []
     rest = list(checkpoint.weights)
     for rule in layout.rules:
         taken = {key: found for key in rest if (found := key_pattern(rule.key).fullmatch(key))}
-        matches += [Match(key, rule, found.groupdict().get("i", "")) for key, found in taken.items()]
+        for key, found in taken.items():
+            names = (name.replace("{i}", found.groupdict().get("i", "")) for name in rule.names)
+            kept = tuple(name for name in names if name.startswith("model.encoder.") or not encoder_only)
+            matches += [Match(key, rule, kept)] if kept else []
         rest = [key for key in rest if key not in taken]
-    if encoder_only:
-        matches = _encoder_matches(matches)
     # As after a diverged training.
     if faults := [match.key for match in matches if not checkpoint.weights[match.key].isfinite().all()]:
         raise ValueError(f"{checkpoint.path}: NaN or infinite values in {abbreviate(faults)}; use another checkpoint")
-    unexpected = {
-        key: checkpoint.weights[key]
-        for key in rest
-        if not any(key_pattern(ignored).fullmatch(key) for ignored in layout.ignored_keys)
-    }
-    return MatchedCheckpoint(checkpoint, layout, tuple(matches), unexpected, encoder_only)
-
-
-def _encoder_matches(matches: Iterable[Match]) -> list[Match]:
-    """Return the matches of the encoder, without their names in the decoder."""
-    kept = []
-    for match in matches:
-        names = tuple(name for name in match.rule.names if name.startswith("model.encoder."))
-        if names:
-            kept.append(replace(match, rule=replace(match.rule, names=names)))
-    return kept
+    ignored = [key_pattern(key) for key in layout.ignored_keys]
+    unexpected = [key for key in rest if not any(pattern.fullmatch(key) for pattern in ignored)]
+    return MatchedCheckpoint(checkpoint, layout, matches, unexpected, encoder_only)
 
 
 def transform_weights(matched: MatchedCheckpoint, d_model: int, unbiased_norms: bool | None) -> TransformedWeights:
-    """Apply the rules.
-
-    Args:
-        matched: The source tensors and their rules.
-        d_model: Width of the model.
-        unbiased_norms: Whether norms divide by the unbiased standard deviation; None for what the rules say.
-    """
-    tensors: dict[str, Tensor] = {}
-    mapping: list[MappedTensor] = []
-    faults: list[str] = []
+    """Apply the rules; `unbiased_norms` says whether norms divide by `torch.std`, None: as the rules say."""
+    weights = TransformedWeights()
     for match in matched.matches:
         source, transform = matched.checkpoint.weights[match.key], _transform_of(match, unbiased_norms)
         try:
             results = _apply(transform, source, match, d_model)
         except _MisfitError as misfit:
-            faults.append(str(misfit))
+            weights.faults.append(str(misfit))
             continue
         description = "" if transform is unchanged else transform.__name__.replace("_", " ")
         for name, tensor in zip(match.names, results, strict=True):
-            if name in tensors and not torch.equal(tensors[name], tensor):
-                faults.append(f"{match.key} and another weight are both {name}, and differ")
-            tensors[name] = tensor
-            mapping.append(MappedTensor(match.key, tuple(source.shape), name, tuple(tensor.shape), description))
-    return TransformedWeights(tensors, mapping, faults)
+            if name in weights.tensors and not torch.equal(weights.tensors[name], tensor):
+                weights.faults.append(f"{match.key} and another weight are both {name}, and differ")
+            weights.tensors[name] = tensor
+            row = MappedTensor(match.key, tuple(source.shape), name, tuple(tensor.shape), description)
+            weights.mapping.append(row)
+    return weights
 
 
 def _transform_of(match: Match, unbiased_norms: bool | None) -> Transform:
@@ -190,6 +162,7 @@ def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> 
         results = transform(source if transform is unchanged else source.double(), d_model)
     except (ArithmeticError, IndexError, RuntimeError, ValueError):
         raise _MisfitError(f"{match.key} {shape_text(source.shape)} does not fit d_model={d_model}") from None
+    results = (results,) if isinstance(results, Tensor) else results
     results = results * len(match.names) if len(results) == 1 else results
     if len(results) != len(match.names):
         raise _MisfitError(f"{match.key} {shape_text(source.shape)} does not give {len(match.names)} weights")
@@ -197,65 +170,54 @@ def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> 
 
 
 def complete_weights(
-    matched: MatchedCheckpoint, converted: TransformedWeights, config: VanillaTransformerConfig
-) -> TransformedWeights:
+    matched: MatchedCheckpoint, weights: TransformedWeights, config: VanillaTransformerConfig
+) -> None:
     """Add parameters that the original lacks, and check that all are there, in their shapes.
 
-    Raises:
-        ValueError: Lists all missing, unexpected and misshaped weights.
+    One ValueError lists all missing, unexpected and misshaped weights.
     """
-    shapes = _parameter_shapes(config, matched.encoder_only)
-    tensors, mapping = dict(converted.tensors), list(converted.mapping)
-    like = tensors[EMBEDDING_NAMES["encoder"]]
-    for name, filler in _fillers(matched, [name for name in shapes if name not in tensors]).items():
-        tensors[name] = filler(shapes[name]).to(like)
-        mapping.append(MappedTensor("nothing", (), name, shapes[name], filler.__name__))
-    complete = TransformedWeights(tensors, mapping, converted.faults)
-    _check_complete(matched, complete, shapes)
-    return complete
-
-
-def _parameter_shapes(config: VanillaTransformerConfig, encoder_only: bool) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return {name: shape for name, shape in shapes.items() if name.startswith("model.encoder.") or not encoder_only}
+    if matched.encoder_only:
+        shapes = {name: shape for name, shape in shapes.items() if name.startswith("model.encoder.")}
+    like = weights.tensors[EMBEDDING_NAMES["encoder"]]
+    optional = {name for rule in matched.layout.rules if rule.optional for name in rule.names}
+    absent = optional - {name for match in matched.matches for name in match.rule.names}
+    for name, shape in shapes.items():
+        if name not in weights.tensors and (filler := _filler(name, matched.layout, absent)):
+            weights.tensors[name] = filler(shape).to(like)
+            weights.mapping.append(MappedTensor("nothing", (), name, shape, filler.__name__))
+    _check_complete(matched, weights, shapes)
 
 
-def _fillers(matched: MatchedCheckpoint, missing: Iterable[str]) -> dict[str, Filler]:
-    """Return fillers of parameters that the original lacks: a projection, or the bias of every layer."""
-    layout = matched.layout
-    present = {name for match in matched.matches for name in match.rule.names}
-    absent = {name for rule in layout.rules if rule.optional for name in rule.names} - present
-    fillers: dict[str, Filler] = {}
-    for name in missing:
-        if name in POSITION_NAMES.values():
-            continue
-        filler = next((layout.fillers[end] for end in layout.fillers if re.search(rf"{end}$", name)), None)
-        if filler is None and re.sub(r"\.\d+\.", ".{i}.", name) in absent:
-            filler = torch.zeros
-        if filler is not None:
-            fillers[name] = filler
-    return fillers
+def _filler(name: str, layout: Layout, absent: set[str]) -> Filler | None:
+    """Return what fills in a parameter that the original lacks: a projection, or the bias of every layer."""
+    if name in POSITION_NAMES.values():
+        return None
+    for end, filler in layout.fillers.items():
+        if re.search(rf"{end}$", name):
+            return filler
+    return torch.zeros if re.sub(r"\.\d+\.", ".{i}.", name) in absent else None
 
 
 def _check_complete(
-    matched: MatchedCheckpoint, converted: TransformedWeights, shapes: Mapping[str, tuple[int, ...]]
+    matched: MatchedCheckpoint, weights: TransformedWeights, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    layout, tensors = matched.layout, converted.tensors
-    origin = {row.name: row for row in converted.mapping}
+    layout = matched.layout
+    origin = {row.name: row for row in weights.mapping}
     misshaped = [
         f"{origin[name].key} {shape_text(origin[name].source_shape)} gives {name} {shape_text(tensor.shape)}, not "
         f"{shape_text(shapes[name])}"
-        for name, tensor in tensors.items()
+        for name, tensor in weights.tensors.items()
         if name in shapes and tuple(tensor.shape) != shapes[name]
     ]
-    missing = {_key_of(name, layout) for name in shapes if name not in tensors}
-    superfluous = sorted({origin[name].key for name in tensors if name not in shapes})
+    missing = {_key_of(name, layout) for name in shapes if name not in weights.tensors}
+    superfluous = {origin[name].key for name in weights.tensors if name not in shapes}
     problems = {
         "missing": sorted(missing),
-        "unexpected": [*matched.unexpected, *superfluous],
-        "of another shape": [*misshaped, *converted.faults],
+        "unexpected": [*matched.unexpected, *sorted(superfluous)],
+        "of another shape": [*misshaped, *weights.faults],
     }
     if found := [f"{len(names)} {problem}: {abbreviate(names)}" for problem, names in problems.items() if names]:
         hint = RENAME_HINT if missing and matched.unexpected else ""

@@ -40,9 +40,9 @@ _DIVIDED = " of logits / sqrt(d)"
 _SCALES = ("emb", "prj", "none")
 
 
-def divide_by_root_of_width(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def divide_by_root_of_width(tensor: Tensor, d_model: int) -> Tensor:
     """Divide by sqrt(d): logits take it as it is, and embeddings are multiplied by sqrt(d) again. Section 3.4."""
-    return (tensor / math.sqrt(d_model),)
+    return tensor / math.sqrt(d_model)
 
 
 def _mark_divided(weights: Weights, settings: Settings) -> dict[str, Tensor]:
@@ -62,9 +62,6 @@ def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer scale and norm position.
 
     Releases since September 2020 store `scale_emb_or_prj`, and normalize after the residual sums.
-
-    Raises:
-        ValueError: Nothing says where embeddings and logits are scaled, or the sides differ in their padding.
     """
     padding = [settings.get(name) for name in ("src_pad_idx", "trg_pad_idx")]
     if padding[0] != padding[1]:

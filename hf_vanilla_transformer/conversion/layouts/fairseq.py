@@ -57,11 +57,7 @@ def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
 def compute_positions(
     weights: Weights, settings: Settings, lengths: Mapping[str, int], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return position tables (L, d), padding rows first, for the stacks that store none.
-
-    Raises:
-        ValueError: Positions were learned, or there is no padding id.
-    """
+    """Return position tables (L, d), padding rows first, for the stacks that store none."""
     padding = settings.get("pad_token_id", PADDING_ID)
     if type(padding) is not int or not 0 <= padding <= MAX_POSITIONS:
         raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, from which positions are counted")
@@ -96,11 +92,7 @@ def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, T
 
 
 def _fairseq_positions(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the position tables that fairseq computes.
-
-    Raises:
-        ValueError: The length of a stored table contradicts the arguments.
-    """
+    """Return the position tables that fairseq computes; a stored one of another length is a ValueError."""
     names = ("max_source_positions", "max_target_positions")
     lengths = {stack: settings.get(name) for stack, name in zip(STACKS, names, strict=True)}
     for stack, length in lengths.items():
@@ -117,9 +109,6 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer fields from training arguments, and the position of norms.
 
     Without arguments, a norm at the end of each stack means pre-norm; without these norms, it may be either.
-
-    Raises:
-        ValueError: The model has an option that ours lacks, or its stacks normalize at different places.
     """
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise cannot_express(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")

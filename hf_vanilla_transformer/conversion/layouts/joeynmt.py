@@ -1,5 +1,6 @@
 """Joey NMT's transformer: a checkpoint, with config.yaml and the vocabularies beside it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..rules import (
@@ -32,11 +33,11 @@ _DEFAULT_NORMS = {"encoder": "pre", "decoder": "post"}
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields from config.yaml; norms at the end of the stacks show their position too.
+    """Infer fields from config.yaml; norms at the end of the stacks show their position too."""
 
-    Raises:
-        ValueError: The model weighs residuals, or its stacks differ in what ours share.
-    """
+    def of_both(name: str, defaults: Mapping[str, Any]) -> Any:
+        return same_in_both(name, [settings.get(f"{stack}_{name}", defaults[stack]) for stack in STACKS])
+
     fields: dict[str, Any] = special_ids(
         **{role: settings.get(f"data_special_symbols_{role}_id", number) for role, number in _SPECIAL_IDS.items()}
     )
@@ -46,21 +47,18 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         for stack in STACKS:
             if (alpha := settings.get(f"{stack}_alpha", 1.0)) != 1.0:
                 raise cannot_express(f"the {stack} weighs residuals by alpha: {alpha}")
-        fields["activation_function"] = _of_both(settings, "activation", {"encoder": "relu", "decoder": "relu"})
+        fields["activation_function"] = of_both("activation", dict.fromkeys(STACKS, "relu"))
         scales = {stack: settings.get(f"{stack}_embeddings_scale", False) for stack in STACKS}
         if settings.get("tied_embeddings"):
             # The decoder then embeds by the encoder's module.
             scales["decoder"] = scales["encoder"]
-        fields["scale_embedding"] = boolean_setting("embeddings: scale", same_in_both("embeddings: scale", scales))
+        scale = same_in_both("embeddings: scale", scales.values())
+        fields["scale_embedding"] = boolean_setting("embeddings: scale", scale)
     if any(final.values()) or has_config:
         norms = {stack: "pre" if final[stack] else default for stack, default in _DEFAULT_NORMS.items()}
-        fields["norm_position"] = _of_both(settings, "layer_norm", norms)
-        fields["final_layer_norm"] = same_in_both("a norm at the end", final)
+        fields["norm_position"] = of_both("layer_norm", norms)
+        fields["final_layer_norm"] = same_in_both("a norm at the end", final.values())
     return fields
-
-
-def _of_both(settings: Settings, name: str, defaults: dict[str, Any]) -> Any:
-    return same_in_both(name, {stack: settings.get(f"{stack}_{name}", default) for stack, default in defaults.items()})
 
 
 JOEY_NMT = Layout(

@@ -95,11 +95,7 @@ _EOLE_EXPRESSIBLE_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
 
 
 def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Give the output projection its name in release 3.
-
-    Raises:
-        ValueError: The model has an option that ours lacks.
-    """
+    """Give the output projection its name in release 3."""
     check_expressible("OpenNMT-py", settings, _EXPRESSIBLE)
     if any(key.endswith("feed_forward.w_3.weight") for key in weights):
         raise cannot_express("the model has gated feed-forward sub-layers (w_3)")
@@ -125,11 +121,7 @@ def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
 
 
 def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Add the shared weights, which files store once.
-
-    Raises:
-        ValueError: The model has a setting that ours lacks.
-    """
+    """Add the shared weights, which files store once."""
     parts = {**dict.fromkeys(STACKS, _EOLE_EXPRESSIBLE), "embeddings": _EOLE_EXPRESSIBLE_EMBEDDINGS}
     for part, expressible in parts.items():
         for name, values in expressible.items():
@@ -152,11 +144,7 @@ def _setting(settings: Settings, part: str, name: str, default: Any) -> Any:
 
 
 def _eole_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer the fields of settings, special tokens and positions.
-
-    Raises:
-        ValueError: The stacks differ in what ours share.
-    """
+    """Infer the fields of settings, special tokens and positions."""
     names = [settings.get(f"vocab_specials_{role}_token", token) for role, token in _SPECIAL.items()]
     fields: dict[str, Any] = _ids(settings, *names, settings.get("vocab_decoder_start_token", "<s>"))
     if weights:
@@ -164,7 +152,7 @@ def _eole_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         fields["scale_embedding"] = "src_emb.pe.pe" in weights
     if "encoder_encoder_type" in settings:
         activation, eps = (
-            same_in_both(name, {stack: _setting(settings, stack, name, default) for stack in STACKS})
+            same_in_both(name, (_setting(settings, stack, name, default) for stack in STACKS))
             for name, default in (("mlp_activation_fn", "relu"), ("norm_eps", 1e-5))
         )
         fields |= {"activation_function": _EOLE_ACTIVATIONS[activation], "layer_norm_eps": eps}

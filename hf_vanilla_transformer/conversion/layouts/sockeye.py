@@ -58,11 +58,7 @@ _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
 
 
 def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Put all keys before all values; files interleave them by head.
-
-    Raises:
-        ValueError: The numbers of heads are not in the settings, or the model has a setting that ours lacks.
-    """
+    """Put all keys before all values; files interleave them by head, whose numbers the settings must tell."""
     check_expressible("Sockeye", settings, _EXPRESSIBLE)
     separated = dict(weights)
     for stack in STACKS:
@@ -79,11 +75,7 @@ def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _keys_before_values(key: str, tensor: Tensor, heads: int) -> Tensor:
-    """Reorder (2 h d_k, ...), or the rows after the queries of (3 h d_k, ...).
-
-    Raises:
-        ValueError: The rows are no multiple of the heads.
-    """
+    """Reorder (2 h d_k, ...), or the rows after the queries of (3 h d_k, ...)."""
     parts = 3 if ".ff_in." in key else 2
     if not tensor.dim() or len(tensor) % (parts * heads):
         raise ValueError(
@@ -96,14 +88,10 @@ def _keys_before_values(key: str, tensor: Tensor, heads: int) -> Tensor:
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields that both stacks share.
-
-    Raises:
-        ValueError: They differ in them, or our model lacks them.
-    """
+    """Infer fields that both stacks share."""
     names = ("preprocess_sequence", "postprocess_sequence", "act_type")
     *sequences, activation = (
-        same_in_both(name, {stack: settings.get(f"config_{stack}_{name}") for stack in STACKS}) for name in names
+        same_in_both(name, (settings.get(f"config_{stack}_{name}") for stack in STACKS)) for name in names
     )
     steps = tuple((step or "").replace("d", "") for step in sequences)
     position = next((place for place, found in _SEQUENCES.items() if found == steps), None)

@@ -15,9 +15,9 @@ _KEYS = our_keys()
 _KEYS_WITHOUT_NORMS = _KEYS._replace(embedding_norm="", final_norm="")
 
 
-def drop_batch_axis(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def drop_batch_axis(tensor: Tensor, d_model: int) -> Tensor:
     """Drop the batch axis of a bias (1, V), V the target vocabulary."""
-    return (tensor.squeeze(0),)
+    return tensor.squeeze(0)
 
 
 _OUTPUT_RULES = (

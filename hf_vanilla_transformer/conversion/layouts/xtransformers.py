@@ -61,15 +61,14 @@ _EXPRESSIBLE = {
 }  # fmt: skip  # a table, not an expression
 
 
-def add_one(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def add_one(tensor: Tensor, d_model: int) -> Tensor:
     """Add one to the weight (d) of a norm, which is stored without it."""
-    return (tensor + 1,)
+    return tensor + 1
 
 
-def scale_positions(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
+def scale_positions(tensor: Tensor, d_model: int) -> Tensor:
     """Multiply learned positions (L, d) by d^-1/2, as the original does when it adds them."""
-    (table,) = position_table(tensor, d_model)
-    return (table * d_model**-0.5,)
+    return position_table(tensor, d_model) * d_model**-0.5
 
 
 # After `_by_layers`.
