@@ -105,14 +105,10 @@ def identity(shape: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """Where one kind of source tensor goes.
+    """Where one kind of source tensor goes: its key, and the parameters that it becomes.
 
-    Attributes:
-        key: Its key.
-        names: The parameters that it becomes.
-        transform: How it becomes them.
-        optional: Whether all tensors of this kind may be absent (a bias, a position table); zeros replace them where
-            our model needs them.
+    All tensors of an optional kind may be absent (a bias, a position table); zeros replace them where our model needs
+    them.
     """
 
     key: str
@@ -125,10 +121,7 @@ class Rule:
 class Defect:
     """A computation of the original code that our model cannot express.
 
-    Attributes:
-        stacks: The affected stacks.
-        description: The defect, as a clause that follows "its".
-        patch: The change to the code that makes its weights convertible.
+    `description` is a clause that follows "its"; `patch` the change to the code that makes its weights convertible.
     """
 
     stacks: tuple[str, ...]

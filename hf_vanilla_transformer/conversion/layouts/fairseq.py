@@ -61,13 +61,12 @@ def compute_positions(
     padding = settings.get("pad_token_id", PADDING_ID)
     if type(padding) is not int or not 0 <= padding <= MAX_POSITIONS:
         raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, from which positions are counted")
+    tables = {}
     for stack, length in lengths.items():
         if type(length) is not int or not 0 < length <= MAX_POSITIONS:
             raise ValueError(
                 f"the settings beside the weights say {length!r} positions of the {stack}; use 1 to {MAX_POSITIONS:,}"
             )
-    tables = {}
-    for stack, length in lengths.items():
         key = f"{prefix}{stack}.embed_positions.weight"
         embedding = weights.get(f"{prefix}{stack}.embed_tokens.weight")
         if key in weights or embedding is None or embedding.dim() != 2 or embedding.shape[1] < 4:
@@ -112,7 +111,15 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise cannot_express(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")
-    pre_norm, final_norm = _norm_places(weights, settings)
+    final = [f"{stack}.layer_norm.weight" in weights for stack in STACKS]
+    names = [f"{stack}_normalize_before" for stack in STACKS]
+    before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
+    if before[0] != before[1] or final[0] != final[1]:
+        raise cannot_express(
+            "encoder and decoder normalize at different places (norms before the sub-layers: "
+            f"{before}; a norm at the end: {final})"
+        )
+    pre_norm, final_norm = before[0], final[0]
     fields = {name: settings[name] for name in BEHAVIOR_FIELDS if name in settings and not name.endswith("_token_id")}
     # Every release stores this argument. The first lacks the others, and does what is their default now.
     has_arguments = "encoder_normalize_before" in settings
@@ -127,19 +134,6 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         unscaled = boolean_setting("no_scale_embedding", settings.get("no_scale_embedding", False))
         fields["scale_embedding"] = not unscaled
     return fields
-
-
-def _norm_places(weights: Weights, settings: Settings) -> tuple[bool, bool]:
-    """Return whether norms stand before the sub-layers, and whether one ends each stack."""
-    final = [f"{stack}.layer_norm.weight" in weights for stack in STACKS]
-    names = [f"{stack}_normalize_before" for stack in STACKS]
-    before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
-    if before[0] != before[1] or final[0] != final[1]:
-        raise cannot_express(
-            "encoder and decoder normalize at different places (norms before the sub-layers: "
-            f"{before}; a norm at the end: {final})"
-        )
-    return before[0], final[0]
 
 
 def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:

@@ -106,9 +106,10 @@ def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer dropout and, from the target vocabulary, special tokens."""
-    # A schedule begins with its first value.
     dropouts = {name: settings[name] for name in ("dropout", "attention_dropout") if name in settings}
-    dropouts = {name: found[0] if isinstance(found, list) and found else found for name, found in dropouts.items()}
+    for name, found in dropouts.items():
+        # A schedule begins with its first value.
+        dropouts[name] = found[0] if isinstance(found, list) and found else found
     return dropouts | _ids(settings, *_SPECIAL.values(), settings.get("decoder_start_token", "<s>"))
 
 

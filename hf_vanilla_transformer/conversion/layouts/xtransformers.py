@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..rules import (
     ATTENTIONS,
-    STACKS,
     Layout,
     ModelKeys,
     Settings,
@@ -24,6 +23,7 @@ from ..rules import (
     special_ids,
 )
 
+# What keys and arguments of the constructor begin with.
 _WRAPPERS = {"encoder": "encoder", "decoder": "decoder.net"}
 _ARGUMENTS = {"encoder": "enc_", "decoder": "dec_"}
 # Names of a layer's sub-layers after `_by_layers`, in their order.
@@ -105,29 +105,37 @@ def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
     Weights of norms are called `gamma_minus_1` where the original adds 1 to them: from release 1.31 on, unless an
     argument of its constructor says otherwise.
-
-    Raises:
-        ValueError: The model has an option that ours lacks.
     """
     _refuse_options(weights, settings)
-    renamed = {}
+    renamed: dict[str, str] = {}
     for stack, wrapper in _WRAPPERS.items():
         prefix = f"{wrapper}.attn_layers."
-        keys = [key for key in weights if key.startswith(prefix)]
-        _check_order(stack, prefix, keys)
-        offset = _has_offset(stack, {key: weights[key] for key in keys}, settings)
-        for key in keys:
-            new = prefix + _with_layer(key.removeprefix(prefix), _SUBLAYERS[stack])
-            renamed[key] = f"{new}_minus_1" if offset and new.endswith(".gamma") else new
+        own = {key: tensor for key, tensor in weights.items() if key.startswith(prefix)}
+        new_keys = {key: prefix + _with_layer(key.removeprefix(prefix), stack) for key in own}
+        if _has_offset(stack, own, settings):
+            new_keys = {key: re.sub(r"\.gamma$", ".gamma_minus_1", new) for key, new in new_keys.items()}
+        renamed |= new_keys
     return {renamed.get(key, key): tensor for key, tensor in weights.items()}
 
 
-def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
-    """Return whether 1 is added to the weights of norms.
+def _with_layer(key: str, stack: str) -> str:
+    """Return the key of a sub-layer with the index of its layer; another order of sub-layers is a ValueError."""
+    found = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(ff\.)?(.+))", key)
+    if found is None:
+        return key
+    index, place, part, is_ff, rest = found.groups()
+    names = _SUBLAYERS[stack]
+    layer, sublayer = divmod(int(index), len(names))
+    if (is_ff or (rest or "").startswith("to_q.")) and bool(is_ff) != (names[sublayer] == "ff"):
+        raise cannot_express(
+            f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
+            f"custom_layers, ...): {key}"
+        )
+    return f"layers.{layer}.{names[sublayer]}.{f'{_NORMS[place]}.{part}' if place else rest}"
 
-    Raises:
-        ValueError: They seem to have it already, and no argument beside them says so.
-    """
+
+def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
+    """Return whether 1 is added to the weights of norms; a ValueError if they look as if it were added already."""
     name = f"{_ARGUMENTS[stack]}norm_add_unit_offset"
     if name in settings:
         return boolean_setting(name, settings[name])
@@ -142,26 +150,6 @@ def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
     return True
 
 
-def _with_layer(key: str, sublayers: list[str]) -> str:
-    found = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(?:ff\.)?(.+))", key)
-    if found is None:
-        return key
-    layer, sublayer = divmod(int(found[1]), len(sublayers))
-    rest = f"{_NORMS[found[2]]}.{found[3]}" if found[2] else found[4]
-    return f"layers.{layer}.{sublayers[sublayer]}.{rest}"
-
-
-def _check_order(stack: str, prefix: str, keys: list[str]) -> None:
-    for key in keys:
-        found = re.fullmatch(re.escape(prefix) + r"layers\.(\d{1,6})\.1\.(to_q|ff)\..+", key)
-        names = _SUBLAYERS[stack]
-        if found and (found[2] == "ff") != (names[int(found[1]) % len(names)] == "ff"):
-            raise cannot_express(
-                f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
-                f"custom_layers, ...): {key}"
-            )
-
-
 def _refuse_options(weights: Weights, settings: Settings) -> None:
     for key, tensor in weights.items():
         option = next((option for pattern, option in _OPTIONS.items() if re.search(pattern, key)), None)
@@ -170,12 +158,9 @@ def _refuse_options(weights: Weights, settings: Settings) -> None:
             option = "attn_kv_heads or attn_one_kv_head"
         if option is not None:
             raise cannot_express(f"the model was built with x-transformers' {option} ({key})")
-    for wrapper in _WRAPPERS.values():
-        if f"{wrapper}.pos_emb.emb.weight" not in weights:
-            raise cannot_express(
-                f"there is no {wrapper}.pos_emb.emb.weight: the model was built with x-transformers' "
-                "use_abs_pos_emb=False"
-            )
+    for key in (f"{wrapper}.pos_emb.emb.weight" for wrapper in _WRAPPERS.values()):
+        if key not in weights:
+            raise cannot_express(f"there is no {key}: the model was built with x-transformers' use_abs_pos_emb=False")
     for name, value in settings.items():
         argument = re.fullmatch("(?:enc|dec)_(.+)", name)
         if argument and value and argument[1] not in _EXPRESSIBLE:
@@ -183,40 +168,25 @@ def _refuse_options(weights: Weights, settings: Settings) -> None:
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer the activation from arguments of the constructor, and the places of norms from weights.
-
-    Raises:
-        ValueError: The sides differ in them.
-    """
+    """Infer the activation from arguments of the constructor, and the places of norms from weights."""
     swish = {bool(settings.get(f"{prefix}ff_swish")) for prefix in _ARGUMENTS.values()}
     if len(swish) > 1:
         raise cannot_express("the sides differ in ff_swish")
-    return _norm_places(weights) | ({"activation_function": "silu"} if True in swish else {})
-
-
-def _norm_places(weights: Weights) -> dict[str, Any]:
-    """Return whether norms stand before sub-layers or after residual sums, and whether one ends each stack.
-
-    Raises:
-        ValueError: They stand at several places, or not at the same in both stacks.
-    """
-    found = {
-        (stack, place)
-        for stack, wrapper in _WRAPPERS.items()
-        for place, end in {"pre": ".norm.", "post": ".post_norm.", "final": ".final_norm."}.items()
-        if any(key.startswith(f"{wrapper}.attn_layers.") and end in key for key in weights)
-    }
-    encoder, decoder = ({place for side, place in found if side == stack} for stack in STACKS)
+    ends = {"pre": ".norm.", "post": ".post_norm.", "final": ".final_norm."}
+    found = []
+    for wrapper in _WRAPPERS.values():
+        own = [key for key in weights if key.startswith(f"{wrapper}.attn_layers.")]
+        found.append({place for place, end in ends.items() if any(end in key for key in own)})
+    encoder, decoder = found
     if encoder != decoder or {"pre", "post"} <= encoder:
         raise cannot_express(
             f"norms stand at {sorted(encoder)} in the encoder and at {sorted(decoder)} in the decoder (pre_norm, "
             "pre_and_post_norm, pre_norm_has_final_norm)"
         )
-    return (
-        {"norm_position": "post" if "post" in encoder else "pre", "final_layer_norm": "final" in encoder}
-        if found
-        else {}
-    )
+    fields: dict[str, Any] = {"activation_function": "silu"} if True in swish else {}
+    if encoder:
+        fields |= {"norm_position": "post" if "post" in encoder else "pre", "final_layer_norm": "final" in encoder}
+    return fields
 
 
 X_TRANSFORMERS = Layout(
@@ -237,10 +207,7 @@ X_TRANSFORMERS = Layout(
         **special_ids(pad=0, bos=1, eos=2),
     },
     example="model.pt --config encoder_attention_heads=8 decoder_start_token_id=1 eos_token_id=2",
-    setting_fields={
-        "enc_heads": ("encoder_attention_heads",),
-        "dec_heads": ("decoder_attention_heads",),
-    },
+    setting_fields={"enc_heads": ("encoder_attention_heads",), "dec_heads": ("decoder_attention_heads",)},
     argument_fields=("decoder_start_token_id", "eos_token_id"),
     preprocess=_by_layers,
     infer_fields=_fields,
