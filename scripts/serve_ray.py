@@ -18,7 +18,7 @@ with importing():
     from hf_vanilla_transformer.cli.serve import KEY_VARIABLE, add_arguments, load_application
 
     with options.importing("ray"):
-        from hf_vanilla_transformer.serving.replicas import Resources, serve_replicas
+        from hf_vanilla_transformer.serving.replicas import serve_replicas
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -37,9 +37,17 @@ def main(argv: list[str] | None = None) -> None:
             raise ValueError("--page keeps the state of visitors in one process; leave it out")
         arguments.api_key = arguments.api_key or os.environ.get(KEY_VARIABLE)
         load = partial(load_application, arguments)
-        given = (arguments.replicas, arguments.cpus_per_replica, arguments.gpus_per_replica, arguments.address)
         with options.importing("ray"):
-            serve_replicas(load, Resources(*given), arguments.host, arguments.port, arguments.max_body)
+            serve_replicas(
+                load,
+                arguments.host,
+                arguments.port,
+                arguments.max_body,
+                replicas=arguments.replicas,
+                cpus=arguments.cpus_per_replica,
+                gpus=arguments.gpus_per_replica,
+                address=arguments.address,
+            )
 
 
 if __name__ == "__main__":

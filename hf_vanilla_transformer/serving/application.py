@@ -92,11 +92,8 @@ def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics
     @application.get("/health", tags=["Operation"])
     async def health() -> JSONResponse:
         """Whether the server takes requests: 503 while it shuts down, or once a model's thread has ended."""
-        if engine.draining:
-            status = "draining"
-        else:
-            dead = [model.name for model in engine.models.values() if not model.is_alive]
-            status = f"dead: {', '.join(dead)}" if dead else "ok"
+        status = f"dead: {', '.join(engine.dead)}" if engine.dead else "ok"
+        status = "draining" if engine.draining else status
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     @application.get("/metrics", tags=["Operation"])

@@ -36,13 +36,9 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class AttendedPair:
-    """A sentence and its translation as the model sees them.
+    """A sentence and its translation as the model sees them: readable tokens, end token included.
 
-    Attributes:
-        source_tokens: S readable tokens, end token included.
-        target_tokens: T readable tokens, end token included.
-        weights: Cross-attention (N, h, T, S) on the CPU, where row t produced target token t; None if the model has no
-            attention weights.
+    Of the weights (N, h, T, S), row t produced target token t; None if the model has no attention weights.
     """
 
     source_tokens: list[str]
@@ -58,12 +54,9 @@ class AttendedPair:
 
 
 def attend(choice: Choice, source: str, target: str) -> AttendedPair:
-    """Return the tokens that the model was given for a sentence and made of it, and what these attended to.
+    """Return the tokens that the model, in whose thread this runs, was given for a sentence and made of it.
 
-    Args:
-        choice: A model, in whose thread this runs, and its languages.
-        source: One sentence.
-        target: Its translation; like the source, truncated to the model's positions.
+    Both sides are truncated to the model's positions.
     """
     model, tokenizer = choice.model.model, choice.model.tokenizer
     if is_multilingual(tokenizer):
@@ -117,14 +110,11 @@ def _marked(token: str) -> str:
 
 def tokens_html(pair: AttendedPair) -> str:
     """Return the tokens of both sides as lists."""
-    lists = (_token_list("Text", pair.source_tokens), _token_list("Translation", pair.target_tokens))
-    return f"<h3>Tokens</h3>{''.join(lists)}"
-
-
-def _token_list(side: str, tokens: Sequence[str]) -> str:
-    items = "".join(f"<li>{_marked(token)}</li>" for token in tokens)
-    label = f"Tokens of the {side.lower()}"
-    return f'<h4>{side}: {len(tokens)} tokens</h4><ol class="vt-tokens" aria-label="{label}">{items}</ol>'
+    html = "<h3>Tokens</h3>"
+    for side, tokens in (("Text", pair.source_tokens), ("Translation", pair.target_tokens)):
+        items, label = "".join(f"<li>{_marked(token)}</li>" for token in tokens), f"Tokens of the {side.lower()}"
+        html += f'<h4>{side}: {len(tokens)} tokens</h4><ol class="vt-tokens" aria-label="{label}">{items}</ol>'
+    return html
 
 
 def map_html(pair: AttendedPair, layer: int, head: int) -> str:

@@ -1,12 +1,14 @@
 """Dynamic batching: sentences that wait at the same time are decoded together, in one worker thread."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -29,37 +31,30 @@ class DecodingFailed(Exception):
     """The model failed on a sentence; the message is one line."""
 
 
-class Decoder(Protocol):
-    """What a `Batcher` runs in its thread; `key` holds the settings that all sentences of a batch share."""
-
-    def session(self) -> AbstractContextManager[Any]:
-        """Return what the thread decodes in, from its begin to its end."""
-        ...
-
-    def measure(self, sentences: Sequence[Any], key: Any) -> list[int]:
-        """Return the number of tokens of each sentence."""
-        ...
-
-    def batch_size(self, longest: int, key: Any) -> int:
-        """Return how many sentences of at most `longest` tokens to decode at a time."""
-        ...
-
-    def decode(self, sentences: Sequence[Any], key: Any) -> list[Any]:
-        """Return the result of each sentence."""
-        ...
-
-    def observe(self, num_sentences: int, num_tokens: int) -> None:
-        """Take note of a batch that was decoded."""
-        ...
-
-
 @dataclass(eq=False)
 class _Request:
     key: Hashable
     sentences: Sequence[Any]
-    results: list[Any]
-    future: Future[list[Any]]
-    missing: int
+    future: Future[list[Any]] = field(default_factory=Future)
+    results: dict[int, Any] = field(default_factory=dict)
+
+    def deliver(self, index: int, result: Any) -> None:
+        self.results[index] = result
+        if self.is_decoded and self.future.set_running_or_notify_cancel():
+            self.future.set_result([self.results[i] for i in range(len(self.sentences))])
+
+    def fail(self, error: BaseException) -> None:
+        if self.future.done() or not self.future.set_running_or_notify_cancel():
+            return
+        if isinstance(error, OUT_OF_MEMORY):
+            error = Busy("out of memory; send shorter sentences or fewer beams")
+        elif not isinstance(error, InvalidRequest):
+            error = DecodingFailed(f"the model failed: {one_line(error)}")
+        self.future.set_exception(error)
+
+    @property
+    def is_decoded(self) -> bool:
+        return len(self.results) == len(self.sentences)
 
 
 @dataclass(eq=False)
@@ -70,26 +65,21 @@ class _Waiting:
     index: int
     length: int
 
-    @property
-    def sentence(self) -> Any:
-        return self.request.sentences[self.index]
 
-
-class Batcher:
-    """A queue of sentences and the thread that decodes them.
+class Batcher(ABC):
+    """A queue of sentences and the thread that decodes them, as a subclass says; it starts at once.
 
     A batch is made around the sentence that has waited longest, of sentences with the same key whose lengths are
     nearest to its own: little padding, and none waits for more batches than there are sentences before it.
 
     Args:
         name: Of the thread.
-        decoder: Decodes batches; only the thread calls it.
         max_queue: Sentences that may wait; a request that finds the queue empty is always taken.
         patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
     """
 
-    def __init__(self, name: str, decoder: Decoder, max_queue: int, patience: float):
-        self._decoder, self._max_queue, self._patience = decoder, max_queue, patience
+    def __init__(self, name: str, max_queue: int, patience: float):
+        self._max_queue, self._patience = max_queue, patience
         self._arrived: deque[_Request] = deque()
         self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Waiting] = []
@@ -101,6 +91,26 @@ class Batcher:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+
+    @abstractmethod
+    def session(self) -> AbstractContextManager[Any]:
+        """Return what the thread decodes in, from its begin to its end."""
+
+    @abstractmethod
+    def measure(self, sentences: Sequence[Any], key: Any) -> list[int]:
+        """Return the number of tokens of each sentence."""
+
+    @abstractmethod
+    def batch_size(self, longest: int, key: Any) -> int:
+        """Return how many sentences of at most `longest` tokens to decode at a time."""
+
+    @abstractmethod
+    def decode(self, sentences: Sequence[Any], key: Any) -> list[Any]:
+        """Return the result of each sentence; `key` holds the settings that all sentences of a batch share."""
+
+    @abstractmethod
+    def observe(self, num_sentences: int, num_tokens: int) -> None:
+        """Take note of a batch that was decoded."""
 
     @property
     def is_alive(self) -> bool:
@@ -123,11 +133,11 @@ class Batcher:
         Raises:
             Busy: The queue is full or closed, or the thread has ended by an error, now or later.
         """
-        future: Future[list[Any]] = Future()
+        request = _Request(key, sentences)
+        future = request.future
         if not sentences:
             future.set_result([])
             return future
-        request = _Request(key, sentences, [None] * len(sentences), future, len(sentences))
         with self._changed:
             self._check_open()
             waiting = self.num_waiting
@@ -140,7 +150,7 @@ class Batcher:
         future.add_done_callback(lambda _: self._forget(request))
         return future
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    def call(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function in the thread, before the next batch, and return the future of its result.
 
         Raises:
@@ -149,18 +159,14 @@ class Batcher:
         future: Future[Any] = Future()
         with self._changed:
             self._check_open()
-            self._functions.append((future, lambda: function(*args)))
+            self._functions.append((future, partial(function, *args)))
             self._open.add(future)
             self._changed.notify()
         future.add_done_callback(self._open.discard)
         return future
 
     def close(self, wait: bool = True) -> None:
-        """Take nothing new; the thread ends when nothing waits.
-
-        Args:
-            wait: Whether to return only then.
-        """
+        """Take nothing new; the thread ends when nothing waits, and `wait` returns only then."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -173,7 +179,7 @@ class Batcher:
 
     def _forget(self, request: _Request) -> None:
         """Take what is left of a request off the queue."""
-        if request.missing == 0:
+        if request.is_decoded:
             return
         with self._changed:
             if request in self._arrived:
@@ -182,10 +188,10 @@ class Batcher:
 
     def _work(self) -> None:
         try:
-            with self._decoder.session():
+            with self.session():
                 while self._wait():
                     if self._functions:
-                        self._call(*self._functions.popleft())
+                        _call(*self._functions.popleft())
                         continue
                     self._measure_arrived()
                     if batch := self._take_batch():
@@ -228,27 +234,15 @@ class Batcher:
 
             self._changed.wait_for(is_over, self._patience)
 
-    @staticmethod
-    def _call(future: Future[Any], function: Callable[[], Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = function()
-        # Whatever it is, it belongs to who waits for it.
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
     def _measure_arrived(self) -> None:
         with self._changed:
             arrived = list(self._arrived)
         for request in arrived:
             try:
-                lengths = self._decoder.measure(request.sentences, request.key)
+                lengths = self.measure(request.sentences, request.key)
             # A panic of the tokenizers library is no Exception.
             except BaseException as error:
-                _fail(request, error)
+                request.fail(error)
                 lengths = []
             with self._changed:
                 # It may have been cancelled meanwhile.
@@ -277,14 +271,14 @@ class Batcher:
             longer = ordered[end].length - first.length if end < len(ordered) else None
             takes_longer = shorter is None or (longer is not None and longer < shorter)
             longest = ordered[end if takes_longer else end - 1].length
-            if end - start + 1 > self._decoder.batch_size(longest, first.request.key):
+            if end - start + 1 > self.batch_size(longest, first.request.key):
                 break
             start, end = (start, end + 1) if takes_longer else (start - 1, end)
         if end - start < len(ordered) <= 2 * (end - start):
             # A batch of what is left over would take as many steps as this one: two of the same size take fewer.
             middle = len(ordered) // 2
             half = ordered[:middle] if ordered.index(first) < middle else ordered[middle:]
-            if len(half) <= self._decoder.batch_size(half[-1].length, first.request.key):
+            if len(half) <= self.batch_size(half[-1].length, first.request.key):
                 return half
         return ordered[start:end]
 
@@ -293,36 +287,31 @@ class Batcher:
         batch = [each for each in batch if not each.request.future.done()]
         if not batch:
             return
+        request = batch[0].request
         try:
-            results = self._decoder.decode([each.sentence for each in batch], batch[0].request.key)
+            results = self.decode([each.request.sentences[each.index] for each in batch], request.key)
         # A panic of the tokenizers library is no Exception.
         except BaseException as error:
             if len(batch) == 1:
-                _fail(batch[0].request, error)
+                request.fail(error)
                 return
         else:
-            self._decoder.observe(len(batch), sum(each.length for each in batch))
+            self.observe(len(batch), sum(each.length for each in batch))
             for each, result in zip(batch, results, strict=True):
-                _deliver(each, result)
+                each.request.deliver(each.index, result)
             return
         # Outside of the handler, whose traceback holds the tensors of the failed batch.
         self._decode(batch[: len(batch) // 2])
         self._decode(batch[len(batch) // 2 :])
 
 
-def _deliver(sentence: _Waiting, result: Any) -> None:
-    request = sentence.request
-    request.results[sentence.index] = result
-    request.missing -= 1
-    if request.missing == 0 and request.future.set_running_or_notify_cancel():
-        request.future.set_result(request.results)
-
-
-def _fail(request: _Request, error: BaseException) -> None:
-    if not request.future.done() and request.future.set_running_or_notify_cancel():
-        if isinstance(error, InvalidRequest):
-            request.future.set_exception(error)
-        elif isinstance(error, OUT_OF_MEMORY):
-            request.future.set_exception(Busy("out of memory; send shorter sentences or fewer beams"))
-        else:
-            request.future.set_exception(DecodingFailed(f"the model failed: {one_line(error)}"))
+def _call(future: Future[Any], function: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    # Whatever it is, it belongs to who waits for it.
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -14,15 +14,7 @@ async def choose(
 ) -> tuple[Choice, float]:
     """Return a model and its languages, as `Engine.choose` does, and the probability of a detected source language.
 
-    Args:
-        engine: The models.
-        source: Source language; "auto": the only one or, with a detector, the likeliest.
-        target: Target language.
-        texts: What is to be translated.
-        name: Name of the model.
-
-    Raises:
-        UnknownModel: As by `Engine.choose`.
+    For the source "auto", it is the only one or, with a detector, the likeliest of the texts.
     """
     if source != AUTO:
         return engine.choose(source, target, name), 0.0
@@ -32,13 +24,10 @@ async def choose(
 
 async def detect_among(languages: Collection[str], texts: Iterable[str]) -> tuple[str, float] | None:
     """Return the likeliest language of texts, and its probability; None if the languages cannot be told apart."""
+    if not (known := detectable(languages)):
+        return None
     # The first time, the detector is loaded.
-    return await asyncio.to_thread(_detect_among, languages, texts)
-
-
-def _detect_among(languages: Collection[str], texts: Iterable[str]) -> tuple[str, float] | None:
-    known = detectable(languages)
-    return detect("\n".join(texts), known) if known else None
+    return await asyncio.to_thread(lambda: detect("\n".join(texts), known))
 
 
 def detectable(languages: Collection[str]) -> list[str]:

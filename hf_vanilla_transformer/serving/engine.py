@@ -1,6 +1,8 @@
 """Served models: each decodes in a thread of its own whatever requests arrive together."""
 
 import asyncio
+import ctypes
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +23,6 @@ from ..inference.translation import translate
 from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
-from .memory import release_memory
 
 # Batches of a model after which freed memory is returned to the system.
 BATCHES_BETWEEN_RELEASES = 256
@@ -39,13 +40,7 @@ class UnknownModel(ValueError):
 
 @dataclass(frozen=True)
 class TranslationOptions(SearchOptions):
-    """How to translate. Requests with equal options share batches.
-
-    Attributes:
-        with_scores: Whether hypotheses have scores.
-        with_alignments: Whether hypotheses have alignments.
-        glossary: Terms and the translations that they must get.
-    """
+    """How to translate. Requests with equal options share batches."""
 
     with_scores: bool = False
     with_alignments: bool = False
@@ -82,7 +77,7 @@ class _Key(NamedTuple):
     target: str | None = None
 
 
-class ServedModel:
+class ServedModel(Batcher):
     """A model that answers many callers at once from one thread.
 
     Args:
@@ -122,27 +117,13 @@ class ServedModel:
         # Called after each batch with the numbers of its sentences and of their tokens.
         self.observers: list[Callable[[int, int], None]] = []
         self._num_batches = 0
-        self._batcher = Batcher(f"model {name}", self, max_queue, patience)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._batcher.is_alive
-
-    @property
-    def num_waiting(self) -> int:
-        """Sentences in the queue."""
-        return self._batcher.num_waiting
+        # Last: its thread uses all of the above.
+        super().__init__(f"model {name}", max_queue, patience)
 
     @property
     def num_beams(self) -> int:
         """The model's own number of beams."""
         return self._translator(TranslationOptions()).num_beams
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in the queue or decoded."""
-        return self._batcher.is_idle
 
     def is_zero_shot(self, source: str | None, target: str | None) -> bool:
         """Whether the model knows both languages, but was not trained for the pair; never if it serves one pair."""
@@ -165,11 +146,7 @@ class ServedModel:
     ) -> list[list[Hypothesis]]:
         """Translate sentences, together with those of other callers; cancelling takes them off the queue.
 
-        Args:
-            sentences: Source sentences.
-            options: How to translate.
-            source: Source language, for multilingual models.
-            target: Target language, for the same.
+        Multilingual models need the languages.
 
         Returns:
             The hypotheses of each sentence, in order.
@@ -183,30 +160,18 @@ class ServedModel:
         # Only the model's thread may tokenize, as a glossary's translations are.
         self._translator(replace(key.options, glossary=None))
         items = [(sentence, source, target) for sentence in sentences]
-        return await asyncio.wrap_future(self._batcher.submit(items, key))
+        return await asyncio.wrap_future(self.submit(items, key))
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in the model's thread, before its next batch, and return the result.
-
-        Raises:
-            Busy: The queue is closed.
-        """
-        return await asyncio.wrap_future(self._batcher.run(function, *args))
-
-    def close(self, wait: bool = True) -> None:
-        """Take nothing new; the thread ends when nothing waits, which `wait` waits for."""
-        self._batcher.close(wait)
+        """Call a function in the model's thread, before its next batch, and return the result."""
+        return await asyncio.wrap_future(self.call(function, *args))
 
     def session(self) -> AbstractContextManager[None]:
         """Return a context whose batches share what they find out about the model's weights."""
         return decoding_session(self.model)
 
     def measure(self, items: Sequence[_Item], key: _Key) -> list[int]:
-        """Return the number of tokens of each sentence.
-
-        Raises:
-            InvalidRequest: The model cannot follow the glossary.
-        """
+        """Return the number of tokens of each sentence, unless the model cannot follow the glossary."""
         if self._is_set_to_languages:
             set_languages(self.tokenizer, key.source, key.target)
         self._translator(key.options)
@@ -251,11 +216,7 @@ class ServedModel:
             raise InvalidRequest(one_line(error)) from error
 
     def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
-        """Return what decodes with these options.
-
-        Raises:
-            InvalidRequest: An option is out of range, or the model does not support it.
-        """
+        """Return what decodes with these options; one out of range or not supported is an `InvalidRequest`."""
         settings = options.generation_options()
         try:
             if options.with_alignments:
@@ -303,8 +264,7 @@ class Engine:
     def choose(self, source: str | None = None, target: str | None = None, name: str | None = None) -> Choice:
         """Return the model of this name or for these languages, of which any may be left open if one pair remains.
 
-        Raises:
-            UnknownModel: None fits, or several pairs do; lists what there is.
+        If none fits, or several pairs do, an `UnknownModel` lists what there is.
         """
         if name is not None and name not in self.models:
             raise UnknownModel(f"there is no model {name}; there are {', '.join(self.models)}")
@@ -325,11 +285,7 @@ class Engine:
 
     @contextmanager
     def admission(self) -> Iterator[None]:
-        """Count a request as running; the server ends when none is.
-
-        Raises:
-            Busy: The server is shutting down.
-        """
+        """Count a request as running, unless the server is shutting down; it ends when none is."""
         if self.draining:
             raise Busy(CLOSED)
         self.num_running += 1
@@ -337,6 +293,11 @@ class Engine:
             yield
         finally:
             self.num_running -= 1
+
+    @property
+    def dead(self) -> list[str]:
+        """Names of models whose threads have ended."""
+        return [name for name, model in self.models.items() if not model.is_alive]
 
     @property
     def is_idle(self) -> bool:
@@ -350,6 +311,12 @@ class Engine:
             model.close(wait=False)
         for model in self.models.values():
             model.close(wait)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, if the C library is glibc: its heap would otherwise fragment and grow."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _listed(models: Iterable[ServedModel]) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from secrets import token_urlsafe
@@ -20,7 +19,7 @@ from ..documents import KINDS, Document, Segment, kind_of, open_document
 from ..documents.template import Template
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
-from .engine import Choice, Engine, TranslationOptions
+from .engine import TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText, enough_beams
 
 # Translated documents that are kept until they are fetched.
@@ -42,43 +41,43 @@ def _one_file(value: Any) -> File:
     return value
 
 
-class TranslateRequest(BaseModel):
-    """A text or several, and their languages."""
+class _KeyedRequest(BaseModel):
+    api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
-    q: Text | list[Text] = Field(description="A text, or several.")
+
+class _TranslationRequest(_KeyedRequest):
     source: Text = Field(
         description='Source language; "auto": the only one for the target language, or detected among several.'
     )
     target: Text = Field(description="Target language.")
+
+
+class TranslateRequest(_TranslationRequest):
+    """A text or several, and their languages."""
+
+    q: Text | list[Text] = Field(description="A text, or several.")
     format: Literal["text", "html"] = Field(
         "text", description="html: markup stays as it is, and inline tags go with their words."
     )
     alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
-    api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
 
-class TranslateFileRequest(BaseModel):
+class TranslateFileRequest(_TranslationRequest):
     """A document and its languages."""
 
     file: Annotated[Any, BeforeValidator(_one_file), WithJsonSchema({"type": "string", "format": "binary"})] = Field(
         description=f"The document: {', '.join(KINDS)}, by the ending of its name."
     )
-    source: Text = Field(
-        description='Source language; "auto": the only one for the target language, or detected among several.'
-    )
-    target: Text = Field(description="Target language.")
-    api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
 
 class TranslateFileResponse(BaseModel):
     translatedFileUrl: str = Field(description="Where the translation is.")  # noqa: N815 - LibreTranslate's
 
 
-class DetectRequest(BaseModel):
+class DetectRequest(_KeyedRequest):
     """A text of unknown language."""
 
     q: Text = Field(description="A text.")
-    api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
 
 class DetectedLanguage(BaseModel):
@@ -115,7 +114,10 @@ async def _read(request: Request, kind: type[BaseModel]) -> Any:
             lists = {name: [await _content(value) for value in form.getlist(name)] for name in form}
         given: Any = {name: values[0] if len(values) == 1 else values for name, values in lists.items()}
     else:
-        given = _parse(await request.body())
+        try:
+            given = json.loads(await request.body())
+        except (ValueError, RecursionError) as error:
+            raise RequestValidationError([{"loc": ("body",), "msg": f"no JSON: {error}"}]) from error
     try:
         return kind.model_validate(given)
     except ValidationError as error:
@@ -124,13 +126,6 @@ async def _read(request: Request, kind: type[BaseModel]) -> Any:
 
 async def _content(value: str | UploadFile) -> str | File:
     return value if isinstance(value, str) else File(PurePath(value.filename or "").name, await value.read())
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestValidationError([{"loc": ("body",), "msg": f"no JSON: {error}"}]) from error
 
 
 def routes(service: Service) -> APIRouter:
@@ -153,14 +148,12 @@ def routes(service: Service) -> APIRouter:
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
         documents = [open_document(text, "html") if body.format == "html" else _whole(text) for text in texts]
-        choice, probability = await _choose(service, body, documents)
-        options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count))
-        ranked = await _translate(service, request, documents, choice, options)
+        ranked, source, probability = await _translate(service, request, body, documents, count)
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:
             answer["alternatives"] = [others for _, *others in ranked]
-        if body.source == AUTO and choice.source:
-            answer["detectedLanguage"] = [_detected(choice.source, probability)] * len(texts)
+        if body.source == AUTO and source:
+            answer["detectedLanguage"] = [_detected(source, probability)] * len(texts)
         return answer if isinstance(body.q, list) else {name: values[0] for name, values in answer.items()}
 
     @router.post(
@@ -180,8 +173,7 @@ def routes(service: Service) -> APIRouter:
         except DataError as error:
             raise FieldError("file", one_line(error)) from error
         service.check_length([segment.text for segment in document.segments], "document")
-        choice, _ = await _choose(service, body, [document])
-        ((translation,),) = await _translate(service, request, [document], choice, TranslationOptions())
+        ((translation,),), *_ = await _translate(service, request, body, [document])
         # A name that cannot be guessed, so that only who asked finds the file.
         path = token_urlsafe(16) + PurePath(name).suffix
         files[path] = File(name, cast(bytes, translation))
@@ -209,7 +201,14 @@ def routes(service: Service) -> APIRouter:
     @router.get("/languages")
     async def languages() -> list[Language]:
         """Languages that the models translate; none of a model whose languages are unknown."""
-        return _languages(service.engine)
+        targets: dict[str, list[str]] = {}
+        for model in service.engine.models.values():
+            for source, target in model.pairs:
+                targets.setdefault(source, []).append(target)
+        return [
+            Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(each))
+            for code, each in sorted(targets.items())
+        ]
 
     return router
 
@@ -221,29 +220,25 @@ def _whole(text: str) -> Document:
     return template.document()
 
 
-async def _choose(
-    service: Service, body: TranslateRequest | TranslateFileRequest, documents: Sequence[Document]
-) -> tuple[Choice, float]:
-    texts = (segment.text for document in documents for segment in document.segments)
-    return await choose(service.engine, body.source, body.target, texts)
-
-
 def _detected(language: str, probability: float) -> DetectedLanguage:
     return DetectedLanguage(language=language, confidence=round(100 * probability))
 
 
 async def _translate(
-    service: Service, request: Request, documents: Sequence[Document], choice: Choice, options: TranslationOptions
-) -> list[list[str | bytes]]:
-    """Return each document with the hypotheses of each rank, the best first; inline tags go with their words."""
+    service: Service, request: Request, body: _TranslationRequest, documents: Sequence[Document], count: int = 1
+) -> tuple[list[list[str | bytes]], str | None, float]:
+    """Return the best hypotheses of each document, and the source language with its probability where detected.
+
+    Inline tags go with their words.
+    """
     segments = [segment for document in documents for segment in document.segments]
+    texts = [segment.text for segment in segments]
+    choice, probability = await choose(service.engine, body.source, body.target, texts)
     with_tags = any(segment.tags for segment in segments) and choice.model.tokenizer.is_fast
-    options = replace(options, with_alignments=with_tags)
-    translated = iter(await service.translate(request, [segment.text for segment in segments], choice, options))
-    return [
-        _by_rank(document, list(islice(translated, len(document.segments))), options.num_hypotheses)
-        for document in documents
-    ]
+    options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count, with_alignments=with_tags))
+    translated = iter(await service.translate(request, texts, choice, options))
+    ranked = [_by_rank(each, list(islice(translated, len(each.segments))), count) for each in documents]
+    return ranked, choice.source, probability
 
 
 def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> list[str | bytes]:
@@ -253,15 +248,4 @@ def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> lis
             segment.fill(each.text, each.alignment) for segment, each in zip(document.segments, row, strict=True)
         )
         for row in ranked
-    ]
-
-
-def _languages(engine: Engine) -> list[Language]:
-    targets: dict[str, list[str]] = {}
-    for model in engine.models.values():
-        for source, target in model.pairs:
-            targets.setdefault(source, []).append(target)
-    return [
-        Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(each))
-        for code, each in sorted(targets.items())
     ]

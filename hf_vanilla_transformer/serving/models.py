@@ -48,11 +48,7 @@ class Loading:
     trust_remote_code: bool = False
 
     def load(self, name: str) -> tuple[Any, Any]:
-        """Return a model and its tokenizer.
-
-        Raises:
-            ValueError: They cannot be loaded, or the options do not fit together.
-        """
+        """Return a model and its tokenizer; options that do not fit together are a ValueError."""
         is_export = Path(name, CTRANSLATE2_FILE).is_file()
         backend = self.backend or ("ctranslate2" if is_export or self.quantization else "transformers")
         if backend == "transformers":

@@ -4,8 +4,9 @@ An answer is kept in the session of its user; the engine decodes the sentences o
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from html import escape
 from importlib.resources import files
 from itertools import count
@@ -16,15 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from ..errors import one_line
-from .attention_map import (
-    MEAN,
-    AttendedPair,
-    aligning_heads,
-    alignment_html,
-    attend,
-    map_html,
-    tokens_html,
-)
+from .attention_map import MEAN, AttendedPair, aligning_heads, alignment_html, attend, map_html, tokens_html
 from .batching import Busy, DecodingFailed
 from .card_examples import card_examples
 from .detection import AUTO, choose, detectable
@@ -62,21 +55,20 @@ MAX_ALTERNATIVES = 8
 # What a translation can fail with; the message is for the user.
 REFUSALS = (ValueError, Busy, DecodingFailed, HTTPException)
 
+# Settings of the model's `generate()`: bounds, step, label and explanation of their sliders.
+SLIDERS = {
+    "length_penalty": (-2, 4, 0.1, "Length penalty", "Higher: longer translations."),
+    "temperature": (0.1, 2, 0.05, "Temperature", "Lower: likelier words."),
+    "top_p": (0.05, 1, 0.05, "Top-p", "Lower: fewer words to draw from."),
+}
+
 # No event is part of an API, and none waits for another: the engine batches them.
 EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None, "show_progress": "minimal"}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one user looks at.
-
-    Attributes:
-        choice: The model and its languages.
-        translated: The text and the hypotheses of its sentences.
-        ranks: For each sentence, which hypothesis was picked.
-        sentence: Which sentence is looked at.
-        pair: That sentence and its picked hypothesis, to the model.
-    """
+    """What one user looks at: the hypotheses picked, by their ranks, and a sentence with its own to the model."""
 
     choice: Choice
     translated: TranslatedText
@@ -101,13 +93,9 @@ class Answer:
 def mount_page(
     application: FastAPI, engine: Engine, *, limits: Limits | None = None, api_key: str | None = None
 ) -> FastAPI:
-    """Put the page on the server's application, at /page, to where / leads.
+    """Put the page on the application of `create_application`, at /page, to where / leads.
 
-    Args:
-        application: That of `create_application`.
-        engine: Its models.
-        limits: Those of its requests.
-        api_key: What users must log in with, under any name; None: nobody logs in.
+    With an API key, users must log in with it, under any name.
     """
 
     @application.get("/", include_in_schema=False)
@@ -152,6 +140,22 @@ def _theme() -> gr.themes.Base:
     )
     button = {"button_primary_background_fill": "*primary_600", "button_primary_background_fill_hover": "*primary_700"}
     return theme.set(input_background_fill="*background_fill_primary", input_border_width="1px", **quiet, **button)
+
+
+Event = Callable[["Page", dict[Any, Any]], Awaitable[dict[Any, Any]]]
+
+
+def _refusing(event: Event) -> Event:
+    """Have an event that is refused say why, and leave the rest."""
+
+    @wraps(event)
+    async def refusing(page: "Page", values: dict[Any, Any]) -> dict[Any, Any]:
+        try:
+            return await event(page, values)
+        except REFUSALS as error:
+            return {page.status: _refusal(error)}
+
+    return refusing
 
 
 class Page:
@@ -201,24 +205,12 @@ class Page:
             label="Beams",
             info="Translations to follow at a time; at least as many as alternatives.",
         )
-        self.length_penalty = gr.Slider(
-            -2,
-            4,
-            _setting(model, "length_penalty"),
-            step=0.1,
-            label="Length penalty",
-            info="Higher: longer translations.",
-        )
+        self.length_penalty = _slider(model, "length_penalty")
         self.sample = gr.Checkbox(
             label="Sample", info="Draw words at random instead of following beams.", interactive=True
         )
         with gr.Row(visible=False) as self.sampling:
-            self.temperature = gr.Slider(
-                0.1, 2, _setting(model, "temperature"), step=0.05, label="Temperature", info="Lower: likelier words."
-            )
-            self.top_p = gr.Slider(
-                0.05, 1, _setting(model, "top_p"), step=0.05, label="Top-p", info="Lower: fewer words to draw from."
-            )
+            self.temperature, self.top_p = _slider(model, "temperature"), _slider(model, "top_p")
 
     def _add_output(self) -> None:
         self.translation = gr.Textbox(
@@ -254,15 +246,17 @@ class Page:
     def _connect(self) -> None:
         looked_at = {self.answer, self.layer, self.head}
         search = {self.alternatives, self.beams, self.length_penalty, self.sample, self.temperature, self.top_p}
+        # What shows a sentence and its picked hypothesis.
+        shown = [self.alternative, self.details, self.layer, self.head, self.map, self.alignment, self.tokens]
+        outputs = [self.status, self.translation, self.answer, *shown]
         gr.on(
             [self.button.click, self.text.submit],
             self.translate,
             {self.text, self.model, self.source, self.target, *search, *looked_at},
-            [self.status, self.translation, self.sentence, *self._shown],
+            [*outputs, self.sentence],
             show_progress_on=self.translation,
             **EVENT,
         )
-        outputs = [self.status, self.translation, *self._shown]
         self.sentence.input(self.show_sentence, {self.sentence, *looked_at}, outputs, **EVENT)
         self.alternative.input(self.pick_alternative, {self.alternative, *looked_at}, outputs, **EVENT)
         gr.on([self.layer.input, self.head.input], self.show_weights, looked_at, outputs, **EVENT)
@@ -282,24 +276,16 @@ class Page:
             **EVENT,
         )
 
-    @property
-    def _shown(self) -> list[Any]:
-        """What shows a sentence and its picked hypothesis."""
-        outputs = [self.alternative, self.details, self.layer, self.head, self.map, self.alignment, self.tokens]
-        return [self.answer, *outputs]
-
+    @_refusing
     async def translate(self, values: dict[Any, Any]) -> dict[Any, Any]:
-        """Translate the text and show its first sentence; where that is refused, say so and leave the rest."""
+        """Translate the text and show its first sentence."""
         start = time.perf_counter()
-        try:
-            if not values[self.text].strip():
-                raise ValueError("there is no text; type some, or choose an example")
-            choice = await self._choose(values)
-            (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
-            seconds = time.perf_counter() - start
-            answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
-        except REFUSALS as error:
-            return {self.status: _refusal(error)}
+        if not values[self.text].strip():
+            raise ValueError("there is no text; type some, or choose an example")
+        choice = await self._choose(values)
+        (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
+        seconds = time.perf_counter() - start
+        answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
         sentences = [f"{number}. {sentence}" for number, sentence in enumerate(translated.layout.sentences, start=1)]
         choices = list(zip(sentences, range(len(sentences)), strict=True))
         return {
@@ -329,37 +315,28 @@ class Page:
             how = {"num_beams": max(values[self.beams], number), "length_penalty": length_penalty}
         return TranslationOptions(num_hypotheses=number, with_scores=True, **how)
 
+    @_refusing
     async def show_sentence(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show another sentence of the text."""
-        return await self._look(values, lambda answer: (answer.ranks, values[self.sentence]))
+        return await self._look(values, _kept(values[self.answer]).ranks, values[self.sentence])
 
+    @_refusing
     async def pick_alternative(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show another hypothesis for the sentence, also in the text."""
+        answer = _kept(values[self.answer])
+        ranks = list(answer.ranks)
+        ranks[answer.sentence] = values[self.alternative]
+        return await self._look(values, tuple(ranks), answer.sentence)
 
-        def pick(answer: Answer) -> tuple[tuple[int, ...], int]:
-            ranks, place = answer.ranks, answer.sentence
-            return (*ranks[:place], values[self.alternative], *ranks[place + 1 :]), place
-
-        return await self._look(values, pick)
-
-    async def _look(
-        self, values: dict[Any, Any], where: Callable[[Answer], tuple[tuple[int, ...], int]]
-    ) -> dict[Any, Any]:
-        """Show what is at other ranks and at another sentence of the answer."""
-        try:
-            answer = _kept(values[self.answer])
-            answer = await Answer.look(answer.choice, answer.translated, *where(answer))
-        except REFUSALS as error:
-            return {self.status: _refusal(error)}
+    async def _look(self, values: dict[Any, Any], ranks: tuple[int, ...], sentence: int) -> dict[Any, Any]:
+        before = values[self.answer]
+        answer = await Answer.look(before.choice, before.translated, ranks, sentence)
         return {self.translation: answer.text, **self._show(answer, values)}
 
-    def show_weights(self, values: dict[Any, Any]) -> dict[Any, Any]:
+    @_refusing
+    async def show_weights(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show another layer or head."""
-        try:
-            answer = _kept(values[self.answer])
-        except REFUSALS as error:
-            return {self.status: _refusal(error)}
-        return self._show_weights(answer.pair, values[self.layer], values[self.head])
+        return self._show_weights(_kept(values[self.answer]).pair, values[self.layer], values[self.head])
 
     def pick_example(self, name: str, index: int) -> list[Any]:
         """Take an example of a model over, with its languages."""
@@ -374,7 +351,7 @@ class Page:
             _language(model, 1),
             self._examples(name),
             gr.Slider(value=max(3, min(model.num_beams, self.service.limits.max_beams))),
-            gr.Slider(value=_setting(model, "length_penalty")),
+            _slider(model, "length_penalty"),
         ]
 
     def _examples(self, name: str, **options: Any) -> gr.Dataset:
@@ -435,10 +412,10 @@ def _language(model: ServedModel, side: int) -> gr.Dropdown:
     )
 
 
-def _setting(model: ServedModel, name: str) -> float:
-    """Return the model's own setting of `generate()`."""
+def _slider(model: ServedModel, name: str) -> gr.Slider:
+    low, high, step, label, info = SLIDERS[name]
     value = getattr(model.model.generation_config, name, None)
-    return 1.0 if value is None else float(value)
+    return gr.Slider(low, high, 1.0 if value is None else float(value), step=step, label=label, info=info)
 
 
 def _numbered(number: int, value: int) -> gr.Dropdown:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -25,29 +24,8 @@ QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 DEPLOYMENT: Any = {"max_ongoing_requests": MAX_REQUESTS, "logging_config": QUIET}
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What Ray gives the replicas.
-
-    Attributes:
-        replicas: Number of processes, each with all models.
-        cpus: Threads of each.
-        gpus: GPUs of each, such as 0.5.
-        address: Of a cluster to join; "auto": the one of this machine; None: a new one.
-    """
-
-    replicas: int
-    cpus: int
-    gpus: float
-    address: str | None
-
-
 class Replica:
-    """The application, without a socket.
-
-    Args:
-        load: Returns the application and its models, in the process of the replica.
-    """
+    """The application that `load` returns in the process of the replica, without a socket."""
 
     def __init__(self, load: Callable[[], tuple[FastAPI, Engine]]) -> None:
         application, self._engine = load()
@@ -61,7 +39,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raise an error where a model's thread has ended: Ray then replaces the replica."""
-        if dead := [name for name, model in self._engine.models.items() if not model.is_alive]:
+        if dead := self._engine.dead:
             raise RuntimeError(f"the threads of these models have ended: {', '.join(dead)}")
 
 
@@ -110,35 +88,43 @@ def front(max_body: int) -> Any:
 
 
 def serve_replicas(
-    load: Callable[[], tuple[FastAPI, Engine]], resources: Resources, host: str, port: int, max_body: int
+    load: Callable[[], tuple[FastAPI, Engine]],
+    host: str,
+    port: int,
+    max_body: int,
+    *,
+    replicas: int,
+    cpus: int,
+    gpus: float,
+    address: str | None,
 ) -> None:
     """Serve until a signal comes, and end once all that was taken is answered.
 
     Args:
         load: Returns the application and its models; called in each replica.
-        resources: Of the replicas.
         host: Address to listen at.
         port: Port to listen at.
         max_body: Most bytes of a request's body.
-
-    Raises:
-        ImportError: Ray is not installed.
+        replicas: Number of processes, each with all models.
+        cpus: Threads of each.
+        gpus: GPUs of each, such as 0.5.
+        address: Of a cluster to join; "auto": the one of this machine; None: a new one.
     """
     # Ray reads it when it is imported; nothing is reported to anybody.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray import serve
 
-    new: Any = {"num_cpus": resources.replicas * resources.cpus, "include_dashboard": False}
-    ray.init(resources.address or "local", logging_level=logging.WARNING, **({} if resources.address else new))
+    new: Any = {"num_cpus": replicas * cpus, "include_dashboard": False}
+    ray.init(address or "local", logging_level=logging.WARNING, **({} if address else new))
     serve.start(http_options={"host": host, "port": port}, logging_config=QUIET)
-    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus}
-    deployment: Any = serve.deployment(num_replicas=resources.replicas, ray_actor_options=options, **DEPLOYMENT)
+    options = {"num_cpus": cpus, "num_gpus": gpus}
+    deployment: Any = serve.deployment(num_replicas=replicas, ray_actor_options=options, **DEPLOYMENT)
     ended = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: ended.set())
     running = serve.run(front(max_body).bind(deployment(Replica).bind(load)), name="translation")
-    print(f"http://{host}:{port} ({resources.replicas} replicas)", flush=True)
+    print(f"http://{host}:{port} ({replicas} replicas)", flush=True)
     ended.wait()
     running.drain.remote().result()
     serve.shutdown()

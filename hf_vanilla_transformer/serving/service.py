@@ -53,20 +53,10 @@ class TranslatedText:
     def _ranked(self) -> list[Hypothesis]:
         return joined(self.layout, self.hypotheses)
 
-    def text(self, rank: int = 0) -> str:
-        """Return the text of the hypotheses of a rank."""
-        return self.joined(rank).text
-
 
 @dataclass
 class Service:
-    """Answers requests within limits.
-
-    Args:
-        engine: The models.
-        limits: The most that a request may ask for.
-        api_key: What requests must present; None: nothing.
-    """
+    """Answers requests within limits, which present the API key if there is one."""
 
     engine: Engine
     limits: Limits = field(default_factory=Limits)
@@ -85,14 +75,9 @@ class Service:
     async def translate(
         self, request: Request, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
     ) -> list[TranslatedText]:
-        """Translate texts, unless the client goes away meanwhile.
+        """Translate texts, unless the client of the request, whose body has been read, goes away meanwhile.
 
-        Args:
-            request: The request, whose body has been read.
-            texts: The texts.
-            choice: The model and its languages.
-            options: How to translate.
-            split: Whether to cut the texts into sentences; too long ones are cut in any case.
+        Without `split`, a text is one sentence; too long ones are cut in any case.
         """
         return await while_connected(request, self.answer(texts, choice, options, split))
 
@@ -106,16 +91,14 @@ class Service:
 
     def accepts(self, key: str) -> bool:
         """Whether a key is the one that requests must present."""
-        return self.api_key is not None and hmac.compare_digest(_bytes(key), _bytes(self.api_key))
+        given, wanted = (text.encode(errors="surrogatepass") for text in (key, self.api_key or ""))
+        return self.api_key is not None and hmac.compare_digest(given, wanted)
 
     def check_length(self, texts: Iterable[str], name: str = "text") -> None:
         """Refuse texts that are too long together; an empty one counts too, as it takes time."""
         limit = self.limits.max_text_length
         if (length := sum(max(1, len(text)) for text in texts)) > limit:
-            raise HTTPException(
-                413,
-                f"the {name} has {length} characters, the limit is {limit}; send less at a time",
-            )
+            raise HTTPException(413, f"the {name} has {length} characters, the limit is {limit}; send less at a time")
 
     def _check(self, texts: Sequence[str], options: TranslationOptions) -> None:
         self.check_length(texts)
@@ -169,7 +152,3 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> A
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode(errors="surrogatepass")

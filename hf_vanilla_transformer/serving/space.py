@@ -39,16 +39,22 @@ python app.py
 
 
 def space_files(model: str | Path) -> Files:
-    """List the files of a Space: names, with files or their content.
+    """List the files of a Space for a folder, which it then holds a copy of, or the name of a model on the Hub.
 
-    Args:
-        model: A folder, which the Space then holds a copy of, or the name of a model on the Hub.
+    Returns:
+        Their names, with files or their content.
 
     Raises:
         ValueError: The folder cannot be published, the name is none, or Gradio is not installed.
     """
     is_folder = Path(model).is_dir()
-    name = MODEL_FOLDER if is_folder else _model_name(str(model))
+    name = MODEL_FOLDER if is_folder else str(model)
+    if not is_folder and not HUB_NAME.fullmatch(name):
+        raise ValueError(f"`model` {name} is neither a folder nor the name of a model on the Hub, such as user/name")
+    try:
+        gradio = version("gradio")
+    except PackageNotFoundError:
+        raise ValueError('a Space needs gradio; run `pip install "hf-vanilla-transformer[demo]"`') from None
     title = Path(model).resolve().name if is_folder else name.rpartition("/")[2]
     card = SpaceCardData(
         title=title,
@@ -56,7 +62,7 @@ def space_files(model: str | Path) -> Files:
         colorFrom="blue",
         colorTo="indigo",
         sdk="gradio",
-        sdk_version=_gradio_version(),
+        sdk_version=gradio,
         app_file="app.py",
         models=None if is_folder else [name],
     )
@@ -70,16 +76,3 @@ def space_files(model: str | Path) -> Files:
     if is_folder:
         files |= {f"{MODEL_FOLDER}/{name}": file for name, file in files_to_share(model).items()}
     return files
-
-
-def _model_name(name: str) -> str:
-    if not HUB_NAME.fullmatch(name):
-        raise ValueError(f"`model` {name} is neither a folder nor the name of a model on the Hub, such as user/name")
-    return name
-
-
-def _gradio_version() -> str:
-    try:
-        return version("gradio")
-    except PackageNotFoundError:
-        raise ValueError('a Space needs gradio; run `pip install "hf-vanilla-transformer[demo]"`') from None

@@ -37,27 +37,17 @@ class TranslationRequest(SearchOptions):
         """Return how to translate."""
         sampling = set() if self.do_sample else {"temperature", "top_k", "top_p"}
         search = {each.name: getattr(self, each.name) for each in fields(SearchOptions) if each.name not in sampling}
-        return TranslationOptions(
-            **search,
-            with_scores=self.scores,
-            with_alignments=self.alignments,
-            glossary=_glossary(self.glossary),
-        )
-
-
-def _glossary(translations: dict[str, str] | None) -> Glossary | None:
-    try:
-        return Glossary.of(translations) if translations else None
-    except ValueError as error:
-        raise FieldError("glossary", one_line(error)) from error
+        try:
+            glossary = Glossary.of(self.glossary) if self.glossary else None
+        except ValueError as error:
+            raise FieldError("glossary", one_line(error)) from error
+        outputs = {"with_scores": self.scores, "with_alignments": self.alignments}
+        return TranslationOptions(**search, **outputs, glossary=glossary)
 
 
 class HypothesisResponse(BaseModel):
     text: str = Field(description="A translation of the sentence.")
-    score: float | None = Field(
-        None,
-        description="Log-probability in nats / number of tokens ** length penalty.",
-    )
+    score: float | None = Field(None, description="Log-probability in nats / number of tokens ** length penalty.")
     alignment: list[tuple[int, int]] | None = Field(
         None,
         description="Pairs of a word of the sentence and a word of its translation, counted from 0; white space "
@@ -105,7 +95,7 @@ def routes(service: Service) -> APIRouter:
 def _text_response(translated: TranslatedText) -> TextResponse:
     rows = zip(translated.layout.sentences, translated.hypotheses, strict=True)
     return TextResponse(
-        text=translated.text(),
+        text=translated.joined().text,
         remarks=translated.joined().remarks,
         sentences=[
             SentenceResponse(source=source, hypotheses=[HypothesisResponse(**vars(each)) for each in hypotheses])

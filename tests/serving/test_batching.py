@@ -7,13 +7,13 @@ import torch
 from hf_vanilla_transformer.serving.batching import Batcher, Busy, DecodingFailed
 
 
-class Stub:
+class Upper(Batcher):
     """Decodes sentences to upper case, a batch each time `go` is released, and fails as it is told."""
 
-    def __init__(self, budget=12):
-        self.budget = budget
+    def __init__(self, patience=0.0):
         self.batches, self.observed = [], []
         self.go, self.begun = threading.Semaphore(0), threading.Semaphore(0)
+        super().__init__("test", max_queue=8, patience=patience)
 
     def session(self):
         return nullcontext()
@@ -24,7 +24,7 @@ class Stub:
         return [len(sentence) for sentence in sentences]
 
     def batch_size(self, longest, key):
-        return max(1, self.budget // longest)
+        return max(1, 12 // longest)
 
     def decode(self, sentences, key):
         self.begun.release()
@@ -44,73 +44,63 @@ class Stub:
 
 
 @pytest.fixture
-def decoder():
-    return Stub()
-
-
-@pytest.fixture
-def batcher(decoder):
-    batcher = Batcher("test", decoder, max_queue=8, patience=0.0)
+def occupied():
+    """A batcher that is decoding a sentence, until `go` is released."""
+    batcher = Upper()
+    batcher.submit(["x"], "other")
+    batcher.begun.acquire()
     yield batcher
-    decoder.go.release(100)
+    batcher.go.release(100)
     batcher.close()
 
 
-@pytest.fixture
-def occupied(batcher, decoder):
-    """A batcher that is decoding a sentence, until `go` is released."""
-    batcher.submit(["x"], "other")
-    decoder.begun.acquire()
-    return batcher
-
-
-def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occupied, decoder):
+def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occupied):
     futures = [
         occupied.submit(["aaa", "b", "cccc"], 1),
         occupied.submit(["dd"], 2),
         occupied.submit([], 1),
         occupied.submit(["ee"], 1),
     ]
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], [], ["EE"]]
     # The half with "aaa", the oldest, as the budget of 12 has no place for all four; then that with "b".
-    assert decoder.batches[1:] == [["aaa", "cccc"], ["b", "ee"], ["dd"]]
-    assert decoder.observed == [(1, 1), (2, 7), (2, 3), (1, 2)]
+    assert occupied.batches[1:] == [["aaa", "cccc"], ["b", "ee"], ["dd"]]
+    assert occupied.observed == [(1, 1), (2, 7), (2, 3), (1, 2)]
 
 
-def test_sentences_for_many_batches_fill_them_around_the_oldest(occupied, decoder):
+def test_sentences_for_many_batches_fill_them_around_the_oldest(occupied):
     lengths = (3, 1, 4, 2, 4, 4, 4)
     future = occupied.submit(["a" * length for length in lengths], 1)
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert future.result() == ["A" * length for length in lengths]
-    assert [sorted(map(len, batch)) for batch in decoder.batches[1:]] == [[2, 3, 4], [1, 4], [4, 4]]
+    assert [sorted(map(len, batch)) for batch in occupied.batches[1:]] == [[2, 3, 4], [1, 4], [4, 4]]
 
 
-def test_the_oldest_sentence_is_in_the_next_batch(occupied, decoder):
+def test_the_oldest_sentence_is_in_the_next_batch(occupied):
     long = occupied.submit(["l" * 10], 1)
     short = [occupied.submit(["s"], 1) for _ in range(6)]
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert long.result() == ["L" * 10]
     assert [future.result() for future in short] == [["S"]] * 6
-    assert decoder.batches[1:] == [["l" * 10], ["s"] * 6]
+    assert occupied.batches[1:] == [["l" * 10], ["s"] * 6]
 
 
-def test_as_many_sentences_as_last_time_are_waited_for(decoder):
+def test_as_many_sentences_as_last_time_are_waited_for():
     # So patient that the test would never end.
-    batcher = Batcher("patient", decoder, max_queue=8, patience=1e6)
-    decoder.go.release(100)
+    batcher = Upper(patience=1e6)
+    batcher.go.release(100)
     assert batcher.submit(["a"], 1).result() == ["A"]
     assert batcher.submit(["b", "c"], 1).result() == ["B", "C"]
     waiting = batcher.submit(["d"], 1)
     later = batcher.submit(["e"], 1)
     assert (waiting.result(), later.result()) == (["D"], ["E"])
-    assert decoder.batches == [["a"], ["b", "c"], ["d", "e"]]
+    assert batcher.batches == [["a"], ["b", "c"], ["d", "e"]]
     waiting = batcher.submit(["f"], 1)
     batcher.close()
     assert waiting.result() == ["F"]
 
 
-def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied, decoder):
+def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied):
     first = occupied.submit(["a"] * 5, 1)
     with pytest.raises(Busy, match="the queue is full: 5 sentences wait; try again later"):
         occupied.submit(["b"] * 4, 1)
@@ -119,26 +109,26 @@ def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied, 
     assert occupied.num_waiting == 0
     # More than the queue holds, but it is empty.
     second = occupied.submit(["b"] * 9, 1)
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert second.result() == ["B"] * 9
-    assert decoder.batches == [["x"], ["b"] * 9]
+    assert occupied.batches == [["x"], ["b"] * 9]
 
 
-def test_a_request_cancelled_while_it_is_decoded_has_no_effect_on_others(occupied, decoder):
+def test_a_request_cancelled_while_it_is_decoded_has_no_effect_on_others(occupied):
     first, second = occupied.submit(["a" * 7, "b"], 1), occupied.submit(["c"], 1)
-    decoder.go.release()
-    decoder.begun.acquire()
+    occupied.go.release()
+    occupied.begun.acquire()
     assert first.cancel()
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert second.result() == ["C"]
-    assert decoder.batches == [["x"], ["a" * 7], ["c"]]
+    assert occupied.batches == [["x"], ["a" * 7], ["c"]]
 
 
 @pytest.mark.parametrize("bad, message", [("nan", "a score is NaN"), ("panic", "a panic")])
-def test_an_error_reaches_only_its_own_request(occupied, decoder, bad, message):
+def test_an_error_reaches_only_its_own_request(occupied, bad, message):
     good = [occupied.submit(["a", "bb"], 1), occupied.submit(["cc"], 1)]
     failing = occupied.submit(["d", bad, "e"], 1)
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert [future.result() for future in good] == [["A", "BB"], ["CC"]]
     with pytest.raises(DecodingFailed, match=f"the model failed: {message}"):
         failing.result()
@@ -146,31 +136,31 @@ def test_an_error_reaches_only_its_own_request(occupied, decoder, bad, message):
     assert occupied.num_waiting == 0
 
 
-def test_what_cannot_be_tokenized_fails_alone(occupied, decoder):
+def test_what_cannot_be_tokenized_fails_alone(occupied):
     failing, good = occupied.submit(["unmeasurable"], 1), occupied.submit(["a"], 1)
-    decoder.go.release(100)
+    occupied.go.release(100)
     with pytest.raises(DecodingFailed, match="no such token"):
         failing.result()
     assert good.result() == ["A"]
 
 
-def test_a_batch_too_large_for_the_memory_is_halved(occupied, decoder):
+def test_a_batch_too_large_for_the_memory_is_halved(occupied):
     fitting, huge = occupied.submit(["aaa"] * 4, 1), occupied.submit(["huge"], 2)
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert fitting.result() == ["AAA"] * 4
-    assert decoder.batches[1:4] == [["aaa"] * 4, ["aaa"] * 2, ["aaa"] * 2]
+    assert occupied.batches[1:4] == [["aaa"] * 4, ["aaa"] * 2, ["aaa"] * 2]
     with pytest.raises(Busy, match="out of memory; send shorter sentences or fewer beams"):
         huge.result()
 
 
-def test_functions_run_before_the_next_batch_and_return_their_errors(occupied, decoder):
+def test_functions_run_before_the_next_batch_and_return_their_errors(occupied):
     order = []
     sentence = occupied.submit(["a"], 1)
     sentence.add_done_callback(lambda _: order.append("sentence"))
-    failing, returning = occupied.run(int, "x"), occupied.run(order.append, "function")
-    cancelled = occupied.run(order.append, "cancelled")
+    failing, returning = occupied.call(int, "x"), occupied.call(order.append, "function")
+    cancelled = occupied.call(order.append, "cancelled")
     cancelled.cancel()
-    decoder.go.release(100)
+    occupied.go.release(100)
     assert sentence.result() == ["A"]
     assert order == ["function", "sentence"]
     assert returning.result() is None
@@ -178,20 +168,20 @@ def test_functions_run_before_the_next_batch_and_return_their_errors(occupied, d
         failing.result()
 
 
-def test_closing_finishes_what_waits_and_takes_nothing_new(occupied, decoder):
+def test_closing_finishes_what_waits_and_takes_nothing_new(occupied):
     future = occupied.submit(["a"], 1)
     assert not occupied.is_idle
     occupied.close(wait=False)
-    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.run(print)):
+    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.call(print)):
         with pytest.raises(Busy, match="shutting down"):
             refused()
-    decoder.go.release(100)
+    occupied.go.release(100)
     occupied.close()
     assert future.result() == ["A"]
     assert occupied.is_idle and not occupied.is_alive
 
 
-def test_when_the_thread_ends_by_an_error_nobody_waits_in_vain(occupied, decoder, monkeypatch):
+def test_when_the_thread_ends_by_an_error_nobody_waits_in_vain(occupied, monkeypatch):
     reported = []
     monkeypatch.setattr(threading, "excepthook", lambda ended: reported.append(ended.exc_value))
     error = RuntimeError("a defect")
@@ -199,31 +189,31 @@ def test_when_the_thread_ends_by_an_error_nobody_waits_in_vain(occupied, decoder
     def batch_size(longest, key):
         raise error
 
-    decoder.batch_size = batch_size
+    occupied.batch_size = batch_size
     cancelled = occupied.submit(["c"], 1)
     waiting = [occupied.submit(["a", "b"], 1), occupied.submit(["c"], 2)]
     cancelled.cancel()
-    decoder.go.release(100)
+    occupied.go.release(100)
     for future in waiting:
         with pytest.raises(Busy, match="the thread of this model has ended; restart the server"):
             future.result()
     occupied.close()
-    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.run(print)):
+    for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.call(print)):
         with pytest.raises(Busy, match="has ended"):
             refused()
     assert occupied.is_idle and not occupied.is_alive and occupied.num_waiting == 0
     assert reported == [error]
 
 
-def test_when_the_thread_ends_a_batch_that_was_taken_and_functions_are_refused(occupied, decoder, monkeypatch):
+def test_when_the_thread_ends_a_batch_that_was_taken_and_functions_are_refused(occupied, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", lambda ended: None)
 
     def observe(num_sentences, num_tokens):
         raise RuntimeError("a defect")
 
-    decoder.observe = observe
-    sentence, function = occupied.submit(["a"], 1), occupied.run(print)
-    decoder.go.release(100)
+    occupied.observe = observe
+    sentence, function = occupied.submit(["a"], 1), occupied.call(print)
+    occupied.go.release(100)
     for future in (sentence, function):
         with pytest.raises(Busy, match="has ended"):
             future.result()

@@ -3,8 +3,7 @@
 import asyncio
 
 from hf_vanilla_transformer.serving import engine
-from hf_vanilla_transformer.serving.engine import ServedModel
-from hf_vanilla_transformer.serving.memory import release_memory
+from hf_vanilla_transformer.serving.engine import ServedModel, release_memory
 from translators import build
 
 
