@@ -48,11 +48,7 @@ UNSUPPORTED = (
 
 
 def check_supported(config: VanillaTransformerConfig) -> None:
-    """Raise for a configuration that CTranslate2 cannot express.
-
-    Raises:
-        ValueError: Names the field, its value, and the remedy.
-    """
+    """Raise a ValueError that names the field, its value, and the remedy if CTranslate2 cannot express it."""
     for name, is_unsupported, remedy in UNSUPPORTED:
         value = getattr(config, name)
         if is_unsupported(value):
@@ -86,11 +82,17 @@ def write_ctranslate2(
     check_supported(model.config)
     if quantization.startswith("int8"):
         model = equalize_layers(model)
-    spec = _build_spec(model, _num_positions(model.config, max_positions))
+    num_positions = max_positions or model.config.max_position_embeddings
+    if model.config.position_embedding_type == "learned" and num_positions > model.config.max_position_embeddings:
+        raise ValueError(
+            f"`max_positions={num_positions}`, but the model has learned only {model.config.max_position_embeddings} "
+            "positions; leave it out"
+        )
+    spec = _build_spec(model, num_positions)
     source, target = vocabularies(model.config, tokenizer)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    _fill_config(spec.config, model.config, target, len(spec.encoder.position_encodings.encodings))
+    _fill_config(spec.config, model.config, target, num_positions)
     spec.validate()
     # Overflows become infinite, and are found in the file by name.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -102,11 +104,7 @@ def write_ctranslate2(
 def vocabularies(
     config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[str], list[str]]:
-    """Return the source and target tokens by id.
-
-    Args:
-        config: Of the model, which may have more embedding rows than the tokenizer has tokens.
-        tokenizer: Names the tokens. An id without a token, or every id without a tokenizer, is named by its number.
+    """Return the source and target tokens by id; an id without one, of which models may have some, names itself.
 
     Raises:
         ValueError: There are more tokens than embedding rows.
@@ -190,11 +188,7 @@ def _build_spec(model: Any, num_positions: int) -> Any:
 
 
 def _alignment_layer(model: Any) -> tuple[int, list[int]]:
-    """Return the decoder layer whose attention aligns words, and its heads that do.
-
-    Raises:
-        ValueError: They are in several layers.
-    """
+    """Return the decoder layer whose attention aligns words, and its heads that do."""
     layers, heads = zip(*alignment_heads(model), strict=True)
     if len(set(layers)) > 1:
         raise ValueError(
@@ -205,10 +199,7 @@ def _alignment_layer(model: Any) -> tuple[int, list[int]]:
 
 
 def _with_heads_first(model: Any, layer: int, heads: list[int]) -> Any:
-    """Move these heads of encoder-decoder attention to the front.
-
-    CTranslate2 aligns words by the first heads of a layer.
-    """
+    """Move these heads of encoder-decoder attention to the front: CTranslate2 aligns words by the first ones."""
     if heads == list(range(len(heads))):
         return model
     model = copy.deepcopy(model)
@@ -227,7 +218,11 @@ def _fill_stack(spec: Any, stack: Any, num_positions: int) -> None:
     config = stack.config
     spec.pre_norm = config.norm_position == "pre"
     spec.scale_embeddings = config.scale_embedding
-    spec.position_encodings.encodings = _array(_position_encodings(stack, num_positions))
+    if config.position_embedding_type == "learned":
+        positions = stack.embed_positions.weight[:num_positions]
+    else:
+        positions = sinusoids(torch.arange(num_positions), config.d_model, config.sinusoidal_layout)
+    spec.position_encodings.encodings = _array(positions)
     if config.embedding_layer_norm:
         _fill_norm(spec.layernorm_embedding, stack.layernorm_embedding)
     if config.final_layer_norm:
@@ -246,19 +241,16 @@ def _fill_attention(spec: Any, attention: Any, norm: nn.LayerNorm, num_fused: in
 
     CTranslate2 has one width for all heads: zeros widen the narrower of keys and values, and change nothing.
     """
-    width = max(attention.head_dim, attention.value_head_dim)
-    widths = (attention.head_dim, attention.head_dim, attention.value_head_dim)
-    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    weights = [_pad_heads(each.weight, own, width) for each, own in zip(projections, widths, strict=True)]
-    biases = [
-        None if each.bias is None else _pad_heads(each.bias, own, width)
-        for each, own in zip(projections, widths, strict=True)
-    ]
+    key_width, value_width = attention.head_dim, attention.value_head_dim
+    width = max(key_width, value_width)
+    projections = ((attention.q_proj, key_width), (attention.k_proj, key_width), (attention.v_proj, value_width))
+    weights = [_pad_heads(each.weight, own, width) for each, own in projections]
+    biases = [None if each.bias is None else _pad_heads(each.bias, own, width) for each, own in projections]
     parts = {3: [slice(0, 3)], 2: [slice(0, 1), slice(1, 3)]}[num_fused]
     for linear_spec, part in zip(spec.linear, parts, strict=False):
         _fill_linear(linear_spec, weights[part], biases[part])
     out = attention.out_proj
-    _fill_linear(spec.linear[-1], [_pad_heads(out.weight.T, attention.value_head_dim, width).T], [out.bias])
+    _fill_linear(spec.linear[-1], [_pad_heads(out.weight.T, value_width, width).T], [out.bias])
     _fill_norm(spec.layer_norm, norm)
     spec.queries_scale = np.float32(attention.scaling)
 
@@ -282,24 +274,6 @@ def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
 def _array(tensor: Tensor) -> np.ndarray:
     # A copy: CTranslate2 quantizes weights in place.
     return tensor.detach().float().cpu().numpy().copy()
-
-
-def _num_positions(config: VanillaTransformerConfig, max_positions: int | None) -> int:
-    num_positions = max_positions or config.max_position_embeddings
-    if config.position_embedding_type == "learned" and num_positions > config.max_position_embeddings:
-        raise ValueError(
-            f"`max_positions={num_positions}`, but the model has learned only {config.max_position_embeddings} "
-            "positions; leave it out"
-        )
-    return num_positions
-
-
-def _position_encodings(stack: Any, num_positions: int) -> Tensor:
-    """Return the encodings of the first positions, (num_positions, d)."""
-    config = stack.config
-    if config.position_embedding_type == "learned":
-        return stack.embed_positions.weight[:num_positions]
-    return sinusoids(torch.arange(num_positions), config.d_model, config.sinusoidal_layout)
 
 
 def _fill_config(settings: Any, config: VanillaTransformerConfig, target: list[str], num_positions: int) -> None:

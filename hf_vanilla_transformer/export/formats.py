@@ -76,11 +76,7 @@ def export_model(
 
 
 def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, PreTrainedTokenizerBase | None]:
-    """Load a model of this package in float32, and its tokenizer if there is one.
-
-    Raises:
-        ValueError: They cannot be loaded (see `load_model`), or the model is of another family.
-    """
+    """Load a model of this package in float32, and its tokenizer if there is one; another family is a ValueError."""
     model = load_model(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
     if (model_type := model.config.model_type) != MODEL_TYPE:
         raise ValueError(

@@ -23,13 +23,8 @@ REQUIRED_VALUES: dict[str, tuple[Any, ...]] = {
 }
 # Suffixes of weights whose second axis is the model's width; all others have it, if at all, first.
 WIDTH_SECOND = (
-    "embed_tokens.weight",
-    "q_proj.weight",
-    "k_proj.weight",
-    "v_proj.weight",
-    "fc1.weight",
-    "lm_head.weight",
-)
+    "embed_tokens.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "lm_head.weight",
+)  # fmt: skip  # a table, not an expression
 WIDTH_FIRST = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias", "norm.weight", "norm.bias")
 
 
@@ -60,11 +55,7 @@ def write_marian(model: Any, folder: str | Path) -> None:
 
 
 def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
-    """Return the equivalent configuration.
-
-    Raises:
-        ValueError: There is none; names the field.
-    """
+    """Return the equivalent configuration; a ValueError names the field that Marian cannot express."""
     for name, allowed in REQUIRED_VALUES.items():
         value = getattr(config, name)
         if value not in allowed:
@@ -92,7 +83,13 @@ def marian_weights(model: Any) -> dict[str, Tensor]:
     order = torch.arange(config.d_model)
     if config.sinusoidal_layout == "interleaved":
         order = torch.cat((order[0::2], order[1::2]))
-    weights = {name: _permute_width(name, tensor, order).clone() for name, tensor in ours.items()}
+    weights = {}
+    for name, tensor in ours.items():
+        if name.endswith(WIDTH_SECOND):
+            tensor = tensor[:, order]
+        elif name.endswith(WIDTH_FIRST):
+            tensor = tensor[order]
+        weights[name] = tensor.clone()
     bias = weights.pop("lm_head.bias", torch.zeros(config.decoder_vocab_size))
     weights["final_logits_bias"] = bias[None]
     for name in list(weights):
@@ -101,10 +98,3 @@ def marian_weights(model: Any) -> dict[str, Tensor]:
     if config.share_encoder_decoder_embeddings:
         weights["model.shared.weight"] = weights["model.encoder.embed_tokens.weight"]
     return weights
-
-
-def _permute_width(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Permute the axis of the model's width, if there is one, by `order` (d)."""
-    if name.endswith(WIDTH_SECOND):
-        return tensor[:, order]
-    return tensor[order] if name.endswith(WIDTH_FIRST) else tensor

@@ -140,7 +140,9 @@ def write_onnx(
         raise ValueError(missing)
     from transformers.exporters import OnnxConfig, OnnxExporter
 
-    model = _resize_positions(copy.deepcopy(model).float().cpu().eval(), max_positions)
+    model = copy.deepcopy(model).float().cpu().eval()
+    if max_positions not in (None, model.config.max_position_embeddings):
+        _resize_positions(model, max_positions)
     if quantization == "int8":
         # A tied matrix would not be quantized.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
@@ -148,19 +150,18 @@ def write_onnx(
     encoder_inputs, decoder_inputs = _example_inputs(encoder)
     graphs: Any = (("encoder", encoder, encoder_inputs), ("decoder", decoder, decoder_inputs))
     for name, graph, inputs in graphs:
+        file = folder / f"{name}.onnx"
         with torch.no_grad(), _silence():
             exported = OnnxExporter().export(graph, inputs, OnnxConfig(dynamic=True))
-        _save(exported, folder / f"{name}.onnx", model.config)
+        _save(exported, file, model.config)
         if quantization == "int8":
-            _quantize(folder / f"{name}.onnx")
+            _quantize(file)
     return model.config
 
 
-def _resize_positions(model: Any, num_positions: int | None) -> Any:
+def _resize_positions(model: Any, num_positions: int | None) -> None:
     """Resize the sinusoids of both stacks, and set the number in the configuration."""
     config = model.config
-    if num_positions is None or num_positions == config.max_position_embeddings:
-        return model
     if config.position_embedding_type == "learned":
         raise ValueError(
             f"`max_positions={num_positions}`, but the model has learned {config.max_position_embeddings} positions; "
@@ -169,7 +170,6 @@ def _resize_positions(model: Any, num_positions: int | None) -> Any:
     config.max_position_embeddings = num_positions
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_positions = VanillaTransformerSinusoidalPositions(config)
-    return model
 
 
 def _example_inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
