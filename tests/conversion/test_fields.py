@@ -42,24 +42,18 @@ def test_heads_that_shapes_determine(settings):
     refused("encoder_attention_heads=4`, but the weights say 2", source, patched=True, encoder_attention_heads=4)
 
 
-class TestEmbeddings:
-    KEY = "src_embed.0.lut.weight"
-
-    @pytest.fixture
-    def state(self):
-        return source_models.annotated().state_dict()
-
-    def test_of_integers(self, state):
-        refused(
-            "are torch.int8; save the weights as floating-point numbers",
-            {**state, self.KEY: state[self.KEY].to(torch.int8)},
-            **HEADS,
-        )
-
-    def test_of_one_axis(self, state):
-        refused(
-            "the encoder's embeddings have the shape 8, not two axes", {**state, self.KEY: state[self.KEY][0]}, **HEADS
-        )
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda embedding: embedding.to(torch.int8), "are torch.int8; save the weights as floating-point numbers"),
+        (lambda embedding: embedding[0], "the encoder's embeddings have the shape 8, not two axes"),
+    ],
+    ids=["integers", "one axis"],
+)
+def test_impossible_embeddings(change, message):
+    state = source_models.annotated().state_dict()
+    state["src_embed.0.lut.weight"] = change(state["src_embed.0.lut.weight"])
+    refused(message, state, **HEADS)
 
 
 class SeparateStacks(source_models.TorchNN):
@@ -160,32 +154,22 @@ class TestRenamed:
 
     @pytest.mark.parametrize("stored", [True, False], ids=["stored positions", "computed positions"])
     @pytest.mark.parametrize(
-        ("make", "options"),
-        [
-            (source_models.annotated, {}),
-            (source_models.TorchNN, {}),
-            (source_models.scalar_norms, {}),
-            (source_models.hkproj, {}),
-            (source_models.samlynnevans, {}),
-            (source_models.statquest, {}),
-            (source_models.phrases, {"patched": True}),
-            (source_models.shared_heads, {"patched": True}),
-            (source_models.gamma_beta, {}),
-        ],
-        ids=["annotated", "torch", "scalar", "hkproj", "samlynnevans", "statquest", "phrases", "shared", "gamma-beta"],
-    )
-    def test_what_is_required_suffices_as_offered(self, make, options, stored):
+        "name",
+        ("annotated", "TorchNN", "scalar_norms", "hkproj", "samlynnevans", "statquest", "phrases", "shared_heads",
+         "gamma_beta"),
+    )  # fmt: skip  # a list, not a block
+    def test_what_is_required_suffices_as_offered(self, name, stored):
         """A user copies the message and takes the first of each choice."""
-        weights = make().state_dict()
+        weights = getattr(source_models, name)().state_dict()
         if not stored:
             weights = {key: value for key, value in weights.items() if not re.search(r"\.(pe|pos_embedding)$", key)}
         last = next(key for key in reversed(weights) if key.endswith("weight") and "norm" not in key)
         renamed = {("theirs" if key == last else key): tensor for key, tensor in weights.items()}
-        options = {"rename": [f"theirs={last}"], **options}
+        options = {"rename": [f"theirs={last}"], "patched": name in ("phrases", "shared_heads")}
         required = refused("values of the original code: `", renamed, **options).partition("code: ")[2]
         pairs = dict(text.strip("`").split("=") for text in required.split())
         stated = {name: json_or_text(value.partition("|")[0]) for name, value in pairs.items()}
-        assert ("norm_position" in stated) == (make is not source_models.statquest)
+        assert ("norm_position" in stated) == (name != "statquest")
         assert ("first_position" in stated) == stored == ("sinusoidal_layout" not in stated)
         heads = {name: 1 for name in stated if name.endswith("heads")}
         convert(renamed, **options, **{**stated, **heads})
@@ -209,24 +193,20 @@ class TestRenamedLearnedPositions:
 
     def test_are_used_from_the_first_position(self, model, stated):
         state = model.state_dict()
-        refused(
-            "fairseq, under other names, do not .*code: `first_position=0`$",
-            state,
-            **{**stated, "first_position": None},
-        )
+        asked = "fairseq, under other names, do not .*code: `first_position=0`$"
+        refused(asked, state, **{**stated, "first_position": None})
         conversion = convert(state, **stated)
         assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
+        # Nothing of fairseq's own search.
+        assert conversion.generation == {"max_length": 20}
         source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
         with torch.no_grad():
             expected = model(source, target)
         found = converted_logits(conversion.model(), source, target)
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
         assert convert(state, **{**stated, "first_position": 2}).config.max_position_embeddings == 18
-        refused(
-            "has 20 rows, none of them for a token at row 20; pass `first_position`",
-            state,
-            **{**stated, "first_position": 20},
-        )
+        beyond = "has 20 rows, none of them for a token at row 20; pass `first_position`"
+        refused(beyond, state, **{**stated, "first_position": 20})
 
     def test_that_are_not_stored(self, model, stated):
         state = {key: tensor for key, tensor in model.state_dict().items() if "pos_embedding" not in key}
@@ -237,10 +217,6 @@ class TestRenamedLearnedPositions:
         config = convert(state, **stated, **kind).config
         assert (config.position_embedding_type, config.sinusoidal_layout) == ("sinusoidal", "interleaved")
         refused("`first_position` is set, but no position table", state, **{**stated, **kind, "first_position": 0})
-
-    def test_the_search_is_not_that_of_the_layout(self, model, stated):
-        conversion = convert(model.state_dict(), **stated)
-        assert conversion.layout.name == "fairseq" and conversion.generation == {"max_length": 20}
 
 
 @pytest.mark.parametrize("number", [9, 9999, 999_999])

@@ -141,16 +141,9 @@ class TestRefusedFiles:
             (tmp_path / name).touch()
         self.refused(tmp_path, message)
 
-    @pytest.mark.parametrize(
-        ("weight_map", "message"),
-        [
-            ('{"a": "gone.safetensors"}', "holds no gone.safetensors"),
-            *((text, "names no file for each weight") for text in ("null", "[1]", '{"a": 1}')),
-        ],
-    )
-    def test_an_index_of_nothing(self, tmp_path, weight_map, message):
-        (tmp_path / "model.safetensors.index.json").write_text(f'{{"weight_map": {weight_map}}}')
-        self.refused(tmp_path, message)
+    def test_an_index_of_nothing(self, tmp_path):
+        (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+        self.refused(tmp_path, "holds no gone.safetensors")
 
     @pytest.mark.parametrize("beside", [{}, {"best": np.float64(1), "array": np.arange(2)}], ids=["alone", "numpy"])
     @pytest.mark.parametrize(
@@ -227,11 +220,14 @@ class TestShards:
 
 
 class TestSettings:
-    SETTINGS = {"nhead": 2, "norm_first": True, "activation": "gelu", "lr": 0.1}
+    SETTINGS = {
+        "nhead": 2, "norm_first": True, "activation": "gelu", "layer_norm_eps": 1e-3, "dropout": 0.3, "lr": 0.1,
+    }  # fmt: skip  # one option a line would fill the screen
 
     @pytest.fixture
     def model(self):
-        return source_models.TorchNN(norm_first=True, activation="gelu", batch_first=True).eval()
+        options = {"norm_first": True, "activation": "gelu", "layer_norm_eps": 1e-3, "batch_first": True}
+        return source_models.TorchNN(**options).eval()
 
     @pytest.mark.parametrize("key", ["hyper_parameters", "args", "config", "cfg"])
     def test_arguments_of_torch_nn(self, model, key, tmp_path):
@@ -240,6 +236,7 @@ class TestSettings:
         for source in (tmp_path, tmp_path / "last.ckpt"):
             conversion = convert(source)
             assert_same_logits(model, conversion.model())
+            assert conversion.config.dropout == 0.3
             assert any("not read; check that the configuration agrees: lr=0.1" in note for note in conversion.notes)
 
     def test_a_file_beside_its_config(self, model, tmp_path):
@@ -253,14 +250,9 @@ class TestSettings:
         hparams = {"epoch": 9, "activation": "gelu", "dropout": None}
         conversion = convert({**content, "epoch": 3, "hparams": hparams})
         assert_same_logits(model, conversion.model())
-        assert type(conversion.config.encoder_attention_heads) is int and conversion.config.dropout == 0.1
+        assert type(conversion.config.encoder_attention_heads) is int and conversion.config.dropout == 0.3
         with pytest.raises(ValueError, match="setting norm_first beside the weights is 'False'; it must be true or f"):
             convert({**content, "norm_first": "False"})
-
-    def test_the_arguments_set_layer_norm_and_dropout(self, model):
-        settings = {**self.SETTINGS, "layer_norm_eps": 1e-3, "dropout": 0.3}
-        config = convert({"state_dict": model.state_dict(), "args": settings}).config
-        assert (config.layer_norm_eps, config.dropout) == (1e-3, 0.3)
 
     def test_an_unused_option_contradicts_nothing(self):
         both = {"args": {"nhead": None, "list": [np.ones(2)]}, "hparams": {"nhead": 2, "list": [np.ones(2)]}}

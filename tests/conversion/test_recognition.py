@@ -1,5 +1,6 @@
 """Recognition of layouts by keys, and renaming."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,23 +26,6 @@ OTHERS = {
 }
 
 
-@pytest.fixture
-def state():
-    return source_models.annotated().state_dict()
-
-
-@pytest.mark.parametrize(
-    ("model", "layout", "message"),
-    [
-        (nn.Linear(2, 2), None, "no known layout: its keys are weight, bias.*pass `rename`"),
-        (source_models.annotated(), "statquests", "`layout` statquests is not one of .*did you mean statquest"),
-        (source_models.annotated(), "statquest", "does not have the layout statquest.*there is no encoder.we.weight"),
-    ],
-)
-def test_weights_of_something_else(model, layout, message):
-    refused(message, model.state_dict(), layout)
-
-
 class Adaptive(source_models.TorchNN):
     """Projects with the adaptive softmax of torch."""
 
@@ -51,25 +35,33 @@ class Adaptive(source_models.TorchNN):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "added", "layout", "message"),
     [
+        (partial(nn.Linear, 2, 2), {}, None, "no known layout: its keys are weight, bias.*pass `rename`"),
+        (source_models.annotated, {}, "statquests", "`layout` statquests is not one of .*did you mean statquest"),
+        (source_models.annotated, {}, "statquest", "not have the layout statquest.*there is no encoder.we.weight"),
         (
-            lambda: Adaptive().state_dict(),
+            Adaptive,
+            {},
+            None,
             r"has an adaptive softmax, .* \(generator\.tail\.0\.0\.weight\), which our configuration",
         ),
         (
-            lambda: OTHERS["fairseq"]() | {"decoder.adaptive_softmax.head.weight": torch.zeros(3, 8)},
+            transformers_models.fsmt,
+            {"decoder.adaptive_softmax.head.weight": torch.zeros(3, 8)},
+            None,
             r"has an adaptive softmax, .* \(decoder\.adaptive_softmax\.head\.weight\)",
         ),
         (
-            lambda: OTHERS["fairseq"]() | {"encoder.embed_tokens.embeddings.0.0.weight": torch.zeros(3, 8)},
+            transformers_models.fsmt,
+            {"encoder.embed_tokens.embeddings.0.0.weight": torch.zeros(3, 8)},
+            None,
             r"has adaptive embeddings, .* \(encoder\.embed_tokens\.embeddings\.0\.0\.weight\)",
         ),
     ],
-    ids=["softmax of torch", "softmax of fairseq", "embeddings of fairseq"],
 )
-def test_adaptive_tables_are_refused_by_name(make, message):
-    refused(message, make())
+def test_weights_of_something_else(make, added, layout, message):
+    refused(message, make().state_dict() | added, layout)
 
 
 class TestEveryLayout:
@@ -130,31 +122,10 @@ class TestRename:
         found = convert(renamed, rename=pairs, **STATED, **HEADS)
         assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
 
-    def test_cutting_a_prefix_is_no_renaming(self, state):
-        prefixed = {f"ema.{key}": tensor for key, tensor in state.items()}
+    def test_cutting_a_prefix_is_no_renaming(self):
+        prefixed = {f"ema.{key}": tensor for key, tensor in source_models.annotated().state_dict().items()}
         assert convert(prefixed, rename=["ema.="], **HEADS).layout.name == "annotated-transformer"
 
     def test_no_weight_is_renamed_away(self):
-        state = source_models.TorchNN().state_dict()
-        refused(
-            "generator.bias the name encoder.version, which is no weight",
-            state,
-            rename=["generator.bias=encoder.version"],
-            **HEADS,
-        )
-
-
-class TestHint:
-    """Renaming is suggested."""
-
-    def test_one_key_is_missing_and_another_unexpected(self):
-        state = source_models.scalar_norms().state_dict()
-        state = {key.replace("layers.0.feed_forward_block.linear1.b", "x."): value for key, value in state.items()}
-        refused("2 missing: .*2 unexpected: .*; if only names differ from it, pass `rename`", state, **HEADS)
-
-    def test_other_names(self, state):
-        names = {"src_embed.0.lut": "src_embed.embedding", "norm.a_2": "norm.alpha", "norm.b_2": "norm.bias"}
-        for old, new in names.items():
-            state = {key.replace(old, new): tensor for key, tensor in state.items()}
-        refused("nearest is (annotated|simple)-transformer.*pass `rename`", state)
-        refused("not have the layout torch-nn-", state, "torch-nn-transformer")
+        message = "generator.bias the name encoder.version, which is no weight"
+        refused(message, source_models.TorchNN().state_dict(), rename=["generator.bias=encoder.version"], **HEADS)

@@ -1,13 +1,10 @@
 """Weights that are missing, unexpected, misshaped or of another type."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import source_models
 from conversions import HEADS, convert, refused
-from hf_vanilla_transformer.conversion import LAYOUTS
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -89,30 +86,11 @@ class TestCompleteness:
         state["encoder.layers.0.gate.weight"] = torch.ones(8)
         refused("1 unexpected: encoder.layers.0.gate.weight", state, encoder_only=True, **HEADS)
 
-    def test_two_keys_of_one_parameter(self, torch_nn, monkeypatch):
-        layout = LAYOUTS["torch-nn-transformer"]
-        rule = next(rule for rule in layout.rules if rule.key == "generator.weight")
-        twice = replace(layout, other_rules=(replace(rule, key="copy.weight"),))
-        monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", {layout.name: twice})
-        torch_nn["copy.weight"] = torch_nn["generator.weight"] + 1
-        refused("copy.weight and another weight are both lm_head.weight, and differ", torch_nn, **HEADS)
 
-
-class TestStackedProjections:
-    @pytest.mark.parametrize(
-        ("rows", "message"),
-        [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not give 3"), (25, "9x8, not 8x8")],
-    )
-    def test_of_the_wrong_height(self, torch_nn, rows, message):
-        key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
-        refused(f"of another shape: {key}.*{message}", {**torch_nn, key: torch.randn(rows, 8)}, **HEADS)
-
-    def test_no_piece_is_dropped(self, torch_nn, monkeypatch):
-        layout = LAYOUTS["torch-nn-transformer"]
-        rules = tuple(
-            replace(rule, names=rule.names[:2]) if rule.key.endswith("in_proj_weight") else rule
-            for rule in layout.rules
-        )
-        cut = {**LAYOUTS, layout.name: replace(layout, keys=(), own_signature=layout.signature, other_rules=rules)}
-        monkeypatch.setattr("hf_vanilla_transformer.conversion.recognition.LAYOUTS", cut)
-        refused("6 of another shape: .*in_proj_weight 24x8 does not give 2 weights", torch_nn, **HEADS)
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not give 3"), (25, "9x8, not 8x8")],
+)
+def test_stacked_projections_of_the_wrong_height(torch_nn, rows, message):
+    key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
+    refused(f"of another shape: {key}.*{message}", {**torch_nn, key: torch.randn(rows, 8)}, **HEADS)
