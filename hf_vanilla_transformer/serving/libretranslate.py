@@ -20,7 +20,7 @@ from ..documents.template import Template
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
 from .engine import TranslationOptions
-from .service import FieldError, Service, Text, TranslatedText, enough_beams
+from .service import FieldError, Service, Text, TranslatedText
 
 # Translated documents that are kept until they are fetched.
 MAX_FILES = 32
@@ -235,7 +235,7 @@ async def _translate(
     texts = [segment.text for segment in segments]
     choice, probability = await choose(service.engine, body.source, body.target, texts)
     with_tags = any(segment.tags for segment in segments) and choice.model.tokenizer.is_fast
-    options = enough_beams(choice.model, TranslationOptions(num_hypotheses=count, with_alignments=with_tags))
+    options = TranslationOptions(num_hypotheses=count, with_alignments=with_tags)
     translated = iter(await service.translate(request, texts, choice, options))
     ranked = [_by_rank(each, list(islice(translated, len(each.segments))), count) for each in documents]
     return ranked, choice.source, probability

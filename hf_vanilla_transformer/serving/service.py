@@ -17,7 +17,7 @@ from ..inference.decoding import Hypothesis
 from ..inference.translation import joined
 from ..text.sentences import Layout
 from .batching import InvalidRequest
-from .engine import Choice, Engine, ServedModel, TranslationOptions
+from .engine import Choice, Engine, TranslationOptions
 from .limits import Limits
 
 
@@ -85,9 +85,20 @@ class Service:
         self, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
     ) -> list[TranslatedText]:
         """Translate texts as `translate` does, for a client whose connection is not known."""
+        model, source, target = choice
+        if options.num_beams is None and not options.do_sample:
+            # Hypotheses need as many beams.
+            options = replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
         self._check(texts, options)
         with self.engine.admission():
-            return await _translate(texts, choice, options, split)
+            preparation = model.preparation
+            layouts = [preparation.split(text, "auto" if split else "never", source) for text in texts]
+            if any(map(preparation.may_be_long, layouts)):
+                # Only the model's thread may tokenize.
+                layouts = await model.run(lambda: list(map(preparation.fit, layouts)))
+            sentences = [sentence for layout in layouts for sentence in layout.sentences]
+            hypotheses = iter(await model.translate(sentences, options, source, target))
+        return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
 
     def accepts(self, key: str) -> bool:
         """Whether a key is the one that requests must present."""
@@ -111,27 +122,6 @@ class Service:
         ):
             if value > limit:
                 raise FieldError(name, f"{value} is more than the limit of {limit}")
-
-
-def enough_beams(model: ServedModel, options: TranslationOptions) -> TranslationOptions:
-    """Return the options with at least as many beams as hypotheses, where none are given and none are drawn."""
-    if options.num_beams is not None or options.do_sample:
-        return options
-    return replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
-
-
-async def _translate(
-    texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool
-) -> list[TranslatedText]:
-    model, source, target = choice
-    preparation = model.preparation
-    layouts = [preparation.split(text, "auto" if split else "never", source) for text in texts]
-    if any(map(preparation.may_be_long, layouts)):
-        # Only the model's thread may tokenize.
-        layouts = await model.run(lambda: list(map(preparation.fit, layouts)))
-    sentences = [sentence for layout in layouts for sentence in layout.sentences]
-    hypotheses = iter(await model.translate(sentences, options, source, target))
-    return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

@@ -11,7 +11,7 @@ from ..errors import one_line
 from ..inference.glossary import Glossary
 from ..options import Beams, SearchOptions
 from .engine import TranslationOptions
-from .service import FieldError, Service, Text, TranslatedText, enough_beams
+from .service import FieldError, Service, Text, TranslatedText
 
 EXAMPLE: Any = {"text": "A dog runs.", "source": "en", "target": "es", "num_hypotheses": 2, "scores": True}
 CONFIG = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
@@ -85,8 +85,7 @@ def routes(service: Service) -> APIRouter:
         service.check_key(request)
         choice = service.engine.choose(body.source, body.target, body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        options = enough_beams(choice.model, body.options())
-        translated = await service.translate(request, texts, choice, options, body.split_sentences)
+        translated = await service.translate(request, texts, choice, body.options(), body.split_sentences)
         return TranslationResponse(model=choice.model.name, translations=[_text_response(each) for each in translated])
 
     return router

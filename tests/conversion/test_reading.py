@@ -9,6 +9,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors.torch import save_file
 from torch import nn
 
@@ -28,55 +29,32 @@ def state():
     return source_models.annotated(layers=1).state_dict()
 
 
-def save_shards(folder, parts, suffix="bin"):
-    folder.mkdir(exist_ok=True)
-    save = save_file if suffix == "safetensors" else torch.save
-    for n, part in enumerate(parts):
-        save(part, folder / f"pytorch_model-{n}.{suffix}")
-    return folder
+def save_shards(state, folder, safe=False):
+    """Save files of a few weights each and their index, and return the files."""
+    save_torch_state_dict(state, folder, max_shard_size=2000, safe_serialization=safe)
+    return sorted(folder.glob("*-of-*"))
 
 
-def save_index(folder, parts, suffix="bin"):
-    folder.mkdir(exist_ok=True)
-    shards = {name: f"pytorch_model-{n}.{suffix}" for n, part in enumerate(parts) for name in part}
-    (folder / f"pytorch_model.{suffix}.index.json").write_text(json.dumps({"weight_map": shards}))
+# By name, what a file holds.
+FILES = {
+    "plain.pt": lambda state: state,
+    "legacy.pt": lambda state: state,
+    "loop.pth": lambda state: {"epoch": 3, "model_state_dict": state},
+    "parallel.bin": lambda state: {f"module.{key}": tensor for key, tensor in state.items()},
+    "lightning.ckpt": lambda state: {"state_dict": {f"_orig_mod.model.{key}": state[key] for key in state}},
+}
 
 
-def halves(state):
-    return [dict(list(state.items())[n::2]) for n in (0, 1)]
-
-
-def save_as(kind, state, folder):
-    if kind == "folder":
-        save_file(state, folder / "model.safetensors")
-        return folder
-    if kind == "shards":
-        save_index(folder, halves(state), "safetensors")
-        return save_shards(folder, halves(state), "safetensors")
-    file = folder / kind
-    if file.suffix == ".safetensors":
-        save_file(state, file)
-        return file
-    content = {
-        "plain.pt": state,
-        "legacy.pt": state,
-        "loop.pth": {"epoch": 3, "model_state_dict": state},
-        "parallel.bin": {f"module.{key}": tensor for key, tensor in state.items()},
-        "lightning.ckpt": {"state_dict": {f"_orig_mod.model.{key}": tensor for key, tensor in state.items()}},
-    }[kind]
-    torch.save(content, file, _use_new_zipfile_serialization=kind != "legacy.pt")
-    return file
-
-
-KINDS = (
-    "plain.pt", "loop.pth", "parallel.bin", "lightning.ckpt", "legacy.pt", "weights.safetensors", "folder", "shards",
-)  # fmt: skip  # one kind a line would say no more
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*FILES, "weights.safetensors", "folder", "shards"])
 def test_every_kind_of_file_gives_the_same_weights(state, tmp_path, kind):
-    expected = convert(state, **HEADS).weights
-    found = convert(save_as(kind, state, tmp_path), **HEADS).weights
+    source = tmp_path if kind in ("folder", "shards") else tmp_path / kind
+    if kind == "shards":
+        assert len(save_shards(state, tmp_path, safe=True)) > 1
+    elif kind in FILES:
+        torch.save(FILES[kind](state), source, _use_new_zipfile_serialization=kind != "legacy.pt")
+    else:
+        save_file(state, tmp_path / ("model.safetensors" if kind == "folder" else kind))
+    expected, found = convert(state, **HEADS).weights, convert(source, **HEADS).weights
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -192,28 +170,26 @@ def test_numpy_numbers_beside_the_weights(state, tmp_path, release):
 
 class TestShards:
     def test_a_weight_in_two_shards(self, state, tmp_path):
-        parts = halves(state)
-        save_index(tmp_path, parts)
-        name = next(iter(parts[0]))
-        parts[1][name] = parts[0][name].clone()
-        found = read_checkpoint(save_shards(tmp_path, parts)).weights
+        first, second, *_ = save_shards(state, tmp_path)
+        part, (name, tensor) = torch.load(second), next(iter(torch.load(first).items()))
+        torch.save({**part, name: tensor}, second)
+        found = read_checkpoint(tmp_path).weights
         assert found.keys() == state.keys() and torch.equal(found[name], state[name])
-        parts[1][name] += 1
-        with pytest.raises(ValueError, match=f"pytorch_model-1.bin: {re.escape(name)} differs from that of another"):
-            read_checkpoint(save_shards(tmp_path, parts))
+        torch.save({**part, name: tensor + 1}, second)
+        with pytest.raises(ValueError, match=f"{second.name}: {re.escape(name)} differs from that of another"):
+            read_checkpoint(tmp_path)
 
     def test_a_weight_in_no_shard(self, tmp_path):
         """Without its bias, a projection is not incomplete; only the index shows the loss."""
-        parts = halves(source_models.TorchNN().state_dict())
-        save_index(tmp_path, parts)
-        assert convert(save_shards(tmp_path, parts), **HEADS).config.lm_head_bias
-        for part in parts:
-            part.pop("generator.bias", None)
+        files = save_shards(source_models.TorchNN().state_dict(), tmp_path)
+        assert convert(tmp_path, **HEADS).config.lm_head_bias
+        for file in files:
+            torch.save({k: v for k, v in torch.load(file).items() if k != "generator.bias"}, file)
         with pytest.raises(ValueError, match=r"no file in .* holds generator\.bias, which the index names"):
-            convert(save_shards(tmp_path, parts), **HEADS)
+            convert(tmp_path, **HEADS)
 
     def test_two_indexes(self, state, tmp_path):
-        save_index(tmp_path, halves(state))
+        save_shards(state, tmp_path)
         (tmp_path / "other.bin.index.json").write_text("{}")
         with pytest.raises(ValueError, match=r"several shard indexes \(other.bin.index.json, pytorch_model.bin.in"):
             read_checkpoint(tmp_path)

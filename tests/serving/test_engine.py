@@ -7,7 +7,14 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
 from hf_vanilla_transformer.inference.translation import translate
-from hf_vanilla_transformer.serving.engine import Engine, ServedModel, TranslationOptions, UnknownModel
+from hf_vanilla_transformer.serving import engine as engine_module
+from hf_vanilla_transformer.serving.engine import (
+    Engine,
+    ServedModel,
+    TranslationOptions,
+    UnknownModel,
+    release_memory,
+)
 from translators import ENGLISH, SHARED, build, set_end_bias
 
 BEAMS = TranslationOptions(num_beams=3, num_hypotheses=2, with_scores=True)
@@ -50,6 +57,21 @@ def test_what_other_clients_send_does_not_prolong_a_translation(options):
         (alone,) = asyncio.run(served.translate([sentence], options))
         assert [each.text for each in found[0]] == [each.text for each in alone]
     served.close()
+
+
+def test_memory_is_released_every_so_many_batches(served, monkeypatch):
+    released = []
+    monkeypatch.setattr(engine_module, "BATCHES_BETWEEN_RELEASES", 3)
+    monkeypatch.setattr(engine_module, "release_memory", lambda: released.append(1))
+    for _ in range(7):
+        asyncio.run(served.translate(["a red house"]))
+    assert len(released) == 2
+
+
+def test_releasing_memory_fails_nowhere(monkeypatch):
+    release_memory()
+    monkeypatch.setattr("sys.platform", "darwin")
+    release_memory()
 
 
 def test_functions_run_in_the_thread_of_the_model(served):

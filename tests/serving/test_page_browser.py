@@ -123,16 +123,22 @@ def click_translate(page):
     return status.inner_text()
 
 
-def take_example(page, text):
-    """Click an example until it is taken: the first clicks may come before Gradio listens."""
-    field = page.get_by_label("Text", exact=True)
+def repeat(act, check, undo=lambda: None):
+    """Act until a check passes: Gradio may not listen yet, or draw anew what was acted on."""
     for _ in range(20):
-        page.get_by_role("button", name=text).click()
+        act()
         try:
-            return sync_api.expect(field).to_have_value(text, timeout=1000)
+            return check()
         except AssertionError:
-            continue
-    raise AssertionError(f"the example {text!r} is not taken")
+            undo()
+    raise AssertionError("the page does not answer")
+
+
+def take_example(page, text):
+    field = page.get_by_label("Text", exact=True)
+    repeat(
+        page.get_by_role("button", name=text).click, lambda: sync_api.expect(field).to_have_value(text, timeout=1000)
+    )
 
 
 def translation(page):
@@ -154,29 +160,18 @@ def rows(page):
 
 
 def choose(page, label, option):
-    """Choose an option until it is taken, and its list is gone, as a list may be drawn anew while it is open."""
+    """Choose an option; its list must be gone, too."""
     field = page.get_by_label(label, exact=True)
-    for _ in range(20):
+
+    def act():
         field.click()
         page.get_by_role("option", name=option, exact=True).click()
-        try:
-            sync_api.expect(page.get_by_role("option")).to_have_count(0, timeout=1000)
-            return sync_api.expect(field).to_have_value(option, timeout=1000)
-        except AssertionError:
-            page.keyboard.press("Escape")
-    raise AssertionError(f"{option!r} of {label} is not taken")
 
+    def check():
+        sync_api.expect(page.get_by_role("option")).to_have_count(0, timeout=1000)
+        sync_api.expect(field).to_have_value(option, timeout=1000)
 
-def fill(field, value, check):
-    """Fill a field in until the page has answered, as it may not listen yet."""
-    before = field.input_value()
-    for _ in range(20):
-        field.fill(value)
-        try:
-            return check()
-        except AssertionError:
-            field.fill(before)
-    raise AssertionError(f"{value!r} is not taken")
+    repeat(act, check, undo=lambda: page.keyboard.press("Escape"))
 
 
 def percents(page):
@@ -227,7 +222,9 @@ def test_beams_and_alternatives_keep_together(open_page):
     page = open_page()
     page.get_by_role("button", name="Search settings").click()
     beams, number = page.get_by_label("number input for Beams"), page.get_by_label("number input for Alternatives")
-    fill(number, "6", lambda: sync_api.expect(beams).to_have_value("6", timeout=2000))
+    before = number.input_value()
+    answered = sync_api.expect(beams).to_have_value
+    repeat(lambda: number.fill("6"), lambda: answered("6", timeout=2000), undo=lambda: number.fill(before))
     submit(page, SENTENCE)
     sync_api.expect(page.get_by_role("radio")).to_have_count(6)
     (expected,) = translate(*translator(), [SENTENCE], num_beams=6, num_hypotheses=6, with_scores=True)
@@ -448,6 +445,11 @@ def test_both_themes_have_contrast(open_page, scheme):
         assert min(page.locator(selector).evaluate_all(CONTRAST)) >= 4.5
 
 
+CONTROLS = {
+    "textbox", "button", "radio", "radiogroup", "slider", "spinbutton", "checkbox", "listbox", "combobox", "grid",
+}  # fmt: skip  # a list of words
+
+
 @pytest.mark.slow
 def test_everything_has_a_name(open_page):
     page = open_page()
@@ -475,17 +477,3 @@ def test_the_pictures_of_the_docs_can_be_taken_again(browser, address, tmp_path)
         save(picture(browser, address, SENTENCE, PICTURES[name]), path)
         with Image.open(path) as taken, Image.open(ROOT / "docs" / "images" / path.name) as shown:
             assert taken.width == shown.width and path.stat().st_size < 150_000
-
-
-CONTROLS = (
-    "textbox",
-    "button",
-    "radio",
-    "radiogroup",
-    "slider",
-    "spinbutton",
-    "checkbox",
-    "listbox",
-    "combobox",
-    "grid",
-)

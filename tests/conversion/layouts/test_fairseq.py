@@ -10,7 +10,6 @@ import transformers_models
 from conversions import convert, refused
 from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
-from hf_vanilla_transformer.conversion.layouts.fairseq import fairseq_sinusoids
 from tiny import close
 from transformers_models import (
     LOST,
@@ -118,16 +117,12 @@ def test_arguments_are_read_wherever_they_are(tmp_path, where, how):
 def test_what_lost_arguments_would_determine_is_required(tmp_path):
     file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
     refused("do not determine how .* `norm_position=post.* `activation_function=re", file)
-    with pytest.raises(ValueError, match=r"code: `scale_embedding=true\|false`$"):
-        given = {name: value for name, value in LOST.items() if name != "scale_embedding"}
-        convert(file, **given)
+    given = {name: value for name, value in LOST.items() if name != "scale_embedding"}
+    refused(r"code: `scale_embedding=true\|false`$", file, **given)
     content = fairseq_content(as_fairseq(fsmt()), "none")
     for other in ({"config": {"lr": 1}}, {"seed": 1}, {"cfg": {"common": {"seed": 1}}}):
-        refused(
-            r"code: `norm_position=post\|pre` `activation_function=.* `scale_",
-            {**content, **other},
-            encoder_attention_heads=2,
-        )
+        asked = r"code: `norm_position=post\|pre` `activation_function=.* `scale_"
+        refused(asked, {**content, **other}, encoder_attention_heads=2)
     # Nor that the first positions are padding: another model may have the same keys.
     learned = {f"{side}.embed_positions.weight": torch.randn(66, 16) for side in ("encoder", "decoder")}
     content["model"] |= learned
@@ -136,18 +131,19 @@ def test_what_lost_arguments_would_determine_is_required(tmp_path):
     assert config.max_position_embeddings == 64
 
 
-def test_a_bias_fewer_than_the_others():
-    """No zeros replace it, though one of an early release would be absent too."""
-    weights = as_fairseq(fsmt())
-    del weights["encoder.layers.1.self_attn.q_proj.bias"]
-    refused(r"1 missing: encoder\.layers\.1\.self_attn\.q_proj\.bias", fairseq_content(weights))
-
-
-def test_an_early_release_has_one_activation_and_scale():
+def test_what_arguments_say_or_leave_out():
     content = fairseq_content(as_fairseq(fsmt()))
+    # Those of an early release, which has one activation and scale.
     del content["args"].activation_fn, content["args"].no_scale_embedding
     config = convert(content).config
     assert (config.activation_function, config.scale_embedding) == ("relu", True)
+    before = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    config = convert(fairseq_content(as_fairseq(fsmt()), **before)).config
+    assert (config.norm_position, config.final_layer_norm) == ("pre", False)
+    # Zeros, which are no sinusoids.
+    conversion = convert(fairseq_content(as_fairseq(fsmt()), no_token_positional_embeddings=True))
+    assert conversion.config.position_embedding_type == "learned"
+    assert not conversion.weights["model.encoder.embed_positions.weight"].any()
 
 
 def test_copies_for_its_fast_path_are_no_weights(tmp_path):
@@ -161,13 +157,6 @@ def test_copies_for_its_fast_path_are_no_weights(tmp_path):
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     weights["decoder.embed_out"] = torch.ones(40, 16)
     refused("1 unexpected: decoder.embed_out", save_fairseq(tmp_path / "both.pt", weights))
-
-
-def test_norms_before_the_sub_layers_without_one_at_the_end(tmp_path):
-    arguments = {"encoder_normalize_before": True, "decoder_normalize_before": True}
-    file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), **arguments)
-    config = convert(file).config
-    assert (config.norm_position, config.final_layer_norm) == ("pre", False)
 
 
 def test_names_of_early_releases(tmp_path):
@@ -196,10 +185,8 @@ def test_learned_positions_begin_after_padding(tmp_path):
     for side in ("encoder", "decoder"):
         weights[f"{side}.embed_positions.weight"] = torch.randn(66, 16)
     conversion = convert(save_fairseq(tmp_path / "learned.pt", weights))
-    assert (conversion.config.position_embedding_type, conversion.config.max_position_embeddings) == (
-        "learned",
-        64,
-    )
+    config = conversion.config
+    assert (config.position_embedding_type, config.max_position_embeddings) == ("learned", 64)
     table = conversion.weights["model.decoder.embed_positions.weight"]
     close(table, weights["decoder.embed_positions.weight"][2:], 0.0)
     shorter = save_fairseq(tmp_path / "shorter.pt", weights, max_source_positions=66)
@@ -253,32 +240,18 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value", "message"),
     [
-        ({"encoder.layernorm_embedding.weight": torch.ones(16)}, r"3 missing: decoder\.layernorm_embedding\.bias"),
-        ({"layernorm_embedding": True}, r"4 missing: decoder\.layernorm_embedding\.bias"),
-        ({"encoder.layer_norm.weight": torch.ones(16)}, "normalize at different places"),
-        ({"encoder_normalize_before": True}, "normalize at different places"),
-        (
-            {"cross_self_attention": True},
-            "--cross-self-attention, which our configuration cannot express",
-        ),
-    ],
-    ids=[
-        "half a norm of embeddings",
-        "lost norms of embeddings",
-        "one side pre-norm",
-        "one side pre-norm by its arguments",
-        "other attention",
+        ("encoder.layernorm_embedding.weight", torch.ones(16), r"3 missing: decoder\.layernorm_embedding\.bias"),
+        ("layernorm_embedding", True, r"4 missing: decoder\.layernorm_embedding\.bias"),
+        ("encoder.layer_norm.weight", torch.ones(16), "normalize at different places"),
+        ("encoder_normalize_before", True, "normalize at different places"),
+        ("cross_self_attention", True, "--cross-self-attention, which our configuration cannot express"),
     ],
 )
-def test_inexpressible_models_are_refused(tmp_path, change, message):
-    weights = {name: value for name, value in change.items() if "." in name}
-    arguments = {name: value for name, value in change.items() if "." not in name}
-    file = save_fairseq(tmp_path / "checkpoint_best.pt", {**as_fairseq(fsmt()), **weights}, **arguments)
-    with pytest.raises(ValueError, match=message):
-        convert_checkpoint(file, tmp_path / "ours")
-    assert not (tmp_path / "ours").exists()
+def test_inexpressible_models_are_refused(name, value, message):
+    weight, argument = ({name: value}, {}) if "." in name else ({}, {name: value})
+    refused(message, fairseq_content({**as_fairseq(fsmt()), **weight}, **argument))
 
 
 @pytest.mark.parametrize("kind", ["bart", "mbart"])
@@ -297,24 +270,9 @@ def test_norms_after_the_embeddings(kind, how):
     before = dict.fromkeys(("encoder_normalize_before", "decoder_normalize_before"), kind == "mbart")
     arguments = {"layernorm_embedding": True, "activation_fn": "gelu", "no_scale_embedding": True, **before}
     content = fairseq_content(weights, how, **arguments)
-    conversion = convert(content, **(given if how == "none" else {}))
+    given = given if how == "none" else {}
+    conversion = convert(content, **given)
     assert conversion.config.embedding_layer_norm
     assert_same_function(original, conversion.model(), 1, searches=())
-    refused(
-        "`embedding_layer_norm=False`, but the weights say True; leave it out",
-        content,
-        **(given if how == "none" else {}),
-        embedding_layer_norm=False,
-    )
-
-
-def test_no_positions_at_all():
-    content = fairseq_content(as_fairseq(fsmt()), no_token_positional_embeddings=True)
-    conversion = convert(content)
-    assert conversion.config.position_embedding_type == "learned"
-    assert not conversion.weights["model.encoder.embed_positions.weight"].any()
-
-
-def test_sinusoids_are_those_of_fsmt():
-    module = fsmt().model.encoder.embed_positions
-    close(fairseq_sinusoids(64, 16, 1), module.get_embedding(66, 16, 1)[2:])
+    contradiction = "`embedding_layer_norm=False`, but the weights say True; leave it out"
+    refused(contradiction, content, **given, embedding_layer_norm=False)
