@@ -30,10 +30,6 @@ from .rules import (
 NORM_WEIGHTS = ("layer_norm.weight", "layernorm_embedding.weight")
 
 
-class _MisfitError(ValueError):
-    """A source tensor does not fit its rule; the message is a clause."""
-
-
 class MappedTensor(NamedTuple):
     """One line of the mapping: a source tensor, ours, and the transform between them."""
 
@@ -132,7 +128,7 @@ def transform_weights(matched: MatchedCheckpoint, d_model: int, unbiased_norms: 
         source, transform = matched.checkpoint.weights[match.key], _transform_of(match, unbiased_norms)
         try:
             results = _apply(transform, source, match, d_model)
-        except _MisfitError as misfit:
+        except ValueError as misfit:
             weights.faults.append(str(misfit))
             continue
         description = "" if transform is unchanged else transform.__name__.replace("_", " ")
@@ -149,23 +145,24 @@ def _transform_of(match: Match, unbiased_norms: bool | None) -> Transform:
     transform = match.rule.transform
     if unbiased_norms is None or not match.is_norm_weight:
         return transform
+    others: dict[Transform, Transform] = {fold_unbiased_std: expand_scalar}
     if unbiased_norms:
-        return fold_unbiased_std if transform in (unchanged, expand_scalar) else transform
-    return expand_scalar if transform is fold_unbiased_std else transform
+        others = dict.fromkeys((unchanged, expand_scalar), fold_unbiased_std)
+    return others.get(transform, transform)
 
 
 def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> list[Tensor]:
-    """Return a tensor for each name of a match, in the type of the source."""
+    """Return a tensor for each name of a match, in the type of the source; the ValueError of a misfit is a clause."""
     if not source.is_floating_point():
-        raise _MisfitError(f"{match.key}, which is {source.dtype}, not floating point")
+        raise ValueError(f"{match.key}, which is {source.dtype}, not floating point")
     try:
         results = transform(source if transform is unchanged else source.double(), d_model)
     except (ArithmeticError, IndexError, RuntimeError, ValueError):
-        raise _MisfitError(f"{match.key} {shape_text(source.shape)} does not fit d_model={d_model}") from None
+        raise ValueError(f"{match.key} {shape_text(source.shape)} does not fit d_model={d_model}") from None
     results = (results,) if isinstance(results, Tensor) else results
     results = results * len(match.names) if len(results) == 1 else results
     if len(results) != len(match.names):
-        raise _MisfitError(f"{match.key} {shape_text(source.shape)} does not give {len(match.names)} weights")
+        raise ValueError(f"{match.key} {shape_text(source.shape)} does not give {len(match.names)} weights")
     return [result.to(source.dtype) for result in results]
 
 

@@ -142,17 +142,14 @@ def map_html(pair: AttendedPair, layer: int, head: int) -> str:
 
 def _cells(row: list[int], strongest: int, stop: bool) -> str:
     """Return the cells of a row; `stop`: the tab key leads to its strongest one."""
-    return "".join(
-        f'<td style="--w:{weight}%" class="{_classes(weight, i == strongest)}"'
-        f"{' tabindex=0' if stop and i == strongest else ''}>{weight or ''}</td>"
-        for i, weight in enumerate(row)
-    )
-
-
-def _classes(weight: int, is_strongest: bool) -> str:
-    # From there on the other colour of text has more contrast, in the dark and in the light theme.
-    classes = {"vt-best": is_strongest, "vt-over-50": weight > 50, "vt-over-72": weight > 72}
-    return " ".join(name for name, holds in classes.items() if holds)
+    cells = ""
+    for i, weight in enumerate(row):
+        # From there on the other colour of text has more contrast, in the dark and in the light theme.
+        classes = {"vt-best": i == strongest, "vt-over-50": weight > 50, "vt-over-72": weight > 72}
+        names = " ".join(name for name, holds in classes.items() if holds)
+        tab = " tabindex=0" if stop and i == strongest else ""
+        cells += f'<td style="--w:{weight}%" class="{names}"{tab}>{weight or ""}</td>'
+    return cells
 
 
 def alignment_html(pair: AttendedPair, layer: int, head: int) -> str:

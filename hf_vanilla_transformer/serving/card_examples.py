@@ -1,7 +1,6 @@
 """Example sentences from a model's card."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +36,10 @@ def card_examples(model: Any) -> list[Example]:
     # Anybody may have written it.
     except Exception:
         return []
-    examples = list(map(Example, _widget_texts(metadata.get("widget")))) or [
-        Example(match[3], match[1], match[2]) for match in SAMPLE.finditer(text)
-    ]
+    widget = metadata.get("widget")
+    entries = [entry.get("text") for entry in widget if isinstance(entry, dict)] if isinstance(widget, list) else []
+    examples = [Example(entry) for entry in entries if isinstance(entry, str)]
+    examples = examples or [Example(match[3], match[1], match[2]) for match in SAMPLE.finditer(text)]
     stripped = (example._replace(text=example.text.strip()) for example in examples)
     return list(dict.fromkeys(example for example in stripped if example.text))[:MAX_EXAMPLES]
 
@@ -55,9 +55,3 @@ def _card(name: str) -> Path | None:
     except HFValidationError:
         return None
     return Path(cached) if isinstance(cached, str) else None
-
-
-def _widget_texts(widget: Any) -> Iterator[str]:
-    for entry in widget if isinstance(widget, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("text"), str):
-            yield entry["text"]

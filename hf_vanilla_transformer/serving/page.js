@@ -37,14 +37,12 @@
     cell.setAttribute("aria-label", reading);
     table.closest(".vt-frame").querySelector("output").textContent = reading;
   };
-  document.addEventListener("pointerover", ({ target }) => {
-    const cell = cellOf(target);
-    if (cell) mark(cell);
-  });
-  document.addEventListener("focusin", ({ target }) => {
-    const cell = cellOf(target);
-    if (cell) mark(cell);
-  });
+  for (const type of ["pointerover", "focusin"]) {
+    document.addEventListener(type, ({ target }) => {
+      const cell = cellOf(target);
+      if (cell) mark(cell);
+    });
+  }
 
   // One cell is a stop of the tab key; arrows lead to the others.
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
