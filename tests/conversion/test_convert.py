@@ -12,8 +12,6 @@ from conversions import HEADS, convert, refused
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
 from hf_vanilla_transformer.conversion import convert_checkpoint, load_converted
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def state():
@@ -56,7 +54,6 @@ def test_an_encoder_alone(tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 def test_an_encoder_that_is_stored_alone():
     whole = source_models.TorchNN().state_dict()
     alone = {key: tensor for key, tensor in whole.items() if not key.startswith(("tgt", "generator", "transformer.d"))}

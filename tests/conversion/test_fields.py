@@ -12,12 +12,6 @@ import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from source_models import Norm
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
-]
-
 
 @pytest.mark.parametrize(
     ("fields", "message"),
@@ -64,7 +58,7 @@ class SeparateStacks(source_models.TorchNN):
         encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
         decoder = nn.TransformerDecoderLayer(decoder_width, 2, 16, dropout=0.0)
         norms = {stack: nn.LayerNorm(8) if stack in normed else None for stack in ("encoder", "decoder")}
-        self.transformer.encoder = nn.TransformerEncoder(encoder, 2, norms["encoder"])
+        self.transformer.encoder = nn.TransformerEncoder(encoder, 2, norms["encoder"], enable_nested_tensor=False)
         self.transformer.decoder = nn.TransformerDecoder(decoder, 2, norms["decoder"])
         if decoder_width != 8:
             self.tgt_tok_emb.embedding = nn.Embedding(17, decoder_width)

@@ -6,8 +6,6 @@ import torch
 import source_models
 from conversions import HEADS, convert, refused
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KEYS = ("src_embed.1.pe", "tgt_embed.1.pe")
 
 

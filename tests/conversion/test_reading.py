@@ -17,12 +17,6 @@ import source_models
 from conversions import HEADS, assert_same_logits, convert
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
-]
-
 
 @pytest.fixture
 def state():

@@ -14,11 +14,6 @@ from hf_vanilla_transformer.conversion import LAYOUTS
 from hf_vanilla_transformer.conversion.reading import SourceCheckpoint
 from hf_vanilla_transformer.conversion.recognition import recognize_layout
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-]
-
 OTHERS = {
     "marian": lambda: transformers_models.marian().state_dict(),
     "fsmt": lambda: transformers_models.fsmt().state_dict(),

@@ -11,8 +11,6 @@ import source_models
 from conversions import HEADS, TOLERANCE, convert, converted_logits, greedy, normalized, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WORDS = ("a", "cat", "dog", "sleeps", "runs", "the", "small", "big", "and")
 
 

@@ -6,11 +6,6 @@ import torch
 import source_models
 from conversions import HEADS, convert, refused
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-]
-
 
 @pytest.fixture
 def state():

@@ -48,26 +48,17 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "value"),
     [
-        {"norm_position": "pre"},
-        {"norm_position": "none"},
-        {"final_layer_norm": True},
-        {"embedding_layer_norm": True},
-        {"position_embedding_type": "learned"},
-        {"layer_norm_eps": 1e-6},
-        {"head_dim": 8},
-        {"value_head_dim": 4},
-        {"decoder_ffn_dim": 0},
-        {"pad_token_id": None},
-        {"decoder_start_token_id": None},
+        ("norm_position", "pre"), ("norm_position", "none"), ("final_layer_norm", True),
+        ("embedding_layer_norm", True), ("position_embedding_type", "learned"), ("layer_norm_eps", 1e-6),
+        ("head_dim", 8), ("value_head_dim", 4), ("decoder_ffn_dim", 0), ("pad_token_id", None),
+        ("decoder_start_token_id", None),
     ],
-    ids=str,
-)
-def test_what_marian_cannot_express_is_named(tmp_path, changes):
-    ((name, value),) = changes.items()
+)  # fmt: skip  # a table
+def test_what_marian_cannot_express_is_named(tmp_path, name, value):
     with pytest.raises(ValueError, match=f"Marian cannot express `{name}={value!r}`"):
-        write_marian(tiny_model(**changes), tmp_path / "marian")
+        write_marian(tiny_model(**{name: value}), tmp_path / "marian")
     assert not (tmp_path / "marian").exists()
 
 
@@ -75,7 +66,7 @@ def test_weights_that_marian_would_tie(tmp_path):
     model = tiny_model()
     model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     with pytest.raises(
-        ValueError, match="Marian cannot express `tie_word_embeddings=True` .*: it ties .*embed_tokens.weight"
+        ValueError, match="cannot express `tie_word_embeddings=True` .*: it ties .*embed_tokens.weight"
     ):
         write_marian(model, tmp_path / "marian")
     assert not (tmp_path / "marian").exists()

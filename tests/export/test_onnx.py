@@ -191,6 +191,9 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
 class TestProgram:
     """scripts/onnx_translate.py, for machines without PyTorch."""
 
+    def assert_one_line(self, result, fault=""):
+        assert result.returncode == 2 and fault in result.stderr and result.stderr.count("\n") == 1
+
     def run(self, folder, *words, text="", without=()):
         # Whatever imports one of `without` fails.
         program = (
@@ -220,15 +223,9 @@ class TestProgram:
         result = self.run(folder, "--output", tmp_path / "before", text="a cat\n" + "a cat " * 50)
         assert result.returncode == 2 and "but the graphs hold 64 positions" in result.stderr
         assert (tmp_path / "before").read_text() == "kept\n" and len(list(tmp_path.iterdir())) == 2
-        for option, fault in (
-            ("--num_beams=0", "is 0; it must be positive"),
-            ("--length_penalty=nan", "is nan; it must be"),
-        ):
-            result = self.run(folder, option)
-            assert result.returncode == 2 and fault in result.stderr and result.stderr.count("\n") == 1
-        result = self.run(tmp_path)
-        assert result.returncode == 2 and result.stderr.count("\n") == 1
+        self.assert_one_line(self.run(folder, "--num_beams=0"), "is 0; it must be positive")
+        self.assert_one_line(self.run(folder, "--length_penalty=nan"), "is nan; it must be")
+        self.assert_one_line(self.run(tmp_path))
         for path in folder.glob("*tokenizer.json"):
             path.unlink()
-        result = self.run(folder)
-        assert result.returncode == 2 and result.stderr.count("\n") == 1
+        self.assert_one_line(self.run(folder))

@@ -5,6 +5,7 @@ target_mask=None)`: ids (B, S) and (B, T), masks that are true at tokens, logits
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -463,7 +464,11 @@ class TorchNN(nn.Module):
     def __init__(self, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2, **options):
         super().__init__()
         self._add_embeddings((source_vocabulary, target_vocabulary), width)
-        self.transformer = nn.Transformer(width, heads, layers, layers, inner, 0.1, **options)
+        with warnings.catch_warnings():
+            # It announces why it does not take its fast path, by nested tensors.
+            warnings.simplefilter("ignore")
+            self.transformer = nn.Transformer(width, heads, layers, layers, inner, 0.1, **options)
+        self.transformer.encoder.enable_nested_tensor = False
         self.add_module(self.output, nn.Linear(width, target_vocabulary))
         self.batch_first = options.get("batch_first", False)
         with torch.no_grad():

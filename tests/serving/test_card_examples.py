@@ -25,10 +25,8 @@ def examples(folder, card):
 
 def test_those_of_the_widget_come_first(tmp_path):
     widget = "widget:\n- text: A dog <b>runs</b>.\n- text: A dog <b>runs</b>.\n- example_title: none\n- text: Two\n"
-    assert examples(tmp_path, f"---\n{widget}---\n{SAMPLES}") == [
-        ("A dog <b>runs</b>.", None, None),
-        ("Two", None, None),
-    ]
+    expected = [Example("A dog <b>runs</b>."), Example("Two")]
+    assert examples(tmp_path, f"---\n{widget}---\n{SAMPLES}") == expected
 
 
 def test_else_those_of_the_sample_pairs(tmp_path):

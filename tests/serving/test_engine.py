@@ -95,26 +95,17 @@ def test_options_out_of_range_are_refused_before_they_wait(served, options, mess
     assert served.num_waiting == 0
 
 
-def test_alignments_do_not_count_the_words_of_a_prefix():
-    served = ServedModel("t5", *build("shared"), source_prefix="no no ")
-    options = TranslationOptions(num_beams=1, max_new_tokens=8, with_alignments=True)
-    ((hypothesis,),) = asyncio.run(served.translate(["a red house"], options))
-    ((offline,),) = translate(
-        served.model, served.tokenizer, ["no no a red house"], num_beams=1, max_new_tokens=8, with_alignments=True
-    )
-    served.close()
-    assert offline.alignment and hypothesis.text == offline.text
-    assert hypothesis.alignment == [(i - 2, k) for i, k in offline.alignment if i >= 2]
-
-
 def test_a_prefix_is_put_before_every_sentence():
-    served = ServedModel("t5", *build("shared"), source_prefix="no ")
-    options = TranslationOptions(num_beams=1, max_new_tokens=5)
-    translations = asyncio.run(served.translate(["a cat", " "], options))
-    expected = translate(served.model, served.tokenizer, ["no a cat", " "], num_beams=1, max_new_tokens=5)
-    assert translations == expected
-    assert served.preparation.num_tokens("a cat") == 4
+    """Alignments do not count its words."""
+    served = ServedModel("t5", *build("shared"), source_prefix="no no ")
+    settings = {"num_beams": 1, "max_new_tokens": 8, "with_alignments": True}
+    rows = asyncio.run(served.translate(["a red house", " "], TranslationOptions(**settings)))
+    expected = translate(served.model, served.tokenizer, ["no no a red house", " "], **settings)
+    assert served.preparation.num_tokens("a cat") == 5
     served.close()
+    (hypothesis,), (offline,) = rows[0], expected[0]
+    assert offline.alignment and hypothesis.text == offline.text and rows[1] == expected[1]
+    assert hypothesis.alignment == [(i - 2, k) for i, k in offline.alignment if i >= 2]
 
 
 class Stub(ServedModel):

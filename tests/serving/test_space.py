@@ -36,10 +36,8 @@ def test_the_space_of_a_model_on_the_hub_refers_to_it():
     files = space_files("me/my-model")
     assert set(files) == {"README.md", "app.py", "requirements.txt"}
     card = front_matter(files)
-    assert (
-        card.items() >= {"sdk": "gradio", "app_file": "app.py", "models": ["me/my-model"], "title": "my-model"}.items()
-    )
-    assert card["sdk_version"] == gradio.__version__
+    expected = {"sdk": "gradio", "app_file": "app.py", "models": ["me/my-model"], "title": "my-model"}
+    assert card.items() >= expected.items() and card["sdk_version"] == gradio.__version__
     assert b"'my-model=me/my-model'" in files["app.py"]
     assert files["requirements.txt"].decode() == f"hf-vanilla-transformer[demo]=={__version__}\n"
 
@@ -53,9 +51,7 @@ def test_the_space_of_a_folder_holds_the_model(folder):
 
 def test_what_is_no_model_is_refused(tmp_path):
     for name in ("a/b/c", "mine", "a/b c"):
-        with pytest.raises(
-            ValueError, match=f"^`model` {name} is neither a folder nor the name of a model on the Hub"
-        ):
+        with pytest.raises(ValueError, match=f"^`model` {name} is neither a folder nor the name of a model on the H"):
             space_files(name)
     with pytest.raises(ValueError, match="holds no model"):
         space_files(tmp_path)

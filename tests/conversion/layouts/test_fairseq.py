@@ -25,8 +25,6 @@ from transformers_models import (
     with_likely_ends,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @torch.no_grad()
 def fairseq_search(model, source, beams=5, longest=9, pad=1, end=2):

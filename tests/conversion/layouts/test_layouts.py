@@ -19,14 +19,6 @@ from conversions import (
 )
 from hf_vanilla_transformer.conversion import LAYOUTS
 
-# nn.Transformer announces, when it is built or masked, which of its own fast paths it takes.
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
-]
-
-
 # Ends of the keys of position tables.
 TABLES = (".pe", "pos_embedding", "position_embedding.weight", "pos_embedding.weight", "encodings_table")
 

@@ -14,8 +14,6 @@ from conversions import TOLERANCE, convert, converted_logits, greedy, normalized
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
 from paths import SHARED
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Names that only the sessions of the notebooks had.
 LIGHTNING = SimpleNamespace(LightningModule=nn.Module, seed_everything=torch.manual_seed)
 SESSION = {"torch": torch, "nn": nn, "F": F, "math": math, "L": LIGHTNING}
@@ -54,9 +52,8 @@ def notebook():
             text = text.replace(old, patches[old])
         session = {**SESSION, "copy": __import__("copy"), **names}
         for definition in re.findall(r"^(?:class|def) .*\n(?:[ \t].*\n|\).*\n|[ \t]*\n)+", text, re.MULTILINE):
-            if definition.startswith("class ") and "(Dataset)" not in definition or "clones" in definition[:20]:
-                exec(compile(definition, file.name, "exec"), session)
-            elif definition.startswith(("def build_", "def subsequent_", "def causal_")):
+            is_model = definition.startswith("class ") and "(Dataset)" not in definition
+            if is_model or definition.startswith(("def clones", "def build_", "def subsequent_", "def causal_")):
                 exec(compile(definition, file.name, "exec"), session)
         return session
 
@@ -82,6 +79,16 @@ def assert_same(original, model, options, sizes, length=6, rows=2):
         normalized(converted_logits(converted, source, target)), expected, atol=TOLERANCE, rtol=0
     )
     return converted
+
+
+def assert_refused_unless_patched(original, model, patched, sizes, message):
+    """With its defect a model is refused, and with reason: as if patched, the weights compute something else."""
+    if patched:
+        assert_same(original, model, {"patched": True}, sizes)
+        return
+    refused(message, model.state_dict())
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(original, model, {"patched": True}, sizes)
 
 
 class TestNotebooks:
@@ -149,13 +156,8 @@ class TestNotebooks:
         def original(source, target):
             return model(source, target).log_softmax(-1)
 
-        if patched:
-            assert_same(original, model, {"patched": True}, (12, 16))
-            return
-        refused("residual around self-attention skips the position encoding", model.state_dict())
-        # Refused with reason: as if patched, the weights compute something else.
-        with pytest.raises(AssertionError, match="not close"):
-            assert_same(original, model, {"patched": True}, (12, 16))
+        message = "residual around self-attention skips the position encoding"
+        assert_refused_unless_patched(original, model, patched, (12, 16), message)
 
     @pytest.mark.parametrize("patched", [True, False])
     # PyTorch warns of softmax without an axis, one of the notebook's defects.
@@ -175,9 +177,5 @@ class TestNotebooks:
         with torch.no_grad():
             encoded = encoder(input_ids=source).last_hidden_state
             torch.testing.assert_close(encoded, model.encoder(source), atol=TOLERANCE, rtol=0)
-        if patched:
-            assert_same(original, model, {"patched": True}, (13, 17))
-            return
-        refused("masked self-attention reads the encoder's output.*`encoder_only=True`", model.state_dict())
-        with pytest.raises(AssertionError, match="not close"):
-            assert_same(original, model, {"patched": True}, (13, 17))
+        message = "masked self-attention reads the encoder's output.*`encoder_only=True`"
+        assert_refused_unless_patched(original, model, patched, (13, 17), message)

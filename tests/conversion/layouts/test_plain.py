@@ -85,13 +85,8 @@ def test_a_table_of_renames(tmp_path):
         state = {key.replace(ours, theirs): tensor for key, tensor in state.items()}
     save_file({key: tensor.clone() for key, tensor in state.items()}, tmp_path / "mine.safetensors")
     (tmp_path / "names.txt").write_text(TABLE, encoding="utf-8")
-    found = convert(
-        tmp_path / "mine.safetensors",
-        "plain",
-        rename=[tmp_path / "names.txt"],
-        **KNOWN,
-        sinusoidal_layout="interleaved",
-    )
+    stated = {**KNOWN, "sinusoidal_layout": "interleaved"}
+    found = convert(tmp_path / "mine.safetensors", "plain", rename=[tmp_path / "names.txt"], **stated)
     assert_same_logits(model, found.model())
     assert found.config.tie_word_embeddings and found.config.share_encoder_decoder_embeddings
 
@@ -107,10 +102,7 @@ def test_settings_from_a_folder(tmp_path):
 
 def test_without_a_layer():
     state = {key: tensor for key, tensor in model_of().state_dict().items() if "encoder.layers" not in key}
-    with pytest.raises(
-        ValueError, match=r"holds no model\.encoder\.embed\S+, or no layer of the encoder; save them too"
-    ):
-        convert(state, "plain", **KNOWN)
+    refused(r"holds no model\.encoder\.embed\S+, or no layer of the encoder; save them too", state, "plain", **KNOWN)
 
 
 def test_it_is_never_guessed():
@@ -128,14 +120,6 @@ def test_it_is_never_guessed():
 )
 def test_mistakes_in_a_table(tmp_path, line, message):
     (tmp_path / "names.txt").write_text(f"# names\n{line}\n", encoding="utf-8")
-    refused(re.escape(message), model_of().state_dict(), "plain", rename=[tmp_path / "names.txt"], **KNOWN)
-
-
-def test_a_file_that_is_not_there():
-    refused(
-        "`rename` names.txt is neither old=new nor a file",
-        model_of().state_dict(),
-        "plain",
-        rename=["names.txt"],
-        **KNOWN,
-    )
+    weights = model_of().state_dict()
+    refused(re.escape(message), weights, "plain", rename=[tmp_path / "names.txt"], **KNOWN)
+    refused("`rename` names.txt is neither old=new nor a file", weights, "plain", rename=["names.txt"], **KNOWN)

@@ -22,7 +22,6 @@ from toolkit_files import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.slow,
     # The toolkits announce what they run without, and use what newer releases of their dependencies deprecate.
     *(

@@ -21,8 +21,6 @@ from hf_vanilla_transformer.inference.languages import set_languages
 from hf_vanilla_transformer.inference.translation import translate
 from transformers_models import WORDS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LETTERS = sorted(set("".join(WORDS)) - {" "})
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 

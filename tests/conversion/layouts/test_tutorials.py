@@ -12,10 +12,6 @@ import torch
 import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, build, convert, converted_logits, refused
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
-]
 SOURCE = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"s{n}" for n in range(9))]
 TARGET = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"t{n}" for n in range(13))]
 
