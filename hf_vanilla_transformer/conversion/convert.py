@@ -24,7 +24,6 @@ from ..model.modeling_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
 )
 from .fields import (
-    InferredFields,
     Statements,
     assumed_fields,
     check_field_names,
@@ -34,7 +33,7 @@ from .fields import (
     own_fields,
     unread_settings,
 )
-from .positions import PositionEncodings, choose_positions, from_first_token
+from .positions import choose_positions, from_first_token
 from .reading import SourceCheckpoint, read_checkpoint, read_settings
 from .recognition import read_renames, recognize_layout, rename_keys
 from .rules import EMBEDDING_NAMES, POSITION_NAMES, SPECIAL_ID_FIELDS, Layout
@@ -43,7 +42,6 @@ from .vocabularies import Vocabulary, WordVocabulary, fit_vocabularies, load_voc
 from .weights import (
     MappedTensor,
     MatchedCheckpoint,
-    TransformedWeights,
     complete_weights,
     match_keys,
     transform_weights,
@@ -231,12 +229,17 @@ def _convert(
     layout, encoder_only = matched.layout, matched.encoder_only
     inferred = infer_fields(matched, stated.renamed)
     check_required(matched, inferred, stated)
-    fields = merge_fields(layout, inferred, stated.fields)
+    fields = merge_fields(matched, inferred, stated.fields)
     # Checks the fields that later steps do not set.
     unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
     VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
     weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
-    positions = _take_positions(matched, weights, inferred, fields, stated)
+    tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
+    first = layout.first_position if stated.first_position is None else stated.first_position
+    if first is None:
+        first = {**layout.defaults, **inferred}["pad_token_id"] + 1
+    are_stored = bool(matched.stored_position_keys)
+    positions = choose_positions(from_first_token(tables, first), layout, fields, stated.fields, are_stored)
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
     embeddings = EMBEDDING_NAMES["encoder"]
@@ -256,7 +259,7 @@ def _convert(
         *positions.notes,
         *fitted.notes,
         *unread_settings(matched),
-        *assumed_fields(layout, config, {*stated.fields, *inferred.values}),
+        *assumed_fields(layout, config, {*stated.fields, *inferred}),
         *generation_notes,
         *(() if stated.renamed else layout.notes),
     ]
@@ -264,28 +267,6 @@ def _convert(
     converted = {name.removeprefix(prefix): tensor.to(config.dtype) for name, tensor in weights.tensors.items()}
     generation = _generation_settings(layout, config, generation, stated)
     return Conversion(layout, config, converted, weights.mapping, notes, tokenizer, encoder_only, generation)
-
-
-def _take_positions(
-    matched: MatchedCheckpoint,
-    weights: TransformedWeights,
-    inferred: InferredFields,
-    fields: Mapping[str, Any],
-    stated: Statements,
-) -> PositionEncodings:
-    """Take the position tables out of the weights, and choose the encodings."""
-    layout = matched.layout
-    tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
-    first = layout.first_position if stated.first_position is None else stated.first_position
-    if first is None:
-        first = {**layout.defaults, **inferred.values}["pad_token_id"] + 1
-    tables = from_first_token(tables, first)
-    positions = choose_positions(tables, layout, fields, stated.fields, bool(matched.stored_position_keys))
-    if not positions.tables:
-        for number, row in enumerate(weights.mapping):
-            if row.name in POSITION_NAMES.values():
-                weights.mapping[number] = row._replace(name="sinusoids", transform="computed, not kept")
-    return positions
 
 
 def _configuration(

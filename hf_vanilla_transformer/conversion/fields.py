@@ -16,8 +16,10 @@ from ..model.configuration_vanilla_transformer import (
     VanillaTransformerConfig,
 )
 from .recognition import abbreviate
-from .rules import BLOCK_DIAGONAL, EMBEDDING_NAMES, STACKS, Layout, cannot_express, unchanged
+from .rules import EMBEDDING_NAMES, STACKS, Layout
+from .settings import cannot_express
 from .transformers_folder import transformers_fields
+from .transforms import BLOCK_DIAGONAL, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
@@ -46,21 +48,6 @@ class Statements(NamedTuple):
     renamed: bool
 
 
-class InferredFields(NamedTuple):
-    """Fields that weights and settings determine.
-
-    Attributes:
-        values: The fields.
-        fixed: Names of those that shapes determine, which the caller cannot change.
-        widths: Width of all heads together, by the field of one (`head_dim`, `value_head_dim`), where it is not the
-            model's.
-    """
-
-    values: Mapping[str, Any]
-    fixed: tuple[str, ...]
-    widths: Mapping[str, int]
-
-
 @cache
 def own_fields() -> tuple[str, ...]:
     """Return the fields that our configuration has beyond those of every model in transformers."""
@@ -76,29 +63,31 @@ def check_field_names(names: Iterable[str]) -> None:
             raise ValueError(f"`{name}` is not a field of the configuration{hint}")
 
 
-def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> InferredFields:
+def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> dict[str, Any]:
     """Infer what weights, settings and, unless keys were renamed, the code of the layout determine.
 
     Weights without embeddings or a layer, or against the settings, are a ValueError.
     """
     layout, checkpoint = matched.layout, matched.checkpoint
-    from_settings: dict[str, Any] = {}
-    for name in layout.setting_fields.keys() & checkpoint.settings.keys():
-        found, value = layout.setting_fields[name], checkpoint.settings[name]
-        from_settings |= found(value) if callable(found) else dict.fromkeys(found, value)
     values = _from_shapes(matched)
     if layout.config_class is not None:
         values |= transformers_fields(layout.config_class, checkpoint.settings)
     if layout.infer_fields is not None:
         values |= layout.infer_fields({} if renamed else checkpoint.weights, checkpoint.settings)
-    values |= from_settings
+    values |= _from_settings(matched)
     if renamed:
         values |= {"final_layer_norm": _has_final_norms(matched)}
         values |= {} if matched.norm_names else {"norm_position": "none"}
-    # Numbers of heads that are not in the settings come from shapes.
-    heads = [name for name in HEAD_FIELDS if name not in {*from_settings, *checkpoint.settings}]
-    fixed = (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads)
-    return InferredFields(values, fixed, _attention_widths(matched, values["d_model"]))
+    return values
+
+
+def _from_settings(matched: MatchedCheckpoint) -> dict[str, Any]:
+    inferred: dict[str, Any] = {}
+    known, settings = matched.layout.setting_fields, matched.checkpoint.settings
+    for name in known.keys() & settings.keys():
+        found, value = known[name], settings[name]
+        inferred |= found(value) if callable(found) else dict.fromkeys(found, value)
+    return inferred
 
 
 def _has_final_norms(matched: MatchedCheckpoint) -> bool:
@@ -113,6 +102,7 @@ def _has_final_norms(matched: MatchedCheckpoint) -> bool:
 
 
 def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int]:
+    """Return the width of all heads together, by the field of one, where it is not the model's."""
     first = "model.encoder.layers.0.self_attn"
     names = {f"{first}.q_proj.weight": "head_dim", f"{first}.v_proj.weight": "value_head_dim"}
     found = {
@@ -199,7 +189,7 @@ def fields_of_code(layout: Layout) -> list[str]:
     return list(dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults)))
 
 
-def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated: Statements) -> None:
+def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Statements) -> None:
     """Check that the caller states what weights, settings and the layout's code do not determine.
 
     One ValueError lists all that is missing, as arguments. A first position of no table, and what no release of the
@@ -211,7 +201,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
             raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
     if stated.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
-    known = {*inferred.values, *stated.fields}
+    known = {*inferred, *stated.fields}
     # One number of heads stands for both.
     required = [] if {*HEAD_FIELDS} & {*known, *layout.defaults} else [*HEAD_FIELDS]
     if stated.renamed:
@@ -221,7 +211,7 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
         needs_position, needs_norms = bool(tables), bool(matched.norm_names)
     else:
         required += layout.argument_fields
-        lost = any(name not in inferred.values for name in layout.argument_fields)
+        lost = any(name not in inferred for name in layout.argument_fields)
         needs_position, needs_norms = lost and bool(tables) and layout.first_position is None, False
     arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
     arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}
@@ -237,18 +227,21 @@ def check_required(matched: MatchedCheckpoint, inferred: InferredFields, stated:
         )
 
 
-def merge_fields(layout: Layout, inferred: InferredFields, stated: Mapping[str, Any]) -> dict[str, Any]:
+def merge_fields(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the fields: the caller's win over inferred ones, unless shapes fix these, and both over the layout's."""
-    for name in inferred.fixed:
-        if name in stated and name in inferred.values and stated[name] != inferred.values[name]:
-            raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred.values[name]!r}; leave it out")
-    merged = {**layout.defaults, **inferred.values, **stated}
+    # Numbers of heads that are not in the settings come from shapes.
+    in_settings = {*_from_settings(matched), *matched.checkpoint.settings}
+    heads_of_shapes = [name for name in HEAD_FIELDS if name not in in_settings]
+    for name in (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads_of_shapes):
+        if name in stated and name in inferred and stated[name] != inferred[name]:
+            raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred[name]!r}; leave it out")
+    merged = {**matched.layout.defaults, **inferred, **stated}
     known_heads = [merged[name] for name in HEAD_FIELDS if name in merged]
     merged |= {name: merged.get(name, known_heads[0]) for name in HEAD_FIELDS}
     heads = merged["encoder_attention_heads"]
     of_one_head = {
         name: width // heads
-        for name, width in inferred.widths.items()
+        for name, width in _attention_widths(matched, merged["d_model"]).items()
         if isinstance(heads, int) and heads and width % heads == 0
     }
     return {**of_one_head, **merged}

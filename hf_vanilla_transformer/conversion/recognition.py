@@ -12,7 +12,8 @@ from ..errors import did_you_mean, shorten
 from ..files import read_lines
 from .layouts import LAYOUTS
 from .reading import SourceCheckpoint
-from .rules import Layout, cannot_express, key_pattern
+from .rules import Layout, key_pattern
+from .settings import cannot_express
 
 INDEX = "{i}"
 # Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.

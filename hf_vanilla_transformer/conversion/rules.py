@@ -1,31 +1,25 @@
 """Layouts of source checkpoints, and the rules that map their keys to our parameter names.
 
 A *key* names a tensor of the source checkpoint, a *name* a parameter of our model. In both, `{i}` stands for the index
-of a layer. Shape legend: d model width [d_model], d_k key width, L positions.
+of a layer.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .settings import Settings
+from .transforms import Filler, Transform, position_table, split_in_three, split_in_two, unchanged
 
 Weights = Mapping[str, Tensor]
-Settings = Mapping[str, Any]
-# From a source tensor and d_model to our tensors in the order of `Rule.names`, or to one for all names. An arithmetic,
-# index, runtime or value error means that the shape of the tensor does not fit.
-Transform = Callable[[Tensor, int], Tensor | tuple[Tensor, ...]]
 # Names of fields that take the value of a setting, or a function from the value to fields.
 SettingFields = tuple[str, ...] | Callable[[Any], dict[str, Any]]
-# From the shape of one of our parameters to its values.
-Filler = Callable[[Sequence[int]], Tensor]
 
 STACKS = ("encoder", "decoder")
 EMBEDDING_NAMES = {stack: f"model.{stack}.embed_tokens.weight" for stack in STACKS}
@@ -44,63 +38,6 @@ SPECIAL_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_st
 # Keys of position tables that the original computes; no checkpoint has them.
 _COMPUTED_POSITIONS = "computed positions of the {stack}"
 COMPUTED_POSITION_KEYS = {stack: _COMPUTED_POSITIONS.format(stack=stack) for stack in STACKS}
-
-
-def unchanged(tensor: Tensor, d_model: int) -> Tensor:
-    return tensor
-
-
-def split_in_three(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Split stacked queries, keys and values (3d, ...)."""
-    return tensor.chunk(3)
-
-
-def split_in_two(tensor: Tensor, d_model: int) -> tuple[Tensor, ...]:
-    """Split stacked keys and values (2d, ...)."""
-    return tensor.chunk(2)
-
-
-def fold_unbiased_std(tensor: Tensor, d_model: int) -> Tensor:
-    """Rescale the weight (d) or (1) of a norm that divides by the unbiased standard deviation for torch's `LayerNorm`.
-
-    The unbiased deviation is sqrt(d / (d - 1)) times the biased one, so the weight takes the inverse. What remains is
-    an epsilon e that is added to the deviation s there, and to its square here. With the same e, s + e and
-    sqrt(s^2 + e) are equal at s = 1/2, and differ by less than a fraction e / s wherever s > 1/4: below rounding for
-    all but tiny states.
-    """
-    return tensor.expand(d_model) * math.sqrt((d_model - 1) / d_model)
-
-
-def expand_scalar(tensor: Tensor, d_model: int) -> Tensor:
-    """Expand a scalar (1) to the model's width (d), which a vector (d) already has."""
-    return tensor.expand(d_model).clone()
-
-
-def block_diagonal(tensor: Tensor, d_model: int) -> Tensor:
-    """Copy one small projection (d_k, d_k) for each of the d / d_k heads onto the diagonal of (d, d)."""
-    return torch.block_diag(*[tensor] * (d_model // tensor.shape[0]))
-
-
-def block_diagonal_query(tensor: Tensor, d_model: int) -> Tensor:
-    """Copy a small projection (d_k, d_k) of queries likewise, where scores are divided by sqrt(d), not sqrt(d_k)."""
-    if tensor.shape[0] == d_model:
-        raise ValueError("a projection of the whole width does not show d_k")
-    return block_diagonal(tensor, d_model) * math.sqrt(tensor.shape[0] / d_model)
-
-
-BLOCK_DIAGONAL = (block_diagonal, block_diagonal_query)
-
-
-def position_table(tensor: Tensor, d_model: int) -> Tensor:
-    """Drop the batch axis of a position table (1, L, d) or (L, 1, d)."""
-    if tensor.shape[-1] != d_model or math.prod(tensor.shape[:-1]) != max(tensor.shape[:-1]):
-        raise ValueError(f"positions of shape {tuple(tensor.shape)}")
-    return tensor.reshape(-1, d_model)
-
-
-def identity(shape: Sequence[int]) -> Tensor:
-    """Return the projection (d, d) that changes nothing."""
-    return torch.eye(*shape)
 
 
 @dataclass(frozen=True)
@@ -322,32 +259,6 @@ def our_keys(prefix: str = "model.") -> ModelKeys:
         embedding_norm=f"{prefix}{{stack}}.layernorm_embedding",
         final_norm=f"{prefix}{{stack}}.layer_norm",
     )
-
-
-def cannot_express(what: str) -> ValueError:
-    return ValueError(f"{what}, which our configuration cannot express")
-
-
-def check_expressible(original: str, settings: Settings, expressible: Mapping[str, Sequence[Any]]) -> None:
-    """Raise a ValueError for a setting whose value is none of these; the first is the default."""
-    for name, values in expressible.items():
-        if (value := settings.get(name, values[0])) not in values:
-            raise cannot_express(f"the model was trained with {original}'s {name}: {value}")
-
-
-def boolean_setting(name: str, value: Any) -> bool:
-    """Return the value of a boolean setting; any other is a ValueError, as is the text "False", true in Python."""
-    if value not in (True, False):
-        raise ValueError(f"the setting {name} beside the weights is {value!r}; it must be true or false")
-    return bool(value)
-
-
-def same_in_both(name: str, values: Iterable[Any]) -> Any:
-    """Return the value of a setting in encoder and decoder; different ones are a ValueError."""
-    encoder, decoder = values
-    if encoder != decoder:
-        raise cannot_express(f"encoder and decoder differ in {name} ({encoder!r} and {decoder!r})")
-    return encoder
 
 
 def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:

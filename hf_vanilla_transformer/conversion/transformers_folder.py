@@ -11,7 +11,7 @@ from ..inference.generation_settings import check_generation_settings
 from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
 from .reading import FETCH_AGAIN
-from .rules import Settings
+from .settings import Settings
 
 # Entries of a generation configuration that say where it comes from.
 _ORIGIN = {"transformers_version", "_from_model_config"}

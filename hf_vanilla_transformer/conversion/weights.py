@@ -13,19 +13,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .reading import SourceCheckpoint
 from .recognition import RENAME_HINT, abbreviate
-from .rules import (
-    COMPUTED_POSITION_KEYS,
-    EMBEDDING_NAMES,
-    POSITION_NAMES,
-    Filler,
-    Layout,
-    Rule,
-    Transform,
-    expand_scalar,
-    fold_unbiased_std,
-    key_pattern,
-    unchanged,
-)
+from .rules import COMPUTED_POSITION_KEYS, EMBEDDING_NAMES, POSITION_NAMES, Layout, Rule, key_pattern
+from .transforms import Filler, Transform, expand_scalar, fold_unbiased_std, unchanged
 
 NORM_WEIGHTS = ("layer_norm.weight", "layernorm_embedding.weight")
 
@@ -181,6 +170,9 @@ def complete_weights(
     like = weights.tensors[EMBEDDING_NAMES["encoder"]]
     optional = {name for rule in matched.layout.rules if rule.optional for name in rule.names}
     absent = optional - {name for match in matched.matches for name in match.rule.names}
+    for number, row in enumerate(weights.mapping):
+        if row.name in POSITION_NAMES.values() and row.name not in weights.tensors:
+            weights.mapping[number] = row._replace(name="sinusoids", transform="computed, not kept")
     for name, shape in shapes.items():
         if name not in weights.tensors and (filler := _filler(name, matched.layout, absent)):
             weights.tensors[name] = filler(shape).to(like)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Settings, Weights, cannot_express, special_ids
+from ..rules import EMBEDDING_NAMES, Layout, ModelKeys, Rule, Weights, special_ids
+from ..settings import Settings, cannot_express
 
 _KEYS = ModelKeys(
     embedding="{stack}.{side}_word_emb",

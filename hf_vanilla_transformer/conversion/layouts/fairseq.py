@@ -12,18 +12,8 @@ from torch import Tensor
 
 from ...marian_fields import BEHAVIOR_FIELDS
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..rules import (
-    COMPUTED_POSITION_KEYS,
-    NORMS,
-    STACKS,
-    Layout,
-    Settings,
-    Weights,
-    boolean_setting,
-    cannot_express,
-    our_keys,
-    special_ids,
-)
+from ..rules import COMPUTED_POSITION_KEYS, NORMS, STACKS, Layout, Weights, our_keys, special_ids
+from ..settings import Settings, boolean_setting, cannot_express
 
 PADDING_ID = 1
 # Limit of a computed table.

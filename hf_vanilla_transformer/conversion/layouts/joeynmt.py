@@ -3,17 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..rules import (
-    STACKS,
-    Layout,
-    ModelKeys,
-    Settings,
-    Weights,
-    boolean_setting,
-    cannot_express,
-    same_in_both,
-    special_ids,
-)
+from ..rules import STACKS, Layout, ModelKeys, Weights, special_ids
+from ..settings import Settings, boolean_setting, cannot_express, same_in_both
 
 _KEYS = ModelKeys(
     embedding="{side}_embed.lut",

@@ -10,17 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import (
-    STACKS,
-    Layout,
-    ModelKeys,
-    Settings,
-    Weights,
-    cannot_express,
-    check_expressible,
-    same_in_both,
-    special_ids,
-)
+from ..rules import STACKS, Layout, ModelKeys, Weights, special_ids
+from ..settings import Settings, cannot_express, check_expressible, same_in_both
 
 _SPECIAL = {"pad": "<blank>", "bos": "<s>", "eos": "</s>"}
 # Release 2 of OpenNMT-py has biases in its attentions, release 3 and Eole by an option.

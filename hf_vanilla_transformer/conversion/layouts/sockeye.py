@@ -8,17 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rules import (
-    STACKS,
-    Layout,
-    ModelKeys,
-    Settings,
-    Weights,
-    cannot_express,
-    check_expressible,
-    same_in_both,
-    special_ids,
-)
+from ..rules import STACKS, Layout, ModelKeys, Weights, special_ids
+from ..settings import Settings, cannot_express, check_expressible, same_in_both
 
 _SELF_ATTENTION = ModelKeys(
     embedding="embedding_{side}.embedding",

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from transformers import BartConfig, FSMTConfig, M2M100Config, MarianConfig, MBartConfig
 
-from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Settings, Weights, our_keys
+from ..rules import EMBEDDING_NAMES, STACKS, Layout, Rule, Weights, our_keys
+from ..settings import Settings
 from .fairseq import compute_positions
 
 _LAYER = "model.encoder.layers.{i}.self_attn.q_proj.weight"

@@ -9,21 +9,9 @@ from typing import Any
 import torch
 
 from ...marian_fields import HEAD_FIELDS
-from ..rules import (
-    STACKS,
-    Defect,
-    Layout,
-    ModelKeys,
-    SettingFields,
-    block_diagonal,
-    block_diagonal_query,
-    boolean_setting,
-    expand_scalar,
-    fold_unbiased_std,
-    identity,
-    numbered_norms,
-    special_ids,
-)
+from ..rules import STACKS, Defect, Layout, ModelKeys, SettingFields, numbered_norms, special_ids
+from ..settings import boolean_setting
+from ..transforms import block_diagonal, block_diagonal_query, expand_scalar, fold_unbiased_std, identity
 
 _IDS = special_ids(pad=1, bos=2, eos=3)
 # Epsilon that norms add to the standard deviation: see `fold_unbiased_std`.

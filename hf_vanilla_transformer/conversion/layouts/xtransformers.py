@@ -11,17 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rules import (
-    ATTENTIONS,
-    Layout,
-    ModelKeys,
-    Settings,
-    Weights,
-    boolean_setting,
-    cannot_express,
-    position_table,
-    special_ids,
-)
+from ..rules import ATTENTIONS, Layout, ModelKeys, Weights, special_ids
+from ..settings import Settings, boolean_setting, cannot_express
+from ..transforms import position_table
 
 # What keys and arguments of the constructor begin with.
 _WRAPPERS = {"encoder": "encoder", "decoder": "decoder.net"}

@@ -165,7 +165,8 @@ def test_the_config_says_which_model_it_is(kind, tmp_path):
     refused(f"keys are those of {kind}, but its config.json says 'pegasus'", tmp_path)
     (tmp_path / "config.json").unlink()
     refused(f"keys are those of {kind}, but there is no config.json beside them", tmp_path)
-    refused(f"weights of {kind.replace('m100', 'm_100')} do not determine .*; give the folder with their config", tmp_path, kind)
+    message = f"weights of {kind.replace('m100', 'm_100')} do not determine .*; give the folder with their config"
+    refused(message, tmp_path, kind)
 
 
 class TestMarian:
