@@ -227,17 +227,20 @@ class ModelKeys(NamedTuple):
                 *((f"{self.layers}.{key}", f"layers.{index}.{name}") for key, name in in_layer),
                 (self.final_norm, "layer_norm"),
             ]
-            tables = [(f"{self.embedding}.weight", "embed_tokens.weight")]
-            tables += [(table, "embed_positions.weight") for table in self.positions]
-            for key, name in (*tables, *(parts for module in modules for parts in self._parts(*module))):
+            keys = [(f"{self.embedding}.weight", "embed_tokens.weight")]
+            keys += [(table, "embed_positions.weight") for table in self.positions]
+            for module, name in modules:
+                keys += self._parts(module, name)
+            for key, name in keys:
                 yield key.format(stack=stack, side=side, i="{i}"), f"model.{stack}.{name}"
         yield from self._parts(self.output, "lm_head")
 
-    def _parts(self, key: str, name: str) -> Iterator[tuple[str, str]]:
+    def _parts(self, key: str, name: str) -> list[tuple[str, str]]:
+        """Return the keys of a module's weight and bias, with our names; none for a module that is left out."""
         parts = self.norm_parts if "norm" in name else PARTS
         separator = "" if key.endswith("_") else "."
-        if key:
-            yield from ((f"{key}{separator}{part}", f"{name}.{ours}") for part, ours in zip(parts, PARTS, strict=True))
+        keys = [(f"{key}{separator}{part}", f"{name}.{ours}") for part, ours in zip(parts, PARTS, strict=True)]
+        return keys if key else []
 
 
 def numbered_norms(key: str, start: int) -> StackKeys:

@@ -142,10 +142,10 @@ def _theme() -> gr.themes.Base:
     return theme.set(input_background_fill="*background_fill_primary", input_border_width="1px", **quiet, **button)
 
 
-Event = Callable[["Page", dict[Any, Any]], Awaitable[dict[Any, Any]]]
+_Event = Callable[["Page", dict[Any, Any]], Awaitable[dict[Any, Any]]]
 
 
-def _refusing(event: Event) -> Event:
+def _refusing(event: _Event) -> _Event:
     """Have an event that is refused say why, and leave the rest."""
 
     @wraps(event)
