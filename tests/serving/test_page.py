@@ -59,41 +59,40 @@ def test_an_api_key_is_the_password(engine):
     assert client.get("/page/config").status_code == 200
 
 
+def page_of(engine):
+    async def make():
+        return Page(Service(engine, Limits(), None))
+
+    return asyncio.run(make())
+
+
+def sources(page):
+    return [value for _, value in page.source.choices]
+
+
 class TestDetection:
-    @staticmethod
-    def page(engine):
-        async def make():
-            return Page(Service(engine, Limits(), None))
-
-        return asyncio.run(make())
-
-    @staticmethod
-    def sources(page):
-        return [value for _, value in page.source.choices]
-
     @pytest.mark.parametrize(
         "source, text", [("de", "Der kleine Hund schläft im Garten."), ("en", "The small dog sleeps in the garden.")]
     )
     def test_the_source_language_is_detected_if_the_user_says_so(self, two_sources, source, text):
-        page = self.page(two_sources)
-        assert self.sources(page) == ["auto", "de", "en"] and page.source.value == "en"
+        page = page_of(two_sources)
+        assert sources(page) == ["auto", "de", "en"] and page.source.value == "en"
         values = {field: getattr(field, "value", None) for field in vars(page).values() if hasattr(field, "_id")}
         values |= {page.text: text, page.target: "es"}
         detected = asyncio.run(page.translate(values | {page.source: "auto"}))
-        assert (
-            detected[page.answer].choice.source == source and f"1 sentence from {source} in" in detected[page.status]
-        )
+        assert detected[page.answer].choice.source == source
+        assert f"1 sentence from {source} in" in detected[page.status]
         given = asyncio.run(page.translate(values | {page.source: source}))
         assert detected[page.translation] == given[page.translation] and "from" not in given[page.status]
 
     def test_only_where_there_is_something_to_detect(self, engine, two_sources, no_language_detector):
         for each in (engine, two_sources):
-            assert "auto" not in self.sources(self.page(each))
+            assert "auto" not in sources(page_of(each))
 
     def test_an_example_brings_its_languages(self, two_sources, monkeypatch):
         examples = [Example("Der Hund.", "de", "es"), Example("The dog.")]
         monkeypatch.setattr("hf_vanilla_transformer.serving.page.card_examples", lambda model: examples)
-        page = self.page(two_sources)
+        page = page_of(two_sources)
         assert page.examples.samples == [["Der Hund."], ["The dog."]] and page.examples.type == "index"
         assert page.pick_example(page.model.value, 0) == ["Der Hund.", "de", "es"]
         text, *languages = page.pick_example(page.model.value, 1)
