@@ -30,26 +30,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported on first access; the imports above tell type checkers the same.
+# Imported on first access; all other names are in `_MODELS`. The imports above tell type checkers the same.
 _MODULES = {
     "PRESETS": "presets",
     "Score": "inference.scoring",
     "TranslationPipeline": "inference.pipeline",
     "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
-    "VanillaTransformerDecoder": "model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoder": "model.modeling_vanilla_transformer",
-    "VanillaTransformerEncoderModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerEnsemble": "inference.ensemble",
-    "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
-    "VanillaTransformerForSequenceClassification": "model.modeling_vanilla_transformer",
-    "VanillaTransformerModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerMultilingualTokenizer": "model.multilingual_vanilla_transformer",
-    "VanillaTransformerPreTrainedModel": "model.modeling_vanilla_transformer",
     "VanillaTransformerTokenizer": "model.tokenization_vanilla_transformer",
     "preset_config": "presets",
     "score": "inference.scoring",
     "train_tokenizer": "data.tokenizer_training",
 }
+_MODELS = "model.modeling_vanilla_transformer"
 
 
 def _register() -> None:
@@ -59,10 +53,10 @@ def _register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _register()
-    value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    value = globals()[name] = getattr(import_module(f".{_MODULES.get(name, _MODELS)}", __name__), name)
     return value
 
 

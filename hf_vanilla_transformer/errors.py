@@ -119,12 +119,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str]:
-    """Replace the values of options such as `--hub_token` by placeholders.
-
-    Args:
-        words: A command line.
-        secret: A value to hide wherever it occurs, since options can be abbreviated.
-    """
+    """Replace the values of options such as `--hub_token` in a command line, and `secret` wherever it occurs."""
     hidden, secret_follows = [], False
     for word in words:
         option, equals, _ = word.partition("=")
@@ -138,11 +133,7 @@ def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str
 
 
 def redacted(text: str, *secrets: str | None) -> str:
-    """Replace the secrets in a text: these, those of the environment, and what has the form of one.
-
-    The environment's are the values of variables such as HF_TOKEN; by their form, tokens of the Hub and what a URL
-    says to log in are known.
-    """
+    """Replace secrets: these, values of variables such as HF_TOKEN, tokens of the Hub, and what a URL logs in with."""
     named = [value for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name)]
     known = {value for value in (*secrets, *named) if value and (value in secrets or len(value) >= _MIN_SECRET)}
     # The longest first: one may be a part of another.

@@ -58,8 +58,7 @@ TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
 def open_input(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressing gzip; "-" is standard input.
 
-    Raises:
-        DataError: The file cannot be opened or, inside the `with` block, read or decompressed.
+    Errors inside the `with` block, of reading and decompressing, become a DataError too.
     """
     name = _name(path)
     try:
@@ -80,17 +79,8 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
     Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not shift the alignment
-    of two files. A byte order mark is skipped. A file that only "\r" divides into lines is refused.
-
-    Args:
-        path: The file, or "-" for standard input; gzip is recognized by its first bytes or the extension `.gz`.
-        keep_ends: Leave the ends on the lines.
-
-    Yields:
-        The lines, by default without their ends.
-
-    Raises:
-        DataError: The file cannot be read, is truncated, not UTF-8, or has the line ends of old Macs.
+    of two files. A byte order mark is skipped. A file that only "\r" divides into lines is refused. "-" is standard
+    input; gzip is recognized by its first bytes or the extension `.gz`.
     """
     name = _name(path)
     with open_input(path) as file:
@@ -134,18 +124,7 @@ def _other_encoding(head: bytes) -> str | None:
 
 
 def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[str, Any]]:
-    """Read JSON lines, or one JSON array that fills the file.
-
-    Args:
-        path: The file, UTF-8, plain or gzip.
-        streaming: Refuse an array, which cannot be read piece by piece.
-
-    Yields:
-        The location of a record, for messages, and the record.
-
-    Raises:
-        DataError: The file cannot be read, or a line is not JSON.
-    """
+    """Yield place and content of JSON lines, or of the items of one array, which cannot be read while `streaming`."""
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
     first = next(lines, None)
     if first is None:
@@ -181,15 +160,7 @@ def _parse_json(text: str, where: str) -> Any:
 
 
 def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Args:
-        path: The file, UTF-8.
-        remedy: The advice that ends every message, such as "save it again".
-
-    Raises:
-        DataError: The file does not exist, is too large, cannot be read, is not JSON or holds no object.
-    """
+    """Read a JSON file that holds one object; every error ends in `remedy`, such as "save it again"."""
     path = Path(path)
     if path.is_file():
         check_json_size(path, remedy)
@@ -205,11 +176,7 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
 
 
 def read_yaml(path: StrPath) -> Any:
-    """Read a YAML or JSON file as a tree of nodes, which know their lines; scalars are strings.
-
-    Raises:
-        DataError: The file cannot be read, or is empty.
-    """
+    """Read a YAML or JSON file as a tree of nodes, which know their lines; scalars are strings."""
     # Its import takes a while.
     import yaml
 
@@ -232,13 +199,6 @@ def check_links(folder: StrPath, pattern: str = "*") -> None:
     """Refuse links in a folder to files outside of it, which whoever reads or shares the folder would follow.
 
     In the Hub's cache, a snapshot of a repository may link to the repository's blobs.
-
-    Args:
-        folder: The folder.
-        pattern: Files of it to check.
-
-    Raises:
-        DataError: There is such a link.
     """
     root = Path(folder).resolve()
     allowed = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
@@ -256,15 +216,10 @@ def check_json_size(path: Path, remedy: str) -> None:
 
 
 def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -> None:
-    """Check, before any work, that a file can be written and is not an input.
+    """Check, before any work, that a file can be written and is not an input, by whatever path or link.
 
-    Args:
-        path: The output.
-        inputs: The inputs, "-" for standard input; of a model's folder, its `MODEL_FILES`.
-        argument: Name of the argument that gave the output, for messages.
-
-    Raises:
-        DataError: The folder does not exist, the output is a directory, or it is an input, by whatever path or link.
+    Of inputs, "-" is standard input, and the folder of a model stands for its `MODEL_FILES`. Errors name the
+    `argument` that gave the output.
     """
     to_standard_output = str(path) in STANDARD_OUTPUT
     folder = Path(os.path.realpath(path)).parent
@@ -274,16 +229,12 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
         raise DataError(f"`{argument}` {path} is a directory; name a file")
     # Standard output may be redirected to a file, even to an input.
     output = _file_status(sys.stdout if to_standard_output else path)
-    for name in (file for given in inputs for file in _files_of(given)):
-        source = _file_status(sys.stdin if name == "-" else name)
-        if source and output and os.path.samestat(source, output):
-            raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
-
-
-def _files_of(name: StrPath) -> Iterable[StrPath]:
-    if not os.path.isdir(name):
-        return [name]
-    return [path for pattern in MODEL_FILES for path in Path(name).glob(pattern)]
+    for given in inputs:
+        is_folder = os.path.isdir(given)
+        for name in chain.from_iterable(map(Path(given).glob, MODEL_FILES)) if is_folder else [given]:
+            source = _file_status(sys.stdin if name == "-" else name)
+            if source and output and os.path.samestat(source, output):
+                raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
 
 
 def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
@@ -302,11 +253,7 @@ def replaceable(path: StrPath) -> bool:
 
 @contextmanager
 def disk_errors(path: StrPath, remedy: str) -> Iterator[None]:
-    """Turn the errors of a full disk, whichever library writes, into a DataError that names `path`.
-
-    Raises:
-        DataError: A write failed; ends in `remedy`.
-    """
+    """Turn the errors of a full disk, whichever library writes, into a DataError that names `path` and the remedy."""
     try:
         yield
     except Exception as error:
@@ -352,11 +299,7 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def check_output_folder(path: StrPath) -> Path:
-    """Return an output folder if it is new or empty, so that nothing in it can be overwritten.
-
-    Raises:
-        DataError: The path is a file or a folder that is not empty.
-    """
+    """Return an output folder if it is new or empty, so that nothing in it can be overwritten."""
     folder = Path(path)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"`output_dir` {folder} exists and is not an empty folder; name another")
@@ -365,11 +308,7 @@ def check_output_folder(path: StrPath) -> Path:
 
 @contextmanager
 def atomic_folder(path: StrPath) -> Iterator[Path]:
-    """Yield a temporary folder that becomes the new or empty folder `path` once it is complete.
-
-    Raises:
-        DataError: The folder is not empty or cannot be made.
-    """
+    """Yield a temporary folder that becomes the new or empty folder `path` once it is complete."""
     target = check_output_folder(path).resolve()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     new_parents = [parent for parent in partial.parents if not parent.exists()]

@@ -67,13 +67,10 @@ REMEDIES = {
 
 
 def files_to_share(folder: str | Path) -> Files:
-    """List what `publish` uploads: names on the Hub, with files or their content.
+    """List what is published of a model's folder: names on the Hub, with files or their content.
 
     These are the folder's weights, configuration, tokenizer, card, results and pictures, and the model's code, which
     the configuration then refers to.
-
-    Args:
-        folder: Where `save_pretrained` or `train_translation` left the model and its tokenizer.
 
     Raises:
         ValueError: The folder has no complete weights in safetensors, no card, no configuration of this package or no
@@ -101,31 +98,12 @@ def files_to_share(folder: str | Path) -> Files:
     return dict(sorted(files.items()))
 
 
-def publish(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    private: bool = False,
-    revision: str | None = None,
-    commit_message: str | None = None,
-) -> CommitInfo:
-    """Upload a saved model with its tokenizer, card and code to the Hub, in one commit.
+def publish(folder: str | Path, repo_id: str, **options: Any) -> CommitInfo:
+    """Upload what `files_to_share` lists, with the options of `upload`.
 
-    Creates the repository if needed. With this package installed, the model then loads by its name; without it, with
-    `trust_remote_code=True`. Weights of an earlier commit under other names, such as a single file before there were
-    shards, are deleted: they would be loaded instead of the new ones.
-
-    Args:
-        folder: The model's folder; see `files_to_share`.
-        repo_id: `user/name` or `organization/name`.
-        private: Create a private repository; refuse an existing public one.
-        revision: Branch to commit to, created if needed; by default the main one.
-        commit_message: First line of the commit's message.
-
-    Raises:
-        ValueError: As `files_to_share` or `upload`.
+    With this package installed, the model then loads by its name; without it, with `trust_remote_code=True`.
     """
-    return upload(files_to_share(folder), repo_id, private=private, revision=revision, commit_message=commit_message)
+    return upload(files_to_share(folder), repo_id, **options)
 
 
 def upload(
@@ -137,11 +115,14 @@ def upload(
     revision: str | None = None,
     commit_message: str | None = None,
 ) -> CommitInfo:
-    """Upload files to a repository, in one commit that also deletes other weights in the folders of theirs.
+    """Upload files to a repository, in one commit.
+
+    It also deletes other weights in the folders of theirs, such as a single file of before there were shards, which
+    would be loaded instead of the new ones.
 
     Args:
         files: Names, with files or their content.
-        repo_id: The repository, created if needed.
+        repo_id: `user/name` or `organization/name`, created if needed.
         repo_type: "model", or "space" for a page of Gradio.
         private: Create a private repository; refuse an existing public one.
         revision: Branch to commit to, created if needed; by default the main one.
@@ -184,11 +165,7 @@ def upload(
 
 
 def write_files(files: Files, output_dir: str | Path) -> Path:
-    """Write what would be uploaded into a new or empty folder, completely or not at all, and return the folder.
-
-    Raises:
-        ValueError: The folder is not empty or cannot be made.
-    """
+    """Write what would be uploaded into a new or empty folder, completely or not at all, and return the folder."""
     with atomic_folder(output_dir) as folder:
         for name, file in files.items():
             (folder / name).parent.mkdir(exist_ok=True)

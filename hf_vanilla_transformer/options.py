@@ -101,16 +101,12 @@ def _range_in(hint: Any) -> Range | None:
 def option(default: Any, text: str, key: str = "help", **metadata: Any) -> Any:
     """Field of a dataclass with its help, for `transformers.HfArgumentParser` and `cli.options.add_options`.
 
-    Args:
-        default: Default; each object gets its own copy of a list.
-        text: Help.
-        key: Where it stands in the metadata; pydantic reads "description".
-        **metadata: Other metadata: `aliases` and `choices` for the former parser, `advanced` for the latter.
+    The help is the metadata's `key`: pydantic reads "description". Other metadata are `aliases` for the former parser,
+    `advanced` for the latter. Each object gets its own copy of a list.
     """
-    kind: dict[str, Any] = {"default": default}
     if isinstance(default, list):
-        kind = {"default_factory": default.copy}
-    return field(**kind, metadata={key: text, **metadata})
+        return field(default_factory=default.copy, metadata={key: text, **metadata})
+    return field(default=default, metadata={key: text, **metadata})
 
 
 _described = partial(option, key="description")

@@ -1,4 +1,7 @@
-"""Integrity of weight files: safetensors, shard indices and files of `torch.save`."""
+"""Integrity of weight files: safetensors, shard indices and files of `torch.save`.
+
+Faults are ValueErrors that end in a `remedy`.
+"""
 
 import pickle
 import re
@@ -29,16 +32,11 @@ FETCH_OR_SAVE = "fetch or save it again"
 
 
 def check_safetensors(file: Path, remedy: str) -> None:
-    """Raise a ValueError that ends in `remedy` for a damaged safetensors file."""
     safetensors_shapes(file, remedy)
 
 
 def safetensors_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights in a safetensors file by their names, from its header alone.
-
-    Raises:
-        ValueError: The file is damaged; ends in `remedy`.
-    """
+    """Return the shapes of the weights in a safetensors file by their names, from its header alone."""
     try:
         with safe_open(file, framework="pt") as content:
             return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}
@@ -63,18 +61,7 @@ def check_finite_file(file: Path, remedy: str) -> None:
 
 
 def read_shard_index(index: Path, remedy: str) -> dict[str, str]:
-    """Read the index of a sharded model.
-
-    Args:
-        index: Such as `model.safetensors.index.json`.
-        remedy: What to do about a damaged one, for messages.
-
-    Returns:
-        The name of the shard that holds each weight.
-
-    Raises:
-        ValueError: The index cannot be used, or a shard is missing; ends in `remedy`.
-    """
+    """Return the name of the shard that holds each weight, by the index of a sharded model."""
     weight_map = check_shard_index(index, remedy)
     for name in sorted(set(weight_map.values())):
         if len(name) > MAX_FILE_NAME or not (index.parent / name).is_file():
@@ -97,14 +84,7 @@ def check_shard_index(index: Path, remedy: str) -> dict[str, str]:
 
 
 def stored_shapes(folder: Path, remedy: str) -> dict[str, tuple[int, ...]] | None:
-    """Return the shapes of a folder's weights by their names, without loading any.
-
-    Returns:
-        The shapes, or None if the folder has weights under no name in `WEIGHTS`.
-
-    Raises:
-        ValueError: A file is damaged or missing, or the index is wrong; ends in `remedy`.
-    """
+    """Return the shapes of a folder's weights by their names, without loading any; None if none is in `WEIGHTS`."""
     for name, index_name in WEIGHTS.items():
         if (folder / name).is_file():
             return _file_shapes(folder / name, remedy)
@@ -137,14 +117,8 @@ def _file_shapes(file: Path, remedy: str) -> dict[str, tuple[int, ...]]:
 def load_pickle(file: Path, remedy: str, safe_globals: Iterable[Any] = (), *, shapes_only: bool = False) -> Any:
     """Return the content of a `torch.save` file of tensors, numbers and plain containers; code in it is never run.
 
-    Args:
-        file: The file.
-        remedy: What to do about one that holds more than weights, for messages.
-        safe_globals: Functions and types that may occur in the file.
-        shapes_only: Whether to return tensors without their numbers.
-
-    Raises:
-        ValueError: The file cannot be read, is damaged, holds code, or would fill more memory than its size allows.
+    A file that would fill more memory than its size allows is refused, and one that holds more than weights and
+    `safe_globals` with the remedy.
     """
     try:
         _check_members(file)

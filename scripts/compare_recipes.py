@@ -61,12 +61,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Train, unless that is done, and return the results.
-
-    Raises:
-        ValueError: Training failed, which quotes the last line of its log; or the folder has a run of another recipe
-            or other options.
-    """
+    """Train, unless that is done, and return the results; errors quote the last line of the log."""
     run = run_folder(folder, variant, seed)
     finished, log = run / "all_results.json", run / "train.log"
     words = [f"--{word}" for word in variant.split()]

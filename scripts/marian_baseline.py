@@ -95,15 +95,7 @@ def train_marian(
 ) -> dict[str, float]:
     """Train, save the model, and return steps, minutes and scores.
 
-    Args:
-        model_args: Model and tokenizer of the recipe.
-        data_args: Its text.
-        args: Its training, of which only folder, seed, bfloat16 and decoding are used.
-        minutes: Time to train.
-        settings: Arguments of the trainer (see `SETTINGS`).
-
-    Raises:
-        ValueError: The text cannot be used, or Marian cannot have the recipe's shape.
+    Of the training of the recipe, only folder, seed, bfloat16 and decoding are used.
     """
     text = load_text(data_args)
     model_args, _ = use_auto_preset(model_args, data_args, args, text.train)

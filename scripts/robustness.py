@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 from _imports import importing
 
 with importing():
-    from hf_vanilla_transformer.cli.model_options import add_compute_options, load_by_name
     from hf_vanilla_transformer.cli.options import (
         SWITCH,
         Number,
         OneLineParser,
+        add_compute_options,
         add_options,
+        load_by_name,
         one_line_errors,
         out_of_memory,
         quiet_unless_terminal,
@@ -97,14 +98,8 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--output", metavar="FILE", help="Write a JSON file of all values, texts and translations.")
     files.add_argument("--card", metavar="FILE", help="Add the table to a model card that training wrote.")
     rows = parser.add_argument_group("rows")
-    rows.add_argument(
-        "--kinds",
-        nargs="+",
-        choices=KINDS,
-        default=list(KINDS),
-        metavar="KIND",
-        help=f"Some of {', '.join(KINDS)} (default: all).",
-    )
+    kinds = f"Some of {', '.join(KINDS)} (default: all)."
+    rows.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=kinds)
     rows.add_argument("--max_sentences", type=Number(int), default=200, help="First ones to take (default: 200).")
     rows.add_argument("--seed", type=int, default=0, help="Draws places, letters and items (default: 0).")
     search = parser.add_argument_group("search")
@@ -147,11 +142,8 @@ def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> di
         found = iter(translate(model, tokenizer, sources, show_progress=sys.stderr.isatty(), **options))
     translations = {kind: [best.text for best, *_ in islice(found, len(text.sources))] for kind, text in texts.items()}
     tokenize = language_tokenizer(only_pair(tokenizer)[1])
-    return {
-        "bleu_tokenize": tokenize,
-        "rows": measure(texts, translations, tokenize),
-        "translations": translations,
-    }
+    rows = measure(texts, translations, tokenize)
+    return {"bleu_tokenize": tokenize, "rows": rows, "translations": translations}
 
 
 def save(arguments: Namespace, texts: Mapping[str, "Text"], results: Mapping[str, Any]) -> None:
@@ -198,22 +190,18 @@ def with_final_punctuation(translation: str, item: str, reference: str) -> str:
 
 
 class Kind(NamedTuple):
-    """A way in which text differs from that of corpora.
-
-    Attributes:
-        title: Of its row in the table.
-        change: Changes a source, given its item and random numbers.
-        items: Each source gets one of these.
-        scored: Returns what is scored of a translation, given its item and its reference.
-        changes_references: Whether references change as sources do.
-        size: Sentences on a line.
-    """
+    """A way in which text differs from that of corpora."""
 
     title: str
+    # Changes a source, given its item and random numbers.
     change: Callable[[str, str, Random], str] = lambda text, *_: text
+    # Each source gets one of these.
     items: Sequence[str] = ()
+    # Returns what is scored of a translation, given its item and its reference.
     scored: Callable[[str, str, str], str] = lambda translation, *_: translation
+    # As sources do.
     changes_references: bool = False
+    # Sentences on a line.
     size: int = 1
 
 
@@ -273,13 +261,7 @@ def joined(lines: Sequence[str], size: int) -> list[str]:
 
 
 def measure(texts: Mapping[str, Text], translations: Mapping[str, list[str]], tokenize: str) -> dict[str, Any]:
-    """Return the values of each row.
-
-    Args:
-        texts: By kind, `PLAIN` among them.
-        translations: Of their sources.
-        tokenize: sacreBLEU's tokenizer.
-    """
+    """Return the values of each row, from texts by their kind, `PLAIN` among them, and their translations."""
 
     def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
         return float(translation_scores(translations, references, tokenize=tokenize, metrics=("bleu",))["bleu"])

@@ -204,23 +204,26 @@ class TestRefusals:
     def test_no_folder(self, tmp_path):
         self.refuse(tmp_path / "nowhere", "is not a folder")
 
-    def test_no_weights(self, folder):
-        (folder / "model.safetensors").unlink()
-        self.refuse(folder, r"holds no model\*.safetensors; save the model")
-
     def test_weights_that_can_run_code(self, folder):
         (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
         self.refuse(folder, "pytorch_model.bin can run code")
 
-    @pytest.mark.parametrize("name", ["README.md", "config.json", "tokenizer_config.json"])
-    def test_missing_files(self, folder, name):
-        (folder / name).unlink()
-        self.refuse(folder, f"holds no {name}")
-
-    def test_no_vocabulary(self, folder):
-        for path in folder.glob("*tokenizer.json"):
+    @pytest.mark.parametrize(
+        ("pattern", "missing"),
+        [
+            ("model.safetensors", r"model\*.safetensors; save the model"),
+            ("README.md", "README.md"),
+            ("config.json", "config.json"),
+            ("tokenizer_config.json", "tokenizer_config.json"),
+            ("*tokenizer.json", "source_tokenizer.json"),
+            ("source_tokenizer.json", "source_tokenizer.json"),
+            ("target_tokenizer.json", "target_tokenizer.json"),
+        ],
+    )
+    def test_missing_files(self, folder, pattern, missing):
+        for path in folder.glob(pattern):
             path.unlink()
-        self.refuse(folder, "holds no source_tokenizer.json")
+        self.refuse(folder, f"holds no {missing}")
 
     def test_the_single_vocabulary_is_missing(self, tmp_path):
         for part in build("shared"):
@@ -228,11 +231,6 @@ class TestRefusals:
         (tmp_path / "README.md").write_text("# A model\n", encoding="utf-8")
         (tmp_path / "tokenizer.json").unlink()
         self.refuse(tmp_path, "holds no tokenizer.json")
-
-    @pytest.mark.parametrize("name", ["source_tokenizer.json", "target_tokenizer.json"])
-    def test_a_side_without_vocabulary(self, folder, name):
-        (folder / name).unlink()
-        self.refuse(folder, f"holds no {name}")
 
     def test_damaged_weights(self, folder):
         file = folder / "model.safetensors"
@@ -251,14 +249,13 @@ class TestRefusals:
         next(folder.glob("model-00002*")).unlink()
         self.refuse(folder, "no model-00002.*, which model.safetensors.index.json")
 
-    @pytest.mark.parametrize("content", ["{", "[]"])
-    def test_broken_configuration(self, folder, content):
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [("{", "config.json"), ("[]", "config.json"), ('{"model_type": "bert"}', "model_type is 'bert'")],
+    )
+    def test_a_configuration_that_is_none_of_ours(self, folder, content, message):
         (folder / "config.json").write_text(content)
-        self.refuse(folder, "config.json")
-
-    def test_a_model_of_another_family(self, folder):
-        (folder / "config.json").write_text('{"model_type": "bert"}')
-        self.refuse(folder, "model_type is 'bert'")
+        self.refuse(folder, message)
 
     def test_no_name_of_a_repository(self, hub, folder):
         with pytest.raises(ValueError, match="`repo_id` a/b/c is not the name of a repository"):

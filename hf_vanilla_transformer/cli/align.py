@@ -20,14 +20,16 @@ from typing import Any
 
 from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
-from .model_options import add_model_options, choose_languages, load_model_and_tokenizer
 from .options import (
     SWITCH,
     OneLineParser,
+    add_model_options,
     add_options,
     add_pair_files,
     check_pair_files,
+    choose_languages,
     importing,
+    load_model_and_tokenizer,
     out_of_memory,
     quiet_unless_terminal,
 )

@@ -30,13 +30,7 @@ TESTS = {"bootstrap": "paired bootstrap resampling", "randomization": "approxima
 
 
 class _TestData(NamedTuple):
-    """Translations of a test set, and what they are compared with.
-
-    Attributes:
-        systems: Translations by the file of a system.
-        references: References of each segment.
-        sources: Its source, if known.
-    """
+    """Translations of a test set by the file of a system, references of each segment, and its source, if known."""
 
     systems: dict[str, list[str]]
     references: list[list[str]]
@@ -235,17 +229,15 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
 def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of a table of a significance test: for each metric, all systems."""
     yield "", "", "score", "95 % interval", "difference", "p"
-    baseline, *others = scores
+    baseline = next(iter(scores))
     for key, name in names.items():
-        yield name, *_test_row(key, baseline, scores[baseline]), "", ""
-        for path in others:
-            difference = scores[path][key] - scores[baseline][key]
-            p_value = scores[path][f"{key}_p_value"]
-            yield "", *_test_row(key, path, scores[path]), f"{difference:+.2f}", f"{p_value:.4f}"
-
-
-def _test_row(key: str, path: str, scores: Scores) -> tuple[str, str, str]:
-    return path, _shown(key, scores), f"{scores[f'{key}_mean']:.2f} ± {scores[f'{key}_ci']:.2f}"
+        for path, each in scores.items():
+            difference, p_value = "", ""
+            if path != baseline:
+                name, difference = "", f"{each[key] - scores[baseline][key]:+.2f}"
+                p_value = f"{each[f'{key}_p_value']:.4f}"
+            interval = f"{each[f'{key}_mean']:.2f} ± {each[f'{key}_ci']:.2f}"
+            yield name, path, _shown(key, each), interval, difference, p_value
 
 
 def _shown(key: str, scores: Scores) -> str:

@@ -1,4 +1,4 @@
-"""What the commands share: the option parser, one-line errors, and imports that can be interrupted."""
+"""What the commands share: the option parser, options, one-line errors, and imports that can be interrupted."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
@@ -64,26 +65,19 @@ def help_option(words: Sequence[str]) -> str | None:
     return None
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Leaves room for long options before their help."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=34)
+# Leaves room for long options before their help.
+_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34)
 
 
 class OneLineParser(argparse.ArgumentParser):
     """Parser that reports a mistake in one line and suggests the option nearest to an unknown one.
 
-    `--max_tokens` can also be spelled `--max-tokens`, or abbreviated while it is unambiguous.
-
-    Args:
-        prog: Name of the program in usage and errors.
-        description: Text above the options; its line breaks are kept.
-        shows_all: Whether the help lists advanced options too.
+    `--max_tokens` can also be spelled `--max-tokens`, or abbreviated while it is unambiguous. Line breaks of the
+    description are kept; the help `shows_all` options, or leaves the advanced ones out.
     """
 
     def __init__(self, prog: str | None = None, description: str | None = None, *, shows_all: bool = True):
-        super().__init__(prog=prog, description=description, formatter_class=_Formatter, add_help=False)
+        super().__init__(prog=prog, description=description, formatter_class=_FORMATTER, add_help=False)
         self.shows_all = shows_all
         # Text below the description in the long help; it may be expensive.
         self.more_description: Callable[[], str] | None = None
@@ -171,12 +165,35 @@ def _with_underscores(option: str) -> str:
 
 
 def add_trust_option(parser: OneLineParser, group: Any) -> None:
-    """Add --trust_remote_code to a group of the parser's options."""
     group.add_argument(
         "--trust_remote_code",
         **SWITCH,
         help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
     )
+
+
+def add_model_options(parser: OneLineParser, several: bool = False) -> None:
+    """Add the options of the model, or of `several`, and of where and in what precision they compute."""
+    group = parser.add_argument_group("model")
+    number: dict[str, Any] = {"nargs": "+"} if several else {}
+    ensemble = "; several translate as an ensemble" if several else ""
+    what = f"Model and its tokenizer: a folder or a name on the Hub{ensemble}."
+    group.add_argument("--model", required=True, **number, help=what)
+    group.add_argument("--source_lang", metavar="CODE", help="Source language, for a model of several directions.")
+    group.add_argument("--target_lang", metavar="CODE", help="Target language, likewise.")
+    add_compute_options(parser, group)
+
+
+def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU, if any") -> None:
+    """Add the options of where and in what precision models compute."""
+    group.add_argument("--device", help=f"cpu, cuda, cuda:1, mps, ... Default: {default}.")
+    group.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
+    add_trust_option(parser, group)
+
+
+def add_protect_option(group: Any) -> None:
+    what = "What is kept as it is besides links, emoji and the like: a regular expression on each line."
+    group.add_argument("--protect", metavar="FILE", help=what)
 
 
 def add_pair_files(parser: OneLineParser) -> Any:
@@ -189,28 +206,15 @@ def add_pair_files(parser: OneLineParser) -> Any:
 
 
 def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Add options that are declared as fields of a dataclass.
-
-    Args:
-        parser: Receives them.
-        group: Its group of options.
-        kind: The dataclass.
-        *names: Fields to add.
-        **changes: By name, arguments of `add_argument` that differ in this command.
-    """
+    """Add fields of a dataclass to a group; `changes` are arguments of `add_argument` that differ, by name."""
     hints, wanted, declared = get_type_hints(kind), ranges(kind), {each.name: each for each in fields(kind)}
     for name in names:
         field = declared[name]
         # int, of int and of int | None
         base = next(iter(get_args(hints[name])), hints[name])
-        settings: dict[str, Any] = {
-            "type": Number(base, wanted[name]) if name in wanted else base,
-            "default": field.default,
-        }
-        if base is bool:
-            settings = {**SWITCH, "default": field.default}
+        settings = SWITCH if base is bool else {"type": Number(base, wanted[name]) if name in wanted else base}
         text = field.metadata.get("description") or field.metadata["help"]
-        settings |= {"help": text, **changes.get(name, {})}
+        settings = {**settings, "default": field.default, "help": text, **changes.get(name, {})}
         if settings["default"] not in (None, "", False) and "efault" not in settings["help"]:
             settings["help"] = f"{settings['help'].removesuffix('.')} (default: {settings['default']})."
         if field.metadata.get("advanced"):
@@ -228,11 +232,7 @@ def check_pair_files(arguments: argparse.Namespace) -> None:
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
     """Add the fields of a dataclass as options, as `transformers.HfArgumentParser` defines them.
 
-    Args:
-        parser: Receives the options.
-        kind: The dataclass.
-        titles: Names of the fields in each group of the help, by the group's title.
-        rest: Title of the group of all other fields.
+    `titles` of groups in the help have the names of their fields; `rest` is the title of all others.
     """
     from transformers import HfArgumentParser
 
@@ -268,26 +268,21 @@ class Terminated(KeyboardInterrupt):
 def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterator[None]:
     """End the program with one line on standard error and status 2 if input or arguments cannot be used.
 
-    A library message names a Python argument in backticks; it becomes the option where the parser has one.
-
-    Args:
-        parser: Parser of the running command.
-        advice: How to continue after Ctrl-C and SIGTERM, which end the program with status 130 and 143; the text of
-            the `KeyboardInterrupt`, if it has one, comes first.
+    A library message names a Python argument in backticks; it becomes the option where the parser has one. Ctrl-C and
+    SIGTERM end it with status 130 and 143 and how to continue: the text of the `KeyboardInterrupt`, or else `advice`.
     """
     try:
         with _sigterm_raises():
             yield
     except KeyboardInterrupt as interrupt:
-        word, status = (
-            ("terminated", TERMINATED) if isinstance(interrupt, Terminated) else ("interrupted", INTERRUPTED)
-        )
+        is_terminated = isinstance(interrupt, Terminated)
+        word, status = ("terminated", TERMINATED) if is_terminated else ("interrupted", INTERRUPTED)
         advice = str(interrupt) or advice
         parser.exit(status, f"{word}; {advice}\n" if advice else f"{word}\n")
+    except BrokenPipeError:
+        # No mistake of the user; the program decides what to do about it.
+        raise
     except (ValueError, OSError, ImportError) as error:
-        # A closed pipe is no mistake of the user; the program decides what to do about it.
-        if isinstance(error, BrokenPipeError):
-            raise
         parser.exit(USAGE_ERROR, f"{parser.prog}: error: {_with_options(one_line(error), parser)}\n")
 
 
@@ -336,11 +331,7 @@ def _with_options(message: str, parser: OneLineParser) -> str:
 def importing(extra: str = "train") -> Iterator[None]:
     """Guard imports, which may take seconds: signals end the program quietly, and a missing package gets a remedy.
 
-    Args:
-        extra: The extra of this package that brings the packages.
-
-    Raises:
-        ImportError: A package is missing, with how to install it.
+    That is to install the `extra` of this package that brings it.
     """
 
     # An exception could be raised, and lost, in a callback of the import system.
@@ -375,3 +366,28 @@ def quiet_unless_terminal() -> None:
 
     if not sys.stderr.isatty():
         disable_progress_bar()
+
+
+def load_model_and_tokenizer(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the model that these options ask for, an ensemble of several, and its tokenizer."""
+    names = arguments.model
+    is_one = isinstance(names, list) and len(names) == 1
+    return load_by_name(names[0] if is_one else names, arguments)
+
+
+def load_by_name(name: str | list[str], arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Return a model of this name, where and in what precision these options say, and its tokenizer."""
+    with importing():
+        import torch
+
+        from ..inference.translation import load
+    dtype = torch.bfloat16 if arguments.bf16 else None
+    return load(name, dtype, arguments.device, arguments.trust_remote_code)
+
+
+def choose_languages(arguments: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
+    """Return the languages that these options choose of the model's, for `translate_lines` and `score`."""
+    with importing():
+        from ..inference.languages import choose_pair
+    source, target = choose_pair(tokenizer, arguments.source_lang, arguments.target_lang)
+    return {"src_lang": source, "tgt_lang": target}

@@ -1,7 +1,7 @@
 """A prompt on the terminal: lines that are answered at once."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 from .options import Terminated
@@ -15,35 +15,27 @@ def answer_lines(answer: Callable[[str], str]) -> None:
     Ctrl-C gives up the line, or its answer; a line that cannot be answered is told why. Standard output has answers
     only.
     """
-    for line in _typed_lines():
-        try:
-            print(answer(line), flush=True)
-        except Terminated:
-            raise
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
-
-
-def _typed_lines() -> Iterator[str]:
-    """Yield the lines that are not blank."""
     # Gives `input` a history and an editable line, on systems that have it.
     with suppress(ImportError):
         import readline  # noqa: F401 - importing it is all that it takes
     while True:
         try:
-            line = _read_line()
+            if (line := _read_line()).strip():
+                _print_answer(answer, line)
+        except EOFError:
+            print(file=sys.stderr)
+            return
         except Terminated:
             raise
         except KeyboardInterrupt:
             print(file=sys.stderr)
-            continue
-        except EOFError:
-            print(file=sys.stderr)
-            return
-        if line.strip():
-            yield line
+
+
+def _print_answer(answer: Callable[[str], str], line: str) -> None:
+    try:
+        print(answer(line), flush=True)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
 
 
 def _read_line() -> str:

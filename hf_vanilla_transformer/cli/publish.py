@@ -68,8 +68,8 @@ def run(arguments: Namespace) -> None:
 
 def readable(size: float) -> str:
     """Return a number of bytes in a unit that keeps it short."""
-    for unit in UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in UNITS:
+        if size < 1000 or unit == UNITS[-1]:
+            break
         size /= 1000
-    return f"{size:.1f} {UNITS[-1]}"
+    return f"{size:.{0 if unit == 'B' else 1}f} {unit}"

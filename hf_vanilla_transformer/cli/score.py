@@ -17,16 +17,21 @@ from itertools import islice
 
 from ..files import atomic_write, read_line_pairs
 from ..options import BatchOptions
-from .model_options import add_model_options, choose_languages, load_model_and_tokenizer
 from .options import (
     OneLineParser,
+    add_model_options,
     add_options,
     add_pair_files,
     check_pair_files,
+    choose_languages,
     importing,
+    load_model_and_tokenizer,
     out_of_memory,
     quiet_unless_terminal,
 )
+
+# Of a score, in this order.
+JSON_FIELDS = ("log_prob", "perplexity", "tokens", "token_log_probs")
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -62,15 +67,9 @@ def run(arguments: Namespace) -> None:
             for source, target, each in zip(sources, targets, scores, strict=True):
                 line = f"{each.log_prob:.4f}\t{each.perplexity:.4f}"
                 if arguments.format == "json":
-                    row = {
-                        "source": source,
-                        "target": target,
-                        "log_prob": each.log_prob,
-                        "perplexity": each.perplexity,
-                    }
-                    line = json.dumps(
-                        {**row, "tokens": each.tokens, "token_log_probs": each.token_log_probs}, ensure_ascii=False
-                    )
+                    row = {"source": source, "target": target}
+                    row |= {name: getattr(each, name) for name in JSON_FIELDS}
+                    line = json.dumps(row, ensure_ascii=False)
                 file.write(f"{line}\n".encode())
                 num_tokens += len(each.token_ids)
                 log_prob += each.log_prob

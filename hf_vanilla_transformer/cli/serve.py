@@ -18,8 +18,16 @@ from typing import Any
 
 from ..serving.limits import Limits, ModelLimits
 from .main import limit_routines
-from .model_options import add_compute_options
-from .options import SWITCH, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
+from .options import (
+    SWITCH,
+    OneLineParser,
+    add_compute_options,
+    add_options,
+    add_protect_option,
+    importing,
+    out_of_memory,
+    quiet_unless_terminal,
+)
 
 # So that the key need not stand in a list of processes.
 KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
@@ -55,11 +63,7 @@ def add_arguments(parser: OneLineParser) -> None:
         default="",
         help=parser.advanced('Text to put before every sentence, such as "translate English to German: " for T5.'),
     )
-    models.add_argument(
-        "--protect",
-        metavar="FILE",
-        help="What is kept as it is besides links, emoji and the like: a regular expression on each line.",
-    )
+    add_protect_option(models)
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="Address; 0.0.0.0: all (default: 127.0.0.1, this machine)."

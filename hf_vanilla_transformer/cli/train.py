@@ -92,15 +92,7 @@ def parse(parser: OneLineParser, words: list[str]) -> Namespace:
 
 
 def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
-    """Return the content of a .yaml or .json file as words of a command line.
-
-    Args:
-        path: The file.
-        known: Names of the options.
-
-    Raises:
-        ValueError: The file cannot be read, or an option in it is unknown.
-    """
+    """Return the content of a .yaml or .json file of known options as words of a command line."""
     # JSON is YAML too. Values stay strings, because the parser knows their types.
     with importing():
         root = read_yaml(path)
@@ -140,11 +132,7 @@ def run(arguments: Namespace) -> None:
 
 @contextmanager
 def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield arguments of model, data and training; say how to continue a training that Ctrl-C or SIGTERM ends.
-
-    Raises:
-        ValueError: They cannot be used, or name no data.
-    """
+    """Yield arguments of model, data and training; say how to continue a training that Ctrl-C or SIGTERM ends."""
     with importing():
         import datasets
         from transformers.utils.logging import disable_progress_bar

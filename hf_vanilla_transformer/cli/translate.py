@@ -52,20 +52,26 @@ from ..files import (
     replaceable,
 )
 from ..options import BatchOptions, Range, SearchOptions
-from .model_options import add_model_options, choose_languages, load_by_name, load_model_and_tokenizer
-from .options import SWITCH, Number, OneLineParser, add_options, importing, out_of_memory, quiet_unless_terminal
+from .options import (
+    SWITCH,
+    Number,
+    OneLineParser,
+    add_model_options,
+    add_options,
+    add_protect_option,
+    choose_languages,
+    importing,
+    load_by_name,
+    load_model_and_tokenizer,
+    out_of_memory,
+    quiet_unless_terminal,
+)
 from .prompt import answer_lines
 
 # Passed on where they are given.
 SEARCH_OPTIONS = (
-    "num_hypotheses",
-    "num_beams",
-    "length_penalty",
-    "max_source_length",
-    "chunk_size",
-    "split_sentences",
-    "raw",
-)
+    "num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size", "split_sentences", "raw",
+)  # fmt: skip  # a table, not an expression
 
 # What a resumed run must share with the interrupted one, besides the model and the input. The batch size, which may
 # have been too large for the memory, and the device change no translation.
@@ -101,16 +107,9 @@ def add_arguments(parser: OneLineParser) -> None:
     hypotheses = "Translations of each sentence, with --format json or on a terminal."
     names = ("num_beams", "num_hypotheses", "length_penalty")
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
-    search.add_argument(
-        "--glossary",
-        metavar="FILE",
-        help="Fixed translations: a term, a tab and its translation on each line.",
-    )
-    search.add_argument(
-        "--protect",
-        metavar="FILE",
-        help="What is kept as it is besides links, emoji and the like: a regular expression on each line.",
-    )
+    terms = "Fixed translations: a term, a tab and its translation on each line."
+    search.add_argument("--glossary", metavar="FILE", help=terms)
+    add_protect_option(search)
     search.add_argument(
         "--split_sentences",
         choices=("auto", "never", "always"),
@@ -125,11 +124,8 @@ def add_arguments(parser: OneLineParser) -> None:
         metavar="MODEL",
         help="Model of the reverse direction that chooses among the beams' translations, and prefers longer ones.",
     )
-    search.add_argument(
-        "--rerank_weight",
-        type=float,
-        help="Its weight relative to the translating model (default: 1).",
-    )
+    weight = "Its weight relative to the translating model (default: 1)."
+    search.add_argument("--rerank_weight", type=float, help=weight)
     search.add_argument(
         "--max_source_length",
         type=Number(int, Range(ge=2)),
@@ -281,10 +277,9 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
         from ..inference.ctranslate2 import load_ctranslate2
     if len(arguments.model) > 1:
         raise ValueError("several models are for --backend transformers; name one")
-    if arguments.glossary:
-        raise ValueError("--glossary is for --backend transformers; leave it out")
-    if arguments.bf16:
-        raise ValueError("--bf16 is for --backend transformers; leave it out")
+    for name in ("glossary", "bf16"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name} is for --backend transformers; leave it out")
     return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)
 
 

@@ -31,35 +31,13 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
-def words_of_tokens(text: str, offsets: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the numbers of the words that each token has characters of.
-
-    Args:
-        text: A sentence.
-        offsets: Where each token begins and ends in it, as fast tokenizers tell. A token of white space or without
-            characters, such as the end token, belongs to no word; each byte of a character to the character's word.
-    """
-    spans = word_spans(text)
-    starts, ends = [start for start, _ in spans], [end for _, end in spans]
-    return [
-        list(range(bisect_right(ends, start), bisect_left(starts, end))) if start < end else []
-        for start, end in offsets
-    ]
-
-
 def words_and_ids(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, is_target: bool, max_length: int | None = None
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
-    """Tokenize sentences; yield the numbers of the words that each token belongs to, and its ids.
+    """Tokenize sentences; yield the numbers of the words that each token has characters of, and the ids.
 
-    Args:
-        tokenizer: A fast tokenizer: only those tell where tokens begin and end.
-        texts: Sentences.
-        is_target: Whether they are targets.
-        max_length: Truncate to this many tokens; None truncates none.
-
-    Raises:
-        DataError: The tokenizer is not a fast one.
+    A token of white space or without characters, such as the end token, belongs to no word; each byte of a character
+    to the character's word.
     """
     check_fast(tokenizer)
     if not texts:
@@ -70,7 +48,13 @@ def words_and_ids(
     with unknown_words(tokenizer, *(((), texts) if is_target else (texts,))):
         encoded = tokenizer(**side, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
     for text, offsets, ids in zip(texts, encoded["offset_mapping"], encoded["input_ids"], strict=True):
-        yield words_of_tokens(text, offsets), ids
+        spans = word_spans(text)
+        starts, ends = [start for start, _ in spans], [end for _, end in spans]
+        words = [
+            list(range(bisect_right(ends, start), bisect_left(starts, end))) if start < end else []
+            for start, end in offsets
+        ]
+        yield words, ids
 
 
 def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -88,15 +72,7 @@ def format_pharaoh(alignment: Iterable[Link]) -> str:
 
 
 def parse_pharaoh(line: str, where: str = "alignment") -> list[Link]:
-    """Return [(0, 0), (1, 2)] for "0-0 1-2".
-
-    Args:
-        line: The text; "" has no links.
-        where: What to call the line in an error.
-
-    Raises:
-        DataError: A link is not two numbers with a hyphen between.
-    """
+    """Return [(0, 0), (1, 2)] for "0-0 1-2", and [] for ""; errors call the line `where`."""
     links = []
     for text in line.split():
         if not (match := _LINK.fullmatch(text)):
@@ -106,32 +82,19 @@ def parse_pharaoh(line: str, where: str = "alignment") -> list[Link]:
     return links
 
 
-def read_pharaoh(path: str) -> Iterator[list[Link]]:
-    """Yield the alignment of each line of a file, plain or .gz.
-
-    Raises:
-        DataError: The file cannot be read, or a line is malformed; names the line.
-    """
-    for number, line in enumerate(read_lines(path), start=1):
-        yield parse_pharaoh(line, f"{path}, line {number}")
-
-
 def read_alignments(path: str, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Link]]:
-    """Yield the alignments that a file has for pairs of sentences, line n for pair n.
-
-    Raises:
-        DataError: The file cannot be read, has more or fewer lines, or a line is malformed or does not fit its pair.
-    """
-    number = 0
-    for number, (links, pair) in enumerate(zip_longest(read_pharaoh(path), pairs), start=1):
-        if links is None or pair is None:
-            has = f"has {number - 1} lines for" if links is None else "has more lines than"
+    """Yield the alignments that a file, plain or .gz, has for pairs of sentences, line n for pair n."""
+    for number, (line, pair) in enumerate(zip_longest(read_lines(path), pairs), start=1):
+        if line is None or pair is None:
+            has = f"has {number - 1} lines for" if line is None else "has more lines than"
             raise DataError(f"{path} {has} {len(pairs)} pairs; line n must align pair n")
-        check_words(links, pair, f"{path}, line {number}")
+        where = f"{path}, line {number}"
+        links = parse_pharaoh(line, where)
+        _check_words(links, pair, where)
         yield links
 
 
-def check_words(alignment: Iterable[Link], pair: tuple[str, str], where: str) -> None:
+def _check_words(alignment: Iterable[Link], pair: tuple[str, str], where: str) -> None:
     """Raise a DataError if a link names a word that a sentence lacks."""
     sizes = {side: len(text.split()) for side, text in zip(("source", "target"), pair, strict=True)}
     for link in alignment:
@@ -148,13 +111,7 @@ def alignment_error_rate(
 ) -> float:
     """Return the alignment error rate, 1 - (|A & S| + |A & P|) / (|A| + |S|), from 0 to 1. Och and Ney 2003, eq. 22.
 
-    Args:
-        alignments: Links A of each pair.
-        sure: Its gold links S that must be found.
-        possible: Its gold links P that may be found; sure ones count without being repeated here.
-
-    Raises:
-        ValueError: The numbers of pairs differ, or there are no links at all.
+    A are the links of each pair, S gold links that must be found, P those that may be; P has S without repeating them.
     """
     found = total = 0
     for links, must, may in zip(alignments, sure, possible, strict=True):

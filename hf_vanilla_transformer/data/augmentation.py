@@ -47,11 +47,7 @@ NEIGHBOURS = {
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """Parse `none`, `default` or `"items=0.2,typos=0.05"`: which share of the batches gets each kind of noise.
-
-    Raises:
-        ValueError: A part is not `kind=share`, the kind is unknown or given twice, or the share is not from 0 to 1.
-    """
+    """Parse `none`, `default` or `"items=0.2,typos=0.05"`: which share of the batches gets each kind of noise."""
     if text in (NONE, DEFAULT):
         return DEFAULT_SHARES if text == DEFAULT else {}
     shares: dict[str, float] = {}
@@ -93,24 +89,13 @@ class _Pair:
     target: str
     links: tuple[Link, ...] | None = None
 
-    def with_item(self, place: tuple[int, int], source: str, target: str) -> "_Pair":
-        """Return the pair with texts that have a further word each, at these numbers."""
-        if self.links is None:
-            return _Pair(source, target)
-        moved = ((s + (s >= place[0]), t + (t >= place[1])) for s, t in self.links)
-        return _Pair(source, target, (*moved, place))
-
 
 class Noise:
     """Changes some batches, others in each epoch.
 
     A batch has a kind of noise in all of its pairs or in none: a few longer pairs would mean padding for all others.
-    What becomes of a batch depends on the seed, the epoch and its texts alone, so that training is reproducible.
-
-    Args:
-        shares: Which share of the batches gets each kind of noise.
-        seed: Seed of the draws.
-        tokenizer: Its added tokens stay whole.
+    What becomes of a batch depends on the seed, the epoch and its texts alone, so that training is reproducible. Added
+    tokens of the tokenizer stay whole.
     """
 
     def __init__(self, shares: Mapping[str, float], seed: int, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -126,18 +111,17 @@ class Noise:
         if not kinds:
             return columns
         for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
-            flat = texts[ALIGNMENT_COLUMN][i] if ALIGNMENT_COLUMN in texts else None
-            pair = _Pair(source, target, None if flat is None else _links(flat))
+            links = None
+            if ALIGNMENT_COLUMN in texts:
+                flat = texts[ALIGNMENT_COLUMN][i]
+                links = tuple(zip(flat[::2], flat[1::2], strict=True))
+            pair = _Pair(source, target, links)
             for kind in kinds:
                 pair = KINDS[kind](pair, draw, self._fixed)
             columns["source"][i], columns["target"][i] = pair.source, pair.target
             if pair.links is not None:
                 columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
         return columns
-
-
-def _links(flat: Sequence[int]) -> tuple[Link, ...]:
-    return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
@@ -179,14 +163,8 @@ def _typo(word: str, draw: random.Random) -> str:
     at = draw.randrange(len(word) - 1)
     letter, following = word[at], word[at + 1]
     neighbour = draw.choice(NEIGHBOURS.get(letter.lower(), letter))
-    two = draw.choice(
-        (
-            following + letter,
-            following,
-            letter + letter + following,
-            (neighbour.upper() if letter.isupper() else neighbour) + following,
-        )
-    )
+    neighbour = neighbour.upper() if letter.isupper() else neighbour
+    two = draw.choice((following + letter, following, letter + letter + following, neighbour + following))
     return word[:at] + two + word[at + 2 :]
 
 
@@ -212,7 +190,10 @@ def _with_item(pair: _Pair, placeholder: str, draw: random.Random) -> _Pair:
         place = draw.randrange(len(pair.source.split()))
         ends = [_before(place, pair.source, item), _before(_target_place(pair, place), pair.target, item)]
     (source, i), (target, j) = ends
-    return pair.with_item((i, j), source, target)
+    links = pair.links
+    if links is not None:
+        links = (*((s + (s >= i), t + (t >= j)) for s, t in links), (i, j))
+    return _Pair(source, target, links)
 
 
 def _target_place(pair: _Pair, place: int) -> int:

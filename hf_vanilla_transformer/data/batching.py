@@ -19,15 +19,8 @@ from .encoding import chunks
 
 
 def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths of all sources and targets in tokens.
-
-    Args:
-        dataset: Rows with `input_ids` and `labels`. The lengths of a `datasets.Dataset` are read from the Arrow
-            offsets, without decoding the ids, unless a transform produces its rows.
-
-    Returns:
-        Two int32 arrays of shape (rows,).
-    """
+    """Return the lengths of all sources and targets in tokens, two int32 arrays of shape (rows,)."""
+    # Of a `datasets.Dataset` from the Arrow offsets, without decoding ids, unless a transform produces its rows.
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         rows = (dataset[i] for i in range(len(dataset)))
         pairs = [(len(row["input_ids"]), len(row["labels"])) for row in rows]
@@ -42,16 +35,7 @@ def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_token_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
-    """Check that every id has an embedding; the model would fail far from the cause.
-
-    Args:
-        dataset: Rows with `input_ids` and `labels`.
-        vocab_size: Size of the source vocabulary.
-        target_vocab_size: Size of the target vocabulary; None for the same.
-
-    Raises:
-        DataError: An id is negative or not below the size of its vocabulary; names the first such row, id and field.
-    """
+    """Raise a DataError for an id without an embedding; the model would fail far from the cause."""
     sizes = {"input_ids": vocab_size, "labels": vocab_size if target_vocab_size is None else target_vocab_size}
     first_row = 0
     for table in _id_tables(dataset):
@@ -97,7 +81,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: Shuffle the batches; otherwise they go from short to long, the same in every epoch.
         seed: Non-negative seed of the order.
         num_replicas: Number of processes that share the batches.
-        epoch_rows: Returns the rows of an epoch, counted from 0, such as `sampling.EpochRows`; by default each row
+        epoch_rows: Returns the rows of an epoch, counted from 0, such as `EpochRows`; by default each row
             occurs once.
 
     Raises:
@@ -194,11 +178,7 @@ def _length_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut a sequence with ascending source lengths greedily into batches.
-
-    Returns:
-        Edges of shape (batches + 1,): batch b is `edges[b]` to `edges[b + 1]`.
-    """
+    """Cut a sequence with ascending source lengths greedily: batch b is `edges[b]` to `edges[b + 1]`."""
     edges = [0]
     counter = np.arange(1, len(source) + 1, dtype=np.int64)
     while (start := edges[-1]) < len(source):
@@ -219,6 +199,40 @@ def _split_into(edges: np.ndarray, number: int) -> np.ndarray:
             break
         edges = np.insert(edges, widest + 1, edges[widest] + sizes[widest] // 2)
     return edges
+
+
+class EpochRows:
+    """Rows of each epoch: every part goes through permutations of its rows, one after another, at its own pace.
+
+    Over the epochs all pairs of a part therefore occur equally often. The rows depend on the seed and the epoch alone.
+
+    Args:
+        parts: The part of each row.
+        numbers: Rows of each part in an epoch.
+        seed: Seed of the permutations.
+    """
+
+    def __init__(self, parts: np.ndarray, numbers: Sequence[int], seed: int) -> None:
+        self.rows = [np.flatnonzero(parts == part) for part in range(len(numbers))]
+        self.numbers, self.seed = numbers, seed
+
+    def __call__(self, epoch: int) -> np.ndarray:
+        """Return the rows of an epoch, counted from 0; some may occur several times."""
+        return np.concatenate([self._rows_of_part(part, epoch) for part in range(len(self.numbers))])
+
+    def mean_sum(self, values: np.ndarray) -> float:
+        """Return the sum over an epoch of a value of each row, in the mean of many epochs."""
+        pairs = zip(self.rows, self.numbers, strict=True)
+        return sum(float(values[rows].mean()) * number for rows, number in pairs if number)
+
+    def _rows_of_part(self, part: int, epoch: int) -> np.ndarray:
+        rows, number = self.rows[part], self.numbers[part]
+        if not number:
+            return rows[:0]
+        begin, end = epoch * number, (epoch + 1) * number
+        first, last = begin // len(rows), -(-end // len(rows))
+        passes = [np.random.default_rng([self.seed, part, each]).permutation(rows) for each in range(first, last)]
+        return np.concatenate(passes)[begin - first * len(rows) : end - first * len(rows)]
 
 
 class TokenBudgetStream(torch.utils.data.IterableDataset):
@@ -300,13 +314,10 @@ def dense_alignments(
 ) -> torch.Tensor:
     """Return which source tokens each label translates, (B, T, S): probabilities, or zeros for a label without links.
 
-    Args:
-        alignments: Links of tokens, source and target in turn, of each pair without padding.
-        labels: (B, T), -100 at padding.
-        attention_mask: 1 at source tokens, 0 at padding, (B, S).
+    `alignments` are links of tokens, source and target in turn, of each pair without padding; at padding, `labels`
+    (B, T) are -100 and `attention_mask` (B, S) is 0.
     """
-    sizes = (*labels.shape, attention_mask.shape[1])
-    links = torch.zeros(sizes)
+    links = torch.zeros(*labels.shape, attention_mask.shape[1])
     # Padding may be on the left.
     firsts = zip(labels.ne(IGNORE_INDEX).int().argmax(1), attention_mask.ne(0).int().argmax(1), strict=True)
     for row, links_of_row, (first_label, first_source) in zip(links, alignments, firsts, strict=True):
@@ -318,17 +329,9 @@ def dense_alignments(
 def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Pack pairs into a batch without padding: all sources one after another in one row, and all targets in another.
 
-    Args:
-        features: Pairs with `input_ids` and `labels`; padding that an `attention_mask` hides, or -100 before the first
-            label, is left out.
-
-    Returns:
-        `input_ids` and `labels` of shape (1, tokens) and, as the model takes them, in `packing` the edges of the
-        sequences and the length of the longest: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`,
-        `decoder_max_length`.
-
-    Raises:
-        DataError: A side of a pair is missing, has no token, or is not a list of integers.
+    Padding that an `attention_mask` hides, or -100 before the first label, is left out. Returns `input_ids` and
+    `labels` of shape (1, tokens) and, as the model takes them, in `packing` the edges of the sequences and the longest
+    length: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
     """
     batch: dict[str, Any] = {}
     packing: dict[str, Any] = {}

@@ -22,13 +22,8 @@ class DroppingTokenizer:
     Its tokens depend on the seed, the epoch, the side and the text alone, so that training is reproducible: the
     tokenizers library's own dropout cannot be seeded.
 
-    Args:
-        tokenizer: A fast tokenizer whose vocabularies were learned by BPE; it stays as it is.
-        probability: Of leaving out a merge.
-        seed: Seed of the draws.
-
     Raises:
-        ValueError: The tokenizer is none of BPE, or marks the tokens within a word or at its end.
+        ValueError: The tokenizer is no fast one of BPE, or marks the tokens within a word or at its end.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int = 0) -> None:

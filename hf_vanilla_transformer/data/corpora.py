@@ -44,55 +44,44 @@ SHARED = ("source_column", "target_column", "source_lang", "target_lang", "strea
 
 
 class Part(NamedTuple):
-    """Pairs of one corpus in one direction.
-
-    Attributes:
-        source_lang: Source language, if known.
-        target_lang: Target language, if known.
-        weight: How often an epoch has each pair, at a temperature of 1; 0 if there are none for training.
-        tag: Token before the sources.
-        is_reversed: Whether another part has the same pairs, with the sides exchanged.
-    """
+    """Pairs of one corpus in one direction."""
 
     source_lang: str | None = None
     target_lang: str | None = None
+    # How often an epoch has each pair, at a temperature of 1; 0 if there are none for training.
     weight: float = 1.0
+    # Before the sources.
     tag: str | None = None
+    # Whether another part has the same pairs, with the sides exchanged.
     is_reversed: bool = False
 
     @property
     def direction(self) -> tuple[str | None, str | None]:
-        """Source and target language."""
         return self.source_lang, self.target_lang
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """An entry of a list.
+    """An entry of a list."""
 
-    Attributes:
-        text: Its pairs, as if it were the only corpus: files or dataset, columns and languages.
-        where: Its place in a list, for messages; "" if options name it.
-        weight: How often an epoch has each pair, at a temperature of 1; 0: none, but some may be held out.
-        tag: Token before each source, which tells the model where the pair comes from.
-        both_directions: Whether each pair is also one from target to source.
-        hold_out: Whether validation and test pairs may be held out from it, and a sample taken.
-        filters: Which pairs are left out; see `filtering`.
-        left_out_file: TSV file that receives those.
-    """
-
+    # Its pairs, as if it were the only corpus: files or dataset, columns and languages.
     text: DataArguments
+    # Its place in a list, for messages; "" if options name it.
     where: str = ""
+    # As of a part; of pairs without weight, some may be held out.
     weight: float = 1.0
+    # Token that tells the model where a pair comes from.
     tag: str | None = None
+    # Whether each pair is also one from target to source.
     both_directions: bool = False
+    # Whether validation and test pairs may be held out from it, and a sample taken.
     hold_out: bool = True
+    # Which pairs are left out, and the TSV file that receives those.
     filters: tuple[str, ...] = ()
     left_out_file: str | None = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Its directions."""
         source, target = self.text.source_lang, self.text.target_lang
         forward = Part(source, target, self.weight, self.tag)
         return (forward, Part(target, source, self.weight, self.tag, True)) if self.both_directions else (forward,)
@@ -100,23 +89,14 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Corpora:
-    """All entries of a run.
-
-    Attributes:
-        entries: By split, some of `SPLITS`.
-        temperature: Directions are drawn by their size to the power of 1 / temperature (Arivazhagan et al. 2019).
-    """
+    """All entries of a run, by split; see `rows_per_epoch` for the temperature."""
 
     entries: Mapping[str, Sequence[Corpus]]
     temperature: float = 1.0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Parts of the training pairs in their order, then one for each direction that is only evaluated or tagged.
-
-        Raises:
-            DataError: Of several directions, not all have languages; or a language is in no training pair.
-        """
+        """Parts of the training pairs in their order, then one for each direction that is only evaluated or tagged."""
         trained = [part for corpus in self.entries.get("train", ()) for part in corpus.parts]
         held_out = [part for corpus in self.entries.get("train", ()) if corpus.hold_out for part in corpus.parts]
         evaluated = dict.fromkeys(part.direction for part in (*held_out, *(part for _, part in self._evaluated())))
@@ -132,13 +112,10 @@ class Corpora:
         return [(each.direction, each.tag) for each in self.parts].index((part.direction, None))
 
     def _evaluated(self) -> Iterator[tuple[Corpus, Part]]:
-        entries = (
-            corpus
-            for split in SPLITS
-            for corpus in self.entries.get(split, ())
-            if split != "train" or not corpus.weight
-        )
-        return ((corpus, part) for corpus in entries for part in corpus.parts)
+        for split in SPLITS:
+            for corpus in self.entries.get(split, ()):
+                if split != "train" or not corpus.weight:
+                    yield from ((corpus, part) for part in corpus.parts)
 
     def _check_languages(self, trained: Sequence[Part]) -> None:
         for corpus in (corpus for entries in self.entries.values() for corpus in entries):
@@ -160,12 +137,27 @@ class Corpora:
                     )
 
 
-def corpora_of(arguments: DataArguments) -> Corpora:
-    """Return the corpora that arguments name: the one of the options, and those of a list.
+def rows_per_epoch(sizes: Sequence[int], parts: Sequence[Part], temperature: float = 1.0) -> list[int]:
+    """Return how many pairs of each part an epoch has, for their sizes.
 
-    Raises:
-        DataError: The list cannot be read, or an entry cannot be used.
+    A direction with a share s of all pairs gets one in proportion to s^(1/T) (Arivazhagan et al. 2019), and divides
+    it among its corpora by their sizes; weights then multiply. At a temperature T of 1 an epoch has each pair as often
+    as its weight says.
     """
+    directions: Counter[object] = Counter()
+    for size, part in zip(sizes, parts, strict=True):
+        directions[part.direction] += size
+    powers = {direction: size ** (1 / temperature) for direction, size in directions.items() if size}
+    scale = sum(sizes) / sum(powers.values())
+    numbers = []
+    for size, part in zip(sizes, parts, strict=True):
+        share = scale * powers[part.direction] * size / directions[part.direction] if size else 0.0
+        numbers.append(max(round(share * part.weight), bool(size and part.weight)))
+    return numbers
+
+
+def corpora_of(arguments: DataArguments) -> Corpora:
+    """Return the corpora that arguments name: the one of the options, and those of a list."""
     listed = read_corpora(arguments.corpora, arguments) if arguments.corpora else Corpora({})
     is_set = bool(arguments.dataset_name or arguments.toy_corpus)
     entries = {split: [*listed.entries.get(split, ())] for split in SPLITS}
@@ -186,16 +178,7 @@ def _text_of_split(arguments: DataArguments, split: str) -> DataArguments:
 
 
 def read_corpora(path: str, arguments: DataArguments) -> Corpora:
-    """Read a list of corpora, in YAML or JSON.
-
-    Args:
-        path: The file. Its keys are `corpora`, `validation`, `test` and `sampling_temperature`; paths in it are
-            relative to the current folder, as those of options.
-        arguments: Options that entries without their own take over.
-
-    Raises:
-        DataError: The file cannot be read, or holds something else; names the line.
-    """
+    """Read a list of corpora, in YAML or JSON; entries without their own take over options of `arguments`."""
     entries: dict[str, list[Corpus]] = {}
     temperature = 1.0
     for key, line, value in _items(read_yaml(path), path):
@@ -217,12 +200,10 @@ def read_corpora(path: str, arguments: DataArguments) -> Corpora:
             ]
     tables = set[str]()
     for corpus in entries.get("train", ()):
-        if not corpus.left_out_file:
-            continue
-        table = os.path.realpath(corpus.left_out_file)
+        table = corpus.left_out_file and os.path.realpath(corpus.left_out_file)
         if table in tables:
             raise DataError(f"{corpus.where}: {corpus.left_out_file} is the `left_out_file` of an earlier entry, too")
-        tables.add(table)
+        tables.update([table] if table else [])
     return Corpora(entries, temperature)
 
 
@@ -320,13 +301,7 @@ _VALUES: dict[str, Callable[[Any, str], Any]] = {
 
 
 def with_entry(arguments: DataArguments, path: str | Path, **entry: Any) -> DataArguments:
-    """Write a list with a further corpus, unless it is there, and return arguments that name it.
-
-    Args:
-        arguments: The corpora so far.
-        path: File of the list, in JSON.
-        **entry: Keys and values of the further one.
-    """
+    """Write a list in JSON with a further corpus, unless it is there, and return arguments that name it."""
     content = yaml.load(Path(arguments.corpora).read_text("utf-8"), yaml.BaseLoader) if arguments.corpora else {}
     content["corpora"] = [*(each for each in content.get("corpora", []) if each != entry), entry]
     text = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()

@@ -27,19 +27,17 @@ logger = logging.get_logger(__name__)
 _IDS = datasets.List(datasets.Value("int32"))
 # Outcomes of the length filters.
 _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
+# Those that `PairCounts` counts.
+_REASONS = {_EMPTY: "empty", _TOO_LONG: "too_long", _RATIO: "ratio", _TRUNCATED: "truncated"}
 
 _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
 
 
 class SourcePrefix(NamedTuple):
-    """Tokens that the sources of a part begin with: of the target language, of where its pairs come from.
-
-    Attributes:
-        ids: The tokens.
-        replaced: How many tokens of the tokenizer's own they stand for, those of its current languages.
-    """
+    """Tokens that the sources of a part begin with: of the target language, of where its pairs come from."""
 
     ids: tuple[int, ...] = ()
+    # How many tokens of the tokenizer's own they stand for, those of its current languages.
     replaced: int = 0
 
 
@@ -51,22 +49,12 @@ Resample = Callable[[Sequence[Mapping[str, Any]], int], list[dict[str, Any]]]
 
 
 class LengthLimits(NamedTuple):
-    """Limits on the lengths of a pair in tokens, the end token included; None for no limit.
-
-    Attributes:
-        source: Most tokens of the source.
-        target: Most tokens of the target.
-        ratio: Most tokens of the longer side per token of the shorter, beyond `RATIO_SLACK`.
-    """
+    """Limits on the lengths of a pair in tokens, the end token included; None for no limit."""
 
     source: int | None = None
     target: int | None = None
+    # Most tokens of the longer side per token of the shorter, beyond `RATIO_SLACK`.
     ratio: float | None = None
-
-    def check(self) -> None:
-        """Raise a DataError for a limit that no useful pair meets."""
-        check_range(Range(ge=2), DataError, max_source_length=self.source, max_target_length=self.target)
-        check_range(Range(ge=1), DataError, max_length_ratio=self.ratio)
 
 
 NO_LIMITS = LengthLimits()
@@ -95,19 +83,12 @@ class PairCounts:
     limits: LengthLimits = NO_LIMITS
 
     def add(self, outcomes: np.ndarray, kept: int) -> None:
-        """Count pairs by outcome.
-
-        Args:
-            outcomes: Integers of shape (pairs,).
-            kept: How many of the pairs are kept.
-        """
+        """Count pairs by their outcomes, integers of shape (pairs,), and how many of them are kept."""
         tally = np.bincount(outcomes, minlength=_TRUNCATED + 1)
         self.read += len(outcomes)
         self.kept += kept
-        self.empty += int(tally[_EMPTY])
-        self.too_long += int(tally[_TOO_LONG])
-        self.ratio += int(tally[_RATIO])
-        self.truncated += int(tally[_TRUNCATED])
+        for reason, name in _REASONS.items():
+            setattr(self, name, getattr(self, name) + int(tally[reason]))
 
     def __str__(self) -> str:
         """Return e.g. `read 29000, kept 28963: 12 empty, 25 longer than 256`; zero counts are left out."""
@@ -165,7 +146,9 @@ def tokenize_pairs(
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
     """
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
-    limits.check()
+    # A smaller one no useful pair meets.
+    check_range(Range(ge=2), DataError, max_source_length=limits.source, max_target_length=limits.target)
+    check_range(Range(ge=1), DataError, max_length_ratio=limits.ratio)
     counts = PairCounts(limits=limits)
     is_stream = isinstance(dataset, datasets.IterableDataset)
     with_text = resample is not None if is_stream else keep_text
@@ -202,11 +185,9 @@ def within_limits(
 
 def add_alignments(pairs: datasets.Dataset, alignments: Iterable[Iterable[Link]]) -> datasets.Dataset:
     """Add the links of each pair as `ALIGNMENT_COLUMN`."""
-    rows = [list(chain.from_iterable(links)) for links in alignments]
-    features = datasets.Features({ALIGNMENT_COLUMN: _IDS})
-    return datasets.concatenate_datasets(
-        [pairs, datasets.Dataset.from_dict({ALIGNMENT_COLUMN: rows}, features)], axis=1
-    )
+    rows = {ALIGNMENT_COLUMN: [list(chain.from_iterable(links)) for links in alignments]}
+    column = datasets.Dataset.from_dict(rows, datasets.Features({ALIGNMENT_COLUMN: _IDS}))
+    return datasets.concatenate_datasets([pairs, column], axis=1)
 
 
 def _kept(outcomes: np.ndarray, evaluation: bool) -> np.ndarray:
@@ -216,22 +197,16 @@ def _kept(outcomes: np.ndarray, evaluation: bool) -> np.ndarray:
 
 @dataclass
 class _Encoder:
-    """Tokenizes a batch of pairs and records the outcome of the filters for each.
-
-    Attributes:
-        tokenizer: Tokenizes both sides.
-        limits: Limits of the filters.
-        truncate: Whether to truncate long pairs instead of dropping them.
-        keep_text: Whether the texts stay, except those of truncated pairs, whose ids are fewer than their tokens.
-        prefixes: What sources begin with, by part.
-        code: Part of the cache key of `Dataset.map`, which hashes this object.
-    """
+    """Tokenizes a batch of pairs and records the outcome of the filters for each."""
 
     tokenizer: PreTrainedTokenizerBase
     limits: LengthLimits
+    # Long pairs, instead of dropping them.
     truncate: bool
+    # Except texts of truncated pairs, whose ids are fewer than their tokens.
     keep_text: bool = False
     prefixes: tuple[SourcePrefix, ...] = ()
+    # Part of the cache key of `Dataset.map`, which hashes this object.
     code: str = CODE_FINGERPRINT
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
@@ -241,22 +216,17 @@ class _Encoder:
         pairs = list(zip(encoded["input_ids"], encoded["labels"], strict=True))
         self._check_ends(chain.from_iterable(pairs))
         begins = [len(prefix.ids) for prefix in _prefixes_of_rows(batch, self.prefixes)] or [0] * len(pairs)
+        rows = zip(batch["source"], batch["target"], pairs, begins, strict=True)
         outcomes = [
             self._outcome(len(ids) - begin, len(labels), begin) if source.strip() and target.strip() else _EMPTY
-            for source, target, (ids, labels), begin in zip(
-                batch["source"], batch["target"], pairs, begins, strict=True
-            )
+            for source, target, (ids, labels), begin in rows
         ]
         if self.truncate:
             encoded = _truncated_pairs(encoded, self.limits)
-        texts = {
-            name: [
-                None if outcome == _TRUNCATED else text for text, outcome in zip(batch[name], outcomes, strict=True)
-            ]
-            for name in PAIR_FEATURES
-            if self.keep_text
-        }
-        return {**texts, **encoded, "outcome": outcomes}
+        for name in PAIR_FEATURES if self.keep_text else ():
+            texts = zip(batch[name], outcomes, strict=True)
+            encoded[name] = [None if outcome == _TRUNCATED else text for text, outcome in texts]
+        return {**encoded, "outcome": outcomes}
 
     def _outcome(self, source_length: int, target_length: int, prefix_length: int) -> int:
         max_source, max_target, max_ratio = self.limits
@@ -283,14 +253,8 @@ class _Encoder:
 def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]], prefixes: Prefixes = ()) -> dict[str, list[Any]]:
     """Tokenize pairs, each sentence once, so that a tokenizer with dropout is drawn from once.
 
-    Args:
-        tokenizer: Tokenizes both sides; may be a `DroppingTokenizer`.
-        batch: The columns `source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`, of several parts,
-            `PART_COLUMN`.
-        prefixes: What sources begin with, by part.
-
-    Returns:
-        The columns `input_ids`, `labels` and, of aligned pairs, `alignments`: source token, target token, ...
+    Returns the columns `input_ids`, `labels` and, of pairs with `ALIGNMENT_COLUMN`, `alignments`: source token, target
+    token, ...
     """
     columns = _encoded(tokenizer, batch)
     for row, (ids, replaced) in enumerate(_prefixes_of_rows(batch, prefixes)):
@@ -313,17 +277,13 @@ def _encoded(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[A
         with unknown_words(tokenizer, batch["source"], batch["target"]):
             encoded = tokenizer(batch["source"], text_target=batch["target"], **options)
         return {name: encoded[name] for name in ("input_ids", "labels")}
-    sides = (
-        words_and_ids(tokenizer, batch["source"], is_target=False),
-        words_and_ids(tokenizer, batch["target"], is_target=True),
-    )
+    sources = words_and_ids(tokenizer, batch["source"], is_target=False)
+    targets = words_and_ids(tokenizer, batch["target"], is_target=True)
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "alignments": []}
-    for (source_words, source_ids), (target_words, target_ids), links in zip(
-        *sides, batch[ALIGNMENT_COLUMN], strict=True
-    ):
-        columns["input_ids"].append(source_ids)
-        columns["labels"].append(target_ids)
-        columns["alignments"].append(_links_of_tokens(source_words, target_words, links))
+    for source, target, links in zip(sources, targets, batch[ALIGNMENT_COLUMN], strict=True):
+        columns["input_ids"].append(source[1])
+        columns["labels"].append(target[1])
+        columns["alignments"].append(_links_of_tokens(source[0], target[0], links))
     return columns
 
 
@@ -332,7 +292,7 @@ def _links_of_tokens(source_words: list[list[int]], target_words: list[list[int]
     source_tokens, target_tokens = _tokens_of_words(source_words), _tokens_of_words(target_words)
     words = zip(links[::2], links[1::2], strict=True)
     tokens = (product(source_tokens[source], target_tokens[target]) for source, target in words)
-    return [token for links_of_words in tokens for link in links_of_words for token in link]
+    return [*chain.from_iterable(chain.from_iterable(tokens))]
 
 
 def _tokens_of_words(words: list[list[int]]) -> defaultdict[int, list[int]]:
@@ -352,15 +312,11 @@ def _truncated_pairs(encoded: Mapping[str, list[Any]], limits: LengthLimits) -> 
     if "alignments" not in encoded:
         return columns
     # The end token belongs to no word; another may have stood where it is now.
-    columns["alignments"] = [
-        [
-            token
-            for link in zip(links[::2], links[1::2], strict=True)
-            if link[0] < len(source) - 1 and link[1] < len(target) - 1
-            for token in link
-        ]
-        for links, source, target in zip(encoded["alignments"], columns["input_ids"], columns["labels"], strict=True)
-    ]
+    columns["alignments"] = []
+    for flat, source, target in zip(encoded["alignments"], columns["input_ids"], columns["labels"], strict=True):
+        links = zip(flat[::2], flat[1::2], strict=True)
+        kept = [link for link in links if link[0] < len(source) - 1 and link[1] < len(target) - 1]
+        columns["alignments"].append([*chain.from_iterable(kept)])
     return columns
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import datasets
 
@@ -36,20 +36,8 @@ Pairs = TypeVar("Pairs", datasets.Dataset, datasets.IterableDataset)
 _TO_SPACES = LINE_ENDS_TO_SPACES | str.maketrans("\t", " ")
 
 
-def parse_filters(names: Any, where: str) -> tuple[str, ...]:
-    """Return the filters of a list of their names, in the order in which they are applied.
-
-    Args:
-        names: The list; None has no filters.
-        where: What has it, for messages.
-
-    Raises:
-        DataError: It is no list, or a name is unknown.
-    """
-    if names is None:
-        return ()
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{where}: `filters` must be a list of names, such as [{', '.join(FILTERS)}]")
+def parse_filters(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the filters of these names in the order in which they are applied; errors call their list `where`."""
     for name in names:
         if name not in FILTERS:
             raise DataError(
@@ -67,20 +55,9 @@ def filter_pairs(
 ) -> tuple[Pairs, dict[str, int]]:
     """Leave out pairs; what is usual in the corpus is learned from a sample of it.
 
-    Args:
-        pairs: Rows with the strings `source` and `target`; other columns are kept.
-        filters: As `parse_filters` returns them.
-        source_lang: Language of the sources, for the filter `language`.
-        target_lang: Language of the targets.
-        left_out: TSV file of what is left out: filter, source, target.
-
-    Returns:
-        The other pairs, in order, and how many each filter left out; a pair counts for the first that applies. Of a
-        stream, whose pairs are read later, no numbers.
-
-    Raises:
-        DataError: `language` lacks a language or the library, or cannot recognize it; a stream with `repeated` or
-            `left_out`.
+    Writes what is left out to the TSV file `left_out`: filter, source, target. Returns the other pairs, in order, and
+    how many each filter left out; a pair counts for the first that applies. Of a stream, whose pairs are read later,
+    no numbers.
     """
     if not filters:
         return pairs, {}
@@ -110,13 +87,7 @@ def filter_pairs(
 
 
 class _Judge:
-    """Tells by which filter a pair is left out.
-
-    Args:
-        filters: Names.
-        usual: What is usual in the corpus.
-        languages: Of each side, for the filter `language`.
-    """
+    """Tells by which filter a pair is left out."""
 
     def __init__(self, filters: Sequence[str], usual: Usual, languages: dict[str, str]) -> None:
         self._usual, self._languages = usual, languages

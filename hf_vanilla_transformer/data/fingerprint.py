@@ -31,14 +31,9 @@ ROWS = 10_000
 
 
 def data_fingerprint(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
-    """Hash the content of columns, whatever file, folder or cache it comes from.
+    """Return the number of pairs and a digest of each column that there is, whatever file or cache it comes from.
 
-    Args:
-        rows: A `datasets.Dataset`, or a stream, of which the first pairs are hashed.
-        columns: Names; those that are missing are left out.
-
-    Returns:
-        The number of pairs, None for a stream, and a digest of each column.
+    Of a stream, the number is None, and only the first pairs are hashed.
     """
     if isinstance(rows, datasets.Dataset):
         columns, number = [name for name in columns if name in rows.column_names], len(rows)

@@ -23,30 +23,19 @@ Pair = Mapping[str, str]
 SIDES = tuple(PAIR_FEATURES)
 
 
-class _Kind(NamedTuple):
-    """A kind of odd pairs.
-
-    Attributes:
-        name: What they have.
-        share: Share of all pairs from which on the corpus is odd; one that is meant has less.
-    """
-
-    name: str
-    share: float
-
-
+# What odd pairs of a kind have, and their share of all from which on the corpus is odd; one that is meant has less.
 KINDS = {
-    "empty": _Kind("an empty side", math.inf),  # Training counts them by itself.
-    "equal": _Kind("the same text on both sides", 0.05),
-    "repeated": _Kind("the text of an earlier pair", 0.5),
-    "lengths": _Kind("sides of very different length", 0.05),
-    "source_script": _Kind("a source in another script than most", 0.05),
-    "target_script": _Kind("a target in another script than most", 0.05),
-    "source_language": _Kind("a source that looks like the language of the targets", 0.05),
-    "target_language": _Kind("a target that looks like the language of the sources", 0.05),
-    "source_unknown": _Kind("a source of mostly unknown tokens", 0.1),
-    "target_unknown": _Kind("a target of mostly unknown tokens", 0.1),
-    "returns": _Kind("a carriage return inside, the line end of old Macs", 0.01),
+    "empty": ("an empty side", math.inf),  # Training counts them by itself.
+    "equal": ("the same text on both sides", 0.05),
+    "repeated": ("the text of an earlier pair", 0.5),
+    "lengths": ("sides of very different length", 0.05),
+    "source_script": ("a source in another script than most", 0.05),
+    "target_script": ("a target in another script than most", 0.05),
+    "source_language": ("a source that looks like the language of the targets", 0.05),
+    "target_language": ("a target that looks like the language of the sources", 0.05),
+    "source_unknown": ("a source of mostly unknown tokens", 0.1),
+    "target_unknown": ("a target of mostly unknown tokens", 0.1),
+    "returns": ("a carriage return inside, the line end of old Macs", 0.01),
 }
 
 # Pairs that show what is usual, and those of them that are tokenized to find unknown tokens in a summary.
@@ -76,14 +65,7 @@ _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC"
 
 
 class Finding(NamedTuple):
-    """Odd pairs of a kind.
-
-    Attributes:
-        kind: Key of `KINDS`.
-        number: How many there are.
-        of: Pairs looked at.
-        examples: The first of them, each after its place.
-    """
+    """How many of the pairs looked at are of a kind, and the first of those, each after its place."""
 
     kind: str
     number: int
@@ -91,11 +73,11 @@ class Finding(NamedTuple):
     examples: list[tuple[str, Pair]]
 
     def __str__(self) -> str:
-        return f"{self.number} of {self.of} pairs ({self.number / self.of:.1%}) have {KINDS[self.kind].name}"
+        return f"{self.number} of {self.of} pairs ({self.number / self.of:.1%}) have {KINDS[self.kind][0]}"
 
     @property
     def makes_corpus_odd(self) -> bool:
-        return self.number >= KINDS[self.kind].share * self.of
+        return self.number >= KINDS[self.kind][1] * self.of
 
 
 def inspect_pairs(
@@ -105,13 +87,8 @@ def inspect_pairs(
 ) -> tuple[int, list[Finding]]:
     """Find the odd pairs of a corpus, reading it twice: what is usual, by a sample, and what is not.
 
-    Args:
-        read: Returns the pairs, each after its place, such as "line 7".
-        tokenizer: Also finds texts of tokens unknown to it.
-        examples: Pairs of a kind to return.
-
-    Returns:
-        The number of pairs, and what was found, in the order of `KINDS`.
+    `read` returns the pairs, each after its place, such as "line 7". Returns their number and what was found, in the
+    order of `KINDS`; of texts with tokens unknown to a tokenizer only if there is one.
     """
     sample = [pair for _, pair in _thinned(read(), SAMPLE)]
     usual, languages = Usual(sample), _side_languages(sample)
@@ -135,12 +112,7 @@ def inspect_pairs(
 
 
 def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Finding]:
-    """Find what makes a corpus odd, by a sample of it.
-
-    Args:
-        pairs: A dataset, or a stream, of which the first pairs are the sample.
-        tokenizer: As for `inspect_pairs`.
-    """
+    """Find what makes a dataset or stream odd, by a sample of it."""
     sample = sample_of(pairs)
     _, found = inspect_pairs(lambda: (("", pair) for pair in sample))
     if tokenizer is not None:
@@ -284,13 +256,10 @@ def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -
     if tokenizer is None or tokenizer.unk_token_id is None:
         return [[] for _ in pairs]
     encoded = encode_pairs(tokenizer, {side: [pair[side] for pair in pairs] for side in SIDES})
-    sides = zip(encoded["input_ids"], encoded["labels"], strict=True)
-    return [
-        [
-            f"{side}_unknown"
-            for side, ids in zip(SIDES, pair, strict=True)
+    kinds: list[list[str]] = [[] for _ in pairs]
+    for side, column in zip(SIDES, ("input_ids", "labels"), strict=True):
+        for found, ids in zip(kinds, encoded[column], strict=True):
             # Without the end token.
-            if 2 * ids.count(tokenizer.unk_token_id) > max(1, len(ids) - 1)
-        ]
-        for pair in sides
-    ]
+            if 2 * ids.count(tokenizer.unk_token_id) > max(1, len(ids) - 1):
+                found.append(f"{side}_unknown")
+    return kinds

@@ -51,18 +51,13 @@ _LOCALE = re.compile(r"[a-z]{2,3}[-_]([a-z]{2}|[a-z]{4})")
 
 @dataclass(frozen=True)
 class _Columns:
-    """Names of the source and target fields of a row, found by the rules of `DataArguments`.
-
-    Attributes:
-        source: Field of the source.
-        target: Field of the target.
-        in_translation: Whether both are fields of the row's "translation", not of the row.
-        code: Part of the cache key of `Dataset.map`, which hashes this object.
-    """
+    """Names of the source and target fields of a row, found by the rules of `DataArguments`."""
 
     source: str
     target: str
+    # Whether both are fields of the row's "translation", not of the row.
     in_translation: bool = False
+    # Part of the cache key of `Dataset.map`, which hashes this object.
     code: str = CODE_FINGERPRINT
 
     @classmethod
@@ -117,19 +112,16 @@ class _Columns:
 # Rows of a file, each with its location for messages
 
 
-def _tsv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Read line numbers and cells, without quoting: quotes belong to the sentences."""
-    for number, line in enumerate(read_lines(path), start=1):
-        yield number, line.split("\t") if line else []
-
-
-def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Read line numbers and cells, with the quoting of spreadsheets."""
+def _cells(path: str, suffix: str) -> Iterator[tuple[int, list[str]]]:
+    """Read the cells of lines that are not empty, each after its number; only CSV has the quoting of spreadsheets."""
+    if suffix == ".tsv":
+        # Quotes belong to the sentences.
+        yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
+        return
     # A quoted field keeps the line ends inside it.
     reader = csv.reader(read_lines(path, keep_ends=True), strict=True)
     try:
-        for cells in reader:
-            yield reader.line_num, cells
+        yield from ((reader.line_num, cells) for cells in reader if cells)
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}); fix the quotes of the field") from None
 
@@ -137,9 +129,7 @@ def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
 def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
     """Read the rows of a TSV or CSV file; without a header the columns are "0", "1", ..."""
     header: list[str] | None = None
-    for number, cells in _tsv_cells(path) if suffix == ".tsv" else _csv_cells(path):
-        if not cells:
-            continue
+    for number, cells in _cells(path, suffix):
         if header is None:
             if _is_header(cells, suffix, arguments):
                 _check_unique(cells, f"{path}, line {number}")
@@ -196,7 +186,12 @@ def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, di
             rows = (cells for batch in batches for cells in zip(*map(batch.column, names), strict=True))
             for number, cells in enumerate(rows, start=1):
                 where = f"{path}, row {number}"
-                yield where, dict(zip(names, (_python_value(cell, where) for cell in cells), strict=True))
+                try:
+                    values = [cell.as_py() for cell in cells]
+                # Bytes of a string that are not UTF-8, or a time that Python cannot represent.
+                except (ValueError, OverflowError) as error:
+                    raise DataError(f"{where}: {one_line(error)}; repair or remove the row") from None
+                yield where, dict(zip(names, values, strict=True))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: not a readable Parquet file ({one_line(error)}); check the path") from error
 
@@ -207,14 +202,6 @@ def _empty_row(schema: pa.Schema) -> dict[str, Any]:
         field.name: dict.fromkeys(child.name for child in field.type) if pa.types.is_struct(field.type) else None
         for field in schema
     }
-
-
-def _python_value(cell: pa.Scalar, where: str) -> Any:
-    try:
-        return cell.as_py()
-    # Bytes of a string that are not UTF-8, or a time that Python cannot represent.
-    except (ValueError, OverflowError) as error:
-        raise DataError(f"{where}: {one_line(error)}; repair or remove the row") from None
 
 
 def _suffix(path: str) -> str:
@@ -266,24 +253,13 @@ def headerless_tsv_files(texts: Iterable[DataArguments]) -> Iterator[tuple[str, 
     for text in texts:
         files = text.files("train")
         if len(files) == 1 and _suffix(files[0]) == ".tsv" and text.source_column is None:
-            first = next(cells for _, cells in _tsv_cells(files[0]) if cells)
+            _, first = next(_cells(files[0], ".tsv"))
             if not _is_header(first, ".tsv", text):
                 yield Path(files[0]).name, next(_pairs(files, text))
 
 
 def load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dataset | datasets.IterableDataset:
-    """Load the pairs of a split from its files.
-
-    Args:
-        files: Source and target text, or one file with both sides.
-        arguments: Columns, streaming and cache.
-
-    Returns:
-        Rows with the strings `source` and `target`.
-
-    Raises:
-        DataError: The files cannot be read or used.
-    """
+    """Load the pairs of a split from its files: source and target text, or one file with both sides."""
     check_files(files)
     options: dict[str, Any] = {"features": PAIR_FEATURES, "gen_kwargs": {"files": files, "arguments": arguments}}
     if arguments.streaming:
@@ -303,11 +279,7 @@ def load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dat
 
 
 def check_files(files: tuple[str, ...]) -> None:
-    """Check what is known without parsing: extension and existence of one file, line ends and counts of two.
-
-    Raises:
-        DataError: The files are not those of pairs.
-    """
+    """Check what is known without parsing: extension and existence of one file, line ends and counts of two."""
     if len(files) == 1:
         suffix = _suffix(files[0])
         if suffix not in EXTENSIONS or (suffix == ".parquet" and files[0].endswith(".gz")):
@@ -342,14 +314,7 @@ def _count_lines(path: str) -> int:
 
 
 def load_named(arguments: DataArguments) -> dict[str, Any]:
-    """Load the splits of `dataset_name` as rows with the strings `source` and `target`.
-
-    Returns:
-        Datasets or, with `arguments.streaming`, streams, by "train", "validation" and "test".
-
-    Raises:
-        DataError: The dataset cannot be loaded or used.
-    """
+    """Load the splits of `dataset_name`, datasets or streams, by "train", "validation" and "test"."""
     name = cast(str, arguments.dataset_name)
     with _loading(name):
         loaded = datasets.load_dataset(

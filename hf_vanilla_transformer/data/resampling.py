@@ -48,15 +48,12 @@ class Resampling:
         return self.collate(self.resample(rows, int(self._epoch)))
 
     def resample(self, rows: Sequence[Mapping[str, Any]], epoch: int) -> list[dict[str, Any]]:
-        """Return rows with the tokens of an epoch.
+        """Return rows of `tokenize_pairs(..., keep_text=True)` with the tokens of an epoch.
 
-        Args:
-            rows: `input_ids` and `labels`, the texts they came from, `source` and `target`, of aligned pairs
-                `alignments` and `ALIGNMENT_COLUMN`, and of several parts `PART_COLUMN`. A truncated pair, whose texts
-                are None, keeps its tokens.
-            epoch: The epoch.
+        A truncated pair, whose texts are None, keeps its own.
         """
-        resampled = [_own(row) for row in rows]
+        names = ("input_ids", "labels", "alignments")
+        resampled = [{name: row[name] for name in names if name in row} for row in rows]
         with_text = [i for i, row in enumerate(rows) if row["source"] is not None]
         texts = {name: [rows[i][name] for i in with_text] for name in TEXT_COLUMNS if name in rows[0]}
         drawn, texts = self._drawn(texts, epoch)
@@ -83,7 +80,3 @@ class Resampling:
         return pair["labels"].count(unknown) <= own["labels"].count(unknown) and all(
             limit is None or length <= limit for length, limit in zip(lengths, self.limits, strict=False)
         )
-
-
-def _own(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("input_ids", "labels", "alignments") if name in row}

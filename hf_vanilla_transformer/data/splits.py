@@ -62,15 +62,8 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
 def located_splits(arguments: DataArguments) -> dict[str, Callable[[], Iterator[tuple[str, Mapping[str, str]]]]]:
     """Return a reader of each corpus as it is given, before any pairs are held out, sampled or added.
 
-    Args:
-        arguments: As for `load_parallel_text`.
-
-    Returns:
-        By split, with the place in the list of a corpus from there, a function that yields the pairs, each after its
-        place: "line 7" of a file of text, "row 7" of others.
-
-    Raises:
-        DataError: The data cannot be read or used.
+    By split, with the place in the list of a corpus from there, a function that yields the pairs, each after its
+    place: "line 7" of a file of text, "row 7" of others.
     """
     _check_named(arguments)
     corpora = corpora_of(arguments)
@@ -148,12 +141,11 @@ class _Loader:
         train = self._training_pairs(found)
         splits = {"train": self._joined(train)} if train else {}
         for split in SPLITS[1:]:
-            evaluated = [
-                self._directions(corpus, pairs, map(self.corpora.number, corpus.parts))
-                for corpus, pairs in found[split]
-            ]
+            evaluated = list[Any]()
+            for corpus, pairs in found[split]:
+                evaluated += self._directions(corpus, pairs, map(self.corpora.number, corpus.parts))
             if evaluated:
-                splits[split] = _concatenated([*chain.from_iterable(evaluated)])
+                splits[split] = _concatenated(evaluated)
         return splits
 
     def _training_pairs(self, found: dict[str, _Found]) -> list[Any]:
@@ -190,24 +182,23 @@ class _Loader:
     def _prepared(self, corpus: Corpus, pairs: Any) -> Any:
         """Return the pairs of a corpus with links, if a file has them, and without those that filters leave out."""
         if self.arguments.links not in (None, AUTO):
-            pairs = _with_alignments(pairs, self.arguments.links)
-        if corpus.filters:
-            languages = (corpus.text.source_lang, corpus.text.target_lang)
-            number = None if isinstance(pairs, datasets.IterableDataset) else len(pairs)
-            with _naming(corpus):
-                if corpus.left_out_file:
-                    check_output_file(corpus.left_out_file, self._inputs(), "left_out_file")
-                pairs, counts = filter_pairs(pairs, corpus.filters, *languages, corpus.left_out_file)
-            if number is not None:
-                reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-                logger.warning(
-                    f"{corpus.where}: filters kept {len(pairs)} of {number} pairs; left out: {reasons or 0}"
+            aligned = list(zip(pairs["source"], pairs["target"], strict=True))
+            pairs = add_alignments(pairs, read_alignments(self.arguments.links, aligned))
+        if not corpus.filters:
+            return pairs
+        languages = (corpus.text.source_lang, corpus.text.target_lang)
+        with _naming(corpus):
+            if corpus.left_out_file:
+                check_output_file(corpus.left_out_file, self._inputs(), "left_out_file")
+            kept, counts = filter_pairs(pairs, corpus.filters, *languages, corpus.left_out_file)
+        if isinstance(pairs, datasets.Dataset):
+            reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or 0
+            logger.warning(f"{corpus.where}: filters kept {len(kept)} of {len(pairs)} pairs; left out: {reasons}")
+            if not len(kept):
+                raise DataError(
+                    f"{corpus.where}: the filters leave nothing of {len(pairs)} pairs; leave the entry out"
                 )
-                if not len(pairs):
-                    raise DataError(
-                        f"{corpus.where}: the filters leave nothing of {number} pairs; leave the entry out"
-                    )
-        return pairs
+        return kept
 
     def _inputs(self) -> Iterator[str | Path]:
         yield from filter(None, [self.arguments.corpora])
@@ -218,9 +209,7 @@ class _Loader:
 
     def _directions(self, corpus: Corpus, pairs: Any, numbers: Iterable[int]) -> list[Any]:
         """Return the pairs in each direction, numbered if there are several parts."""
-        directions = [pairs]
-        if corpus.both_directions:
-            directions.append(_exchanged(pairs))
+        directions = [pairs, _exchanged(pairs)] if corpus.both_directions else [pairs]
         if len(self.parts) == 1:
             return directions
         return [_numbered(each, number) for each, number in zip(directions, numbers, strict=True)]
@@ -263,12 +252,6 @@ def _concatenated(parts: list[Any]) -> Any:
     return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
 
 
-def _with_alignments(train: datasets.Dataset, path: str) -> datasets.Dataset:
-    """Add the word alignments in a file to the pairs on the same lines."""
-    pairs = list(zip(train["source"], train["target"], strict=True))
-    return add_alignments(train, read_alignments(path, pairs))
-
-
 def _sample(train: Any, size: int, arguments: DataArguments) -> Any:
     if arguments.streaming:
         return train.take(size)
@@ -279,7 +262,9 @@ def _sample(train: Any, size: int, arguments: DataArguments) -> Any:
 
 
 def _warn_of_overlap(splits: dict[str, datasets.Dataset]) -> None:
-    for split in [split for split in SPLITS[1:] if split in splits and "train" in splits]:
+    for split in SPLITS[1:] if "train" in splits else ():
+        if split not in splits:
+            continue
         sources, targets = (pa.array(splits[split][side][:], pa.string()) for side in PAIR_FEATURES)
         seen, exchanged = set[str](), set[tuple[str, str]]()
         for table in splits["train"].with_format("arrow").iter(100_000):

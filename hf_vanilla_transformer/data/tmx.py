@@ -58,11 +58,7 @@ def _find(unit: dict[str, str], language: str) -> str | None:
 def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Iterator[tuple[int, dict[str, str]]]:
     """Read the pairs of a TMX file as `{"source": str, "target": str}`, each after the line on which its unit ends.
 
-    A language without a region, as en, is also that of its regions, as en-US. Units without both languages are left
-    out.
-
-    Raises:
-        DataError: A language is missing, or the file is no XML or declares entities.
+    A language without a region, as en, is also that of its regions, as en-US. Units without both are left out.
     """
     if source_lang is None or target_lang is None:
         raise DataError(f"{path}: TMX may have many languages; set `source_lang` and `target_lang`")
@@ -95,9 +91,8 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
             f"{path}, line {number}: refused, since it declares entities ({type(error).__name__}); remove them"
         ) from None
     if is_empty and languages:
-        found = ", ".join(sorted(languages - {""}))[:200]
+        if not (found := ", ".join(sorted(languages - {""}))[:200]):
+            raise DataError(f"{path}: its units do not say their languages; set xml:lang of each <tuv>")
         raise DataError(
             f"{path}: no unit in {source_lang} and {target_lang}, but in {found}; set `source_lang` and `target_lang`"
-            if found
-            else f"{path}: its units do not say their languages; set xml:lang of each <tuv>"
         )

@@ -78,12 +78,7 @@ _ALGORITHMS = {
     ),
 }
 
-_NORMALIZERS = {
-    "NFC": normalizers.NFC,
-    "NFD": normalizers.NFD,
-    "NFKC": normalizers.NFKC,
-    "NFKD": normalizers.NFKD,
-}
+_NORMALIZERS = {name: getattr(normalizers, name) for name in ("NFC", "NFD", "NFKC", "NFKD")}
 
 
 def train_tokenizer(
@@ -142,7 +137,8 @@ def train_tokenizer(
     components = _lookup(_ALGORITHMS, algorithm, "algorithm")
     _check_sizes(algorithm, vocab_size, reserved, min_frequency, max_length)
     tokenizer = Tokenizer(components.model())
-    if steps := [*_normalization_steps(normalization, lowercase), *components.escapes]:
+    steps = [] if normalization is None else [_lookup(_NORMALIZERS, normalization, "normalization")()]
+    if steps := [*steps, *([normalizers.Lowercase()] if lowercase else []), *components.escapes]:
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = components.pre_tokenizer
     if components.decoder is not None:
@@ -190,11 +186,6 @@ def _check_sizes(algorithm: str, vocab_size: int, reserved: int, min_frequency: 
     check_range(Range(ge=2), max_length=max_length)
 
 
-def _normalization_steps(normalization: str | None, lowercase: bool) -> list[normalizers.Normalizer]:
-    steps = [] if normalization is None else [_lookup(_NORMALIZERS, normalization, "normalization")()]
-    return [*steps, normalizers.Lowercase()] if lowercase else steps
-
-
 def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str], vocab_size: int) -> None:
     if isinstance(texts, str):
         raise TypeError("`texts` is one string, whose characters would be the corpus; pass a list of strings")
@@ -204,9 +195,9 @@ def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]
     except Exception as error:
         if "not large enough to contain all chars" not in str(error):
             raise
+        advice = "raise it, or normalize the texts"
         raise ValueError(
-            f"`vocab_size` {vocab_size} is below the number of characters in the corpus; raise it, or normalize the "
-            "texts"
+            f"`vocab_size` {vocab_size} is below the number of characters in the corpus; {advice}"
         ) from None
 
 

@@ -31,13 +31,12 @@ def load_toy_corpus(
         ValueError: A size is below 1 or above that of the corpus.
     """
     wanted = {"num_pairs": num_pairs, "num_validation": num_validation, "num_test": num_test}
-    for (name, size), most in zip(wanted.items(), SIZES.values(), strict=True):
-        if not 1 <= size <= most:
-            raise ValueError(f"`{name}` {size} is out of range; choose from 1 to {most}")
     text = bz2.decompress((files(__package__) / "toy_corpus.tsv.bz2").read_bytes()).decode()
     sources, targets = zip(*(line.split("\t") for line in text.splitlines()), strict=True)
     corpus, start = DatasetDict(), 0
-    for (split, most), size in zip(SIZES.items(), wanted.values(), strict=True):
+    for (split, most), (name, size) in zip(SIZES.items(), wanted.items(), strict=True):
+        if not 1 <= size <= most:
+            raise ValueError(f"`{name}` {size} is out of range; choose from 1 to {most}")
         pairs = slice(start, start + size)
         corpus[split] = Dataset.from_dict({"source": sources[pairs], "target": targets[pairs]})
         start += most

@@ -41,16 +41,10 @@ Sentence = np.ndarray
 
 
 def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progress: bool = False) -> list[list[Link]]:
-    """Align the words of each pair: links that both directions find, which are few but precise.
+    """Align the words of each pair: links that both directions find, in the order of the target words.
 
-    Args:
-        sources: Source sentences.
-        targets: Their translations.
-        show_progress: Whether to show a progress bar on standard error.
-
-    Returns:
-        The links of each pair, in the order of the target words; none for a pair with more than `MAX_WORDS` on a side,
-        as time and memory grow with the product of both lengths.
+    These are few but precise. A pair with more than `MAX_WORDS` on a side has none, as time and memory grow with the
+    product of both lengths.
     """
     sides = _numbered(sources), _numbered(targets)
     passes = 2 * (ITERATIONS + 1)
@@ -65,33 +59,23 @@ def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progres
 def _numbered(sentences: Iterable[str]) -> list[Sentence]:
     """Number the words from 1, without regard to capitals and adjacent punctuation."""
     numbers: dict[str, int] = {}
-    return [
-        np.array(
-            [
-                numbers.setdefault(word.strip(_PUNCTUATION).lower() or word, len(numbers) + 1)
-                for word in sentence.split()
-            ],
-            dtype=np.int64,
-        )
-        for sentence in sentences
-    ]
+
+    def number(word: str) -> int:
+        return numbers.setdefault(word.strip(_PUNCTUATION).lower() or word, len(numbers) + 1)
+
+    return [np.array([*map(number, sentence.split())], dtype=np.int64) for sentence in sentences]
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    """All candidate links of some pairs: for each target word, NULL and every source word.
+    """All candidate links of some pairs: for each target word, NULL and every source word."""
 
-    Attributes:
-        keys: Source word and target word of each candidate, as one number.
-        starts: Where the candidates of each target word begin.
-        sizes: How many there are.
-        distances: |i / m - j / n| of each; nonsense for NULL.
-        is_null: Which candidates are NULL.
-    """
-
+    # Source word and target word of each candidate, as one number.
     keys: np.ndarray
+    # Where the candidates of each target word begin, and how many there are.
     starts: np.ndarray
     sizes: np.ndarray
+    # |i / m - j / n| of each; nonsense for NULL.
     distances: np.ndarray
     is_null: np.ndarray
 
@@ -153,14 +137,11 @@ def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar
 
 @dataclass
 class _Model:
-    """Probabilities of one direction.
+    """Probabilities of one direction."""
 
-    Attributes:
-        keys: Source and target word of each translation seen, sorted.
-        probabilities: Of the target word given the source word.
-    """
-
+    # Source and target word of each translation seen, sorted.
     keys: np.ndarray
+    # Of the target word given the source word.
     probabilities: np.ndarray
 
     @classmethod
@@ -196,12 +177,7 @@ class _Model:
 
 
 def _posterior_mean(counts: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the geometric mean of each translation's probability under a sparse Dirichlet prior.
-
-    Args:
-        counts: Expected counts of translations.
-        owners: The source word of each.
-    """
+    """Return the geometric mean of each translation's probability, by its count, under a sparse Dirichlet prior."""
     own = counts + CONCENTRATION
     totals = np.bincount(owners, own)[owners]
     logs = torch.digamma(torch.from_numpy(np.stack([own, totals]))).numpy()

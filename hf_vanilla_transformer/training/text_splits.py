@@ -9,10 +9,10 @@ import numpy as np
 
 from ..data.alignments import Link
 from ..data.arguments import AUTO, SPLITS, DataArguments
-from ..data.corpora import Part, corpora_of
+from ..data.batching import EpochRows
+from ..data.corpora import Part, corpora_of, rows_per_epoch
 from ..data.encoding import add_alignments
 from ..data.reading import PART_COLUMN
-from ..data.sampling import EpochRows, rows_per_epoch
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
 from ..errors import DataError

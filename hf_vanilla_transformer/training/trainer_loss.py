@@ -25,6 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from ..data.arguments import NONE
 from ..data.augmentation import Noise, parse_shares
 from ..data.batching import (
+    EpochRows,
     TokenBudgetBatchSampler,
     TokenBudgetStream,
     collate_packed,
@@ -35,7 +36,6 @@ from ..data.bpe_dropout import DroppingTokenizer
 from ..data.encoding import LengthLimits, Prefixes
 from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
-from ..data.sampling import EpochRows
 from ..errors import DataError
 from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
 from ..inference.teacher_forcing import position_limit

@@ -38,16 +38,9 @@ def loss_and_gradients(model: nn.Module, batch: Mapping[str, Tensor], **options:
 
 
 def check_agreement(ours: Mapping[str, Tensor], baseline: Mapping[str, Tensor], name: str, dtype: str) -> None:
-    """Check that a baseline has our loss and our gradient of every parameter.
+    """Check that a baseline has our loss and our gradient of every parameter, as `loss_and_gradients` returns them.
 
-    Args:
-        ours: The result of `loss_and_gradients`.
-        baseline: The same of the baseline; gradients that only it has are ignored.
-        name: Of the baseline.
-        dtype: Data type of the products.
-
-    Raises:
-        Disagreement: Names the parameter with the largest difference.
+    Gradients that only the baseline has are ignored.
     """
     missing = [parameter for parameter in ours if parameter not in baseline]
     if missing:
@@ -76,11 +69,7 @@ def token_agreement(ours: Tensor, baseline: Tensor) -> float:
 
 
 def check_tokens(ours: Tensor, baseline: Tensor, name: str, dtype: str) -> float:
-    """Return the fraction of equal tokens (B, T).
-
-    Raises:
-        Disagreement: In float32, it is less than `MIN_TOKEN_AGREEMENT`.
-    """
+    """Return the fraction of equal tokens (B, T), in float32 at least `MIN_TOKEN_AGREEMENT`."""
     fraction = token_agreement(ours, baseline)
     if dtype == "float32" and fraction < MIN_TOKEN_AGREEMENT:
         raise Disagreement(

@@ -32,11 +32,7 @@ def our_model(preset: str, **fields: Any) -> Any:
 
 
 def baseline_fields(config: VanillaTransformerConfig) -> dict[str, Any]:
-    """Return the fields of the same sizes for Marian's and BART's configurations.
-
-    Raises:
-        ValueError: They cannot have this shape.
-    """
+    """Return the fields of the same sizes for Marian's and BART's configurations, if they can have this shape."""
     if config.norm_position != "post" or config.final_layer_norm or config.position_embedding_type != "sinusoidal":
         raise ValueError("Marian has only post-norm layers and sinusoidal positions; choose a preset with both")
     heads = (config.encoder_attention_heads, config.decoder_attention_heads)
@@ -46,15 +42,10 @@ def baseline_fields(config: VanillaTransformerConfig) -> dict[str, Any]:
 
 
 def marian_like(model: Any) -> Any:
-    """Build a `MarianMTModel` with our weights; the biases that only it has are zero.
-
-    Raises:
-        ValueError: Marian cannot have this shape or lacks a weight.
-    """
+    """Build a `MarianMTModel` with our weights; the biases that only it has are zero."""
     marian = MarianMTModel(MarianConfig(**baseline_fields(model.config)))
     loaded = marian.load_state_dict(model.state_dict(), strict=False)
-    unexpected = [name for name in loaded.unexpected_keys if "embed_positions" not in name]
-    if unexpected:
+    if unexpected := [name for name in loaded.unexpected_keys if "embed_positions" not in name]:
         raise ValueError(f"Marian has no parameter for {', '.join(unexpected)}")
     for name, parameter in marian.named_parameters():
         if name in loaded.missing_keys and name.endswith("_proj.bias"):
@@ -170,17 +161,10 @@ def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, T
 def ctranslate2_like(
     model: Any, folder: Path, device: str, quantization: str = "float32"
 ) -> Callable[[Tensor, int, int], Callable[[], Tensor]]:
-    """Export our model to CTranslate2, to decode in the worker process.
+    """Export our model to CTranslate2, unless the folder has it already, to decode in the worker process.
 
-    Args:
-        model: Our model.
-        folder: An empty folder for the exported model, or one that has it already.
-        device: "cpu" or "cuda".
-        quantization: Of the weights, and of the products where the device supports it.
-
-    Returns:
-        A function of source ids (B, S), number of beams and number of new tokens; it returns a function that decodes
-        to ids (B, 1 + T) as `generate()` would.
+    Returns a function of source ids (B, S), number of beams and number of new tokens; it returns a function that
+    decodes to ids (B, 1 + T) as `generate()` would.
     """
     if not any(folder.iterdir()):
         write_ctranslate2(model, folder, quantization=quantization)

@@ -22,22 +22,16 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Answer(NamedTuple):
-    """What came back for a request.
+    """What came back for a request, or what went wrong."""
 
-    Attributes:
-        status: Of HTTP, or `NO_ANSWER`.
-        body: What was sent back, or what went wrong.
-        sent: Seconds from the start of the load to the request.
-        seconds: From the request to its answer.
-    """
-
+    # Of HTTP, or `NO_ANSWER`.
     status: int
     body: str
+    # From the start of the load to the request, and from there to its answer.
     sent: float
     seconds: float
 
     def json(self) -> Any:
-        """Return the body as JSON."""
         return json.loads(self.body)
 
 
@@ -49,14 +43,7 @@ class Load(NamedTuple):
 
 
 def run_load(url: str, bodies: Sequence[Any], num_clients: int, seconds: float | None = None) -> Load:
-    """Send requests from several clients at once.
-
-    Args:
-        url: Of the route.
-        bodies: JSON of each request.
-        num_clients: Clients, each with a connection that it keeps.
-        seconds: Repeat the requests until so many seconds have passed; None: send each once.
-    """
+    """Send requests from several clients at once, each once or, repeatedly, until so many seconds have passed."""
     return asyncio.run(_run_load(url, bodies, num_clients, seconds))
 
 

@@ -12,14 +12,7 @@ from typing import Any, NamedTuple
 
 
 class ExportedModel(NamedTuple):
-    """How to load an exported model.
-
-    Attributes:
-        folder: Of the model.
-        device: "cpu" or "cuda".
-        compute_type: Data type of the products.
-        threads: CPU threads.
-    """
+    """How to load an exported model."""
 
     folder: str
     device: str

@@ -41,14 +41,7 @@ def decoding_case(
 ) -> Case:
     """Compare decoding one batch; ours and Marian's weights have the data type, CTranslate2's their own.
 
-    Args:
-        preset: The model's shape.
-        rows: Sentences in the batch.
-        num_beams: 1 for greedy search.
-        dtype: The data type.
-        args: The benchmark's arguments.
-        folder: An empty folder for exported models, or one that has those of the same preset and fields.
-        **fields: Configuration fields that replace the preset's.
+    The folder is for exported models, or has those of the same preset and fields.
     """
     torch.manual_seed(args.seed)
     ours = our_model(preset, **{"vocab_size": args.vocab_size[-1], **fields}).eval()

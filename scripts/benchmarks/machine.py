@@ -59,26 +59,9 @@ def surroundings(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_python(program: str, *arguments: str, **environment: str) -> str:
-    """Run a program in a fresh Python process that can import this package.
-
-    Args:
-        program: Python source.
-        *arguments: Its `sys.argv[1:]`.
-        **environment: Added to the environment variables.
-
-    Returns:
-        The last line of its output.
-
-    Raises:
-        OSError: The process failed; holds the last line of its standard error.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=surroundings(environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run Python source in a fresh process that can import this package; return the last line of its output."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=surroundings(environment), capture_output=True, text=True, check=False)
     printed = done.stdout.strip().splitlines()
     if done.returncode or not printed:
         errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode} and no output"]

@@ -33,101 +33,80 @@ class Disagreement(ValueError):
 
 @dataclass(frozen=True)
 class Sample:
-    """A measurement that an implementation takes of itself; it replaces the time of the call.
+    """A measurement that an implementation takes of itself; it replaces the time of the call."""
 
-    Attributes:
-        cost: Seconds or bytes.
-        units: Units of work done.
-        flops: Minimum FLOPs of that work; 0 if irrelevant.
-        latencies: Seconds that each answer took, if there were several.
-        memory: Peak of a GPU's memory above that before the call, in bytes; 0 on a CPU.
-    """
-
+    # Seconds or bytes.
     cost: float
+    # Of work done, and the minimum FLOPs of it; 0 if irrelevant.
     units: float = 1.0
     flops: float = 0.0
+    # Seconds that each answer took, if there were several.
     latencies: Sequence[float] = ()
+    # Peak bytes of a GPU above those before the call; 0 on a CPU.
     memory: int = 0
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison.
-
-    Attributes:
-        benchmark: The benchmark it belongs to.
-        name: What is compared.
-        implementations: Functions to time by name, "ours" first; each may return a `Sample`.
-        units: Units of work per call.
-        unit: Name of the unit, such as "tokens".
-        dtype: Data type of the roofline.
-        quantity: "seconds" or "bytes".
-        flops: Minimum FLOPs of a call; 0 if irrelevant.
-        bytes: Minimum bytes read by a call; 0 if irrelevant.
-        axis: Name and value of the size, if the case is one of several sizes.
-        notes: Anything else for the table.
-        rounds: Number of rounds, if the case fixes it.
-        warm_up: Whether an untimed round comes first.
-        other_dtype: Implementations that compute in another data type, so that this roofline does not apply.
-        settle: Whether to wait before each call until the threads of the one before are idle; in vain if all share
-            theirs.
-    """
+    """One comparison."""
 
     benchmark: str
     name: str
+    # Functions to time by name, "ours" first; each may return a `Sample`.
     implementations: Mapping[str, Callable[[], Any]]
+    # Of work per call.
     units: float = 1.0
     unit: str = "calls"
+    # Of the roofline.
     dtype: str = "float32"
+    # Or "bytes".
     quantity: str = "seconds"
+    # The least that a call computes and reads; 0 if irrelevant.
     flops: float = 0.0
     bytes: float = 0.0
+    # Name and value of the size, if the case is one of several sizes.
     axis: tuple[str, float] | None = None
     notes: str = ""
+    # If the case fixes it.
     rounds: int | None = None
+    # Whether an untimed round comes first.
     warm_up: bool = True
+    # Implementations that compute in another data type, so that this roofline does not apply.
     other_dtype: frozenset[str] = frozenset()
+    # Wait before each call until the threads of the one before are idle; in vain if all share theirs.
     settle: bool = True
 
 
 @dataclass
 class Measurement:
-    """The result of a case; the fields without description are the case's.
-
-    Attributes:
-        costs: Cost of every round by implementation.
-        rates: Median units per second (or byte) by implementation.
-        ratios: How many times faster (or smaller) ours is, by baseline: the median over the rounds.
-        quartiles: Lower and upper quartiles of the same.
-        utilization: Median fraction 0..1 of the roofline that an implementation reaches, where the roofline applies.
-        latencies: Percentiles 50, 95 and 99 of the seconds of the answers in all rounds, where there are any.
-        memory: Peak bytes of a GPU above those before a call, by implementation.
-    """
+    """The result of a case, by implementation; the fields without description are the case's."""
 
     benchmark: str
     name: str
     unit: str
     dtype: str
     quantity: str
+    # Of every round.
     costs: dict[str, list[float]]
+    # Median units per second (or byte).
     rates: dict[str, float]
+    # How many times faster (or smaller) ours is than a baseline: median over the rounds, lower and upper quartiles.
     ratios: dict[str, float]
     quartiles: dict[str, list[float]]
+    # Median fraction 0..1 of the roofline, where it applies.
     utilization: dict[str, float]
     axis: tuple[str, float] | None = None
     notes: str = ""
+    # `PERCENTILES` of the seconds of the answers in all rounds, where there are any.
     latencies: dict[str, dict[int, float]] = field(default_factory=dict)
+    # Peak bytes of a GPU above those before a call.
     memory: dict[str, int] = field(default_factory=dict)
 
 
 def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_progress: bool = False) -> Measurement:
-    """Time the implementations of a case in alternating rounds.
+    """Time the implementations of a case in alternating rounds, an untimed one first.
 
-    Args:
-        case: What to compare.
-        rounds: Timed rounds; an untimed one comes first.
-        roofline: The machine's peaks, measured again in every round if the case states its minimum work.
-        show_progress: Whether to show a progress bar.
+    The machine's peaks are measured again in every round if the case states its minimum work.
     """
     device = roofline.device if roofline else "cpu"
     warm_up = int(case.warm_up)

@@ -45,11 +45,7 @@ def peak_above_idle(work: Callable[[], Any], device: str) -> int:
 
 
 def reset_peak() -> None:
-    """Reset this process's high-water mark of resident memory.
-
-    Raises:
-        OSError: The system has no such mark.
-    """
+    """Reset this process's high-water mark of resident memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:

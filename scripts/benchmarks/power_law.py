@@ -11,23 +11,16 @@ from .measure import OURS, Measurement
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """How the cost of our implementation scales with a size.
-
-    Attributes:
-        axis: Name of the size.
-        name: What was measured.
-        quantity: "seconds" or "bytes".
-        sizes: Measured sizes.
-        costs: Median cost at each size.
-        exponent: Exponent of the best-fitting power of the size.
-        baselines: Exponents of the baselines by name.
-    """
+    """How the cost of our implementation scales with a size, named `axis`."""
 
     axis: str
     name: str
+    # "seconds" or "bytes".
     quantity: str
     sizes: list[float]
+    # Medians.
     costs: list[float]
+    # Of the best-fitting power of the size, ours and those of the baselines.
     exponent: float
     baselines: dict[str, float]
 

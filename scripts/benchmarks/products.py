@@ -37,11 +37,7 @@ STEP_WEIGHTS, STEP_BYTES = 48, 2**26
 
 
 def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare the routine that the rules choose (ours) with each of the others.
-
-    Raises:
-        ValueError: The device is no CPU, which has none to choose among.
-    """
+    """Compare the routine that the rules choose (ours) with each of the others."""
     if args.device != "cpu":
         raise ValueError(f"the routines are those of a CPU, but `device` is {args.device}; leave this benchmark out")
     print(f"rules of: {processor()}", flush=True)

@@ -35,15 +35,8 @@ def profile_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Ite
             time = "self_cpu_time_total" if args.device == "cpu" else "self_device_time_total"
             table = averages.table(sort_by=time, row_limit=ROWS, max_name_column_width=WIDTH)
             print(f"{CALLS} calls: {name}, {dtype}", table, sep="\n", flush=True)
-            yield Case(
-                "profile",
-                f"{name}, {dtype}",
-                {OURS: partial(repeat, call)},
-                CALLS,
-                unit,
-                dtype,
-                notes=summary(averages),
-            )
+            calls = {OURS: partial(repeat, call)}
+            yield Case("profile", f"{name}, {dtype}", calls, CALLS, unit, dtype, notes=summary(averages))
 
 
 def training(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, str, Callable[[], Any]]:

@@ -22,13 +22,7 @@ BANDWIDTH = "bandwidth"
 
 
 class Probe(NamedTuple):
-    """One way to reach a peak.
-
-    Attributes:
-        name: Shown in reports.
-        amount: FLOPs or bytes of one call.
-        run: The call.
-    """
+    """One way to reach a peak: a call with its FLOPs or bytes."""
 
     name: str
     amount: float
@@ -41,16 +35,12 @@ class Probe(NamedTuple):
 
 @dataclass
 class Roofline:
-    """The machine's measured peaks; each is the best over all probes and all tries so far.
-
-    Attributes:
-        device: "cpu" or "cuda".
-        rates: FLOP/s of matrix products by data type, and as "bandwidth" the bytes/s of reads and writes.
-        probes: The fastest probe of each.
-    """
+    """The machine's measured peaks; each is the best over all probes and all tries so far."""
 
     device: str
+    # FLOP/s of matrix products by data type, and as "bandwidth" the bytes/s of reads and writes.
     rates: dict[str, float] = field(default_factory=dict)
+    # The fastest of each.
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def calibrate(self, name: str, probes: Iterator[Probe], seconds: float) -> None:
@@ -106,22 +96,16 @@ def bandwidth_probes(device: str) -> Iterator[Probe]:
 
 
 class Sizes(NamedTuple):
-    """Numbers that FLOPs and bytes follow from, of a layer unless stated otherwise.
-
-    Attributes:
-        encoder: Weights of the encoder's.
-        decoder: Weights of the decoder's but its cross-attention's.
-        cross: Half of the weights of cross-attention: of queries and output, or of keys and values.
-        encoder_width: d_k + d_v of the encoder's.
-        decoder_width: d_k + d_v of the decoder's.
-        output: Weights of the output projection.
-    """
+    """Numbers that FLOPs and bytes follow from: weights, and widths d_k + d_v, of a layer."""
 
     encoder: int
+    # Without its cross-attention's.
     decoder: int
+    # Half of the weights of cross-attention: of queries and output, or of keys and values.
     cross: int
     encoder_width: int
     decoder_width: int
+    # Of the output projection.
     output: int
 
     @classmethod
@@ -136,16 +120,10 @@ class Sizes(NamedTuple):
 
 
 def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:
-    """Count the FLOPs of the matrix products of a forward pass over pairs without padding.
+    """Count the FLOPs of the matrix products of a forward pass over pairs without padding; lengths may be arrays.
 
     Projections, attention products (with the masked half of the decoder's, as is usual) and the output layer count; a
     multiply-add is two FLOPs.
-
-    Args:
-        config: The model's configuration.
-        rows: Number of pairs.
-        source_length: S, a number or an array of lengths.
-        target_length: T, likewise.
     """
     sizes, s, t = Sizes.of(config), source_length, target_length
     encoder = s * sizes.encoder + s * s * sizes.encoder_width
@@ -168,15 +146,7 @@ def decoding_flops_and_bytes(
     """Count the minimum FLOPs and bytes read in decoding with a key-value cache.
 
     Each step reads the decoder's weights once for all rows, the cross-attention cache once per source for all its
-    beams, and the self-attention cache once per hypothesis.
-
-    Args:
-        config: The model's configuration.
-        rows: Number of sentences.
-        beams: Hypotheses per sentence.
-        source_length: S.
-        new_tokens: Decoding steps.
-        itemsize: Bytes per number.
+    beams, and the self-attention cache once per hypothesis; a number has `itemsize` bytes.
     """
     sizes, s, n = Sizes.of(config), source_length, new_tokens
     encoder_weights = config.encoder_layers * sizes.encoder + config.decoder_layers * sizes.cross

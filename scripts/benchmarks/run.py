@@ -54,16 +54,8 @@ def run_benchmarks(
 ) -> Report:
     """Run benchmarks, print the table row by row, and write it and the results to `args.output_dir`.
 
-    A failed benchmark does not stop the others, and what was measured before an interruption is kept.
-
-    Args:
-        benchmarks: Those to run by name, such as `BENCHMARKS`.
-        args: How to measure.
-        data_args: Real text for the benchmarks that read it; by default the built-in corpus.
-        show_progress: Whether to show progress bars.
-
-    Raises:
-        ValueError: Benchmarks failed or their implementations disagree (`Disagreement`); names them.
+    A failed benchmark does not stop the others, and what was measured before an interruption is kept. At the end a
+    ValueError names those that failed, or whose implementations disagree.
     """
     report = _start_report(args, data_args)
     for name, benchmark in benchmarks.items():

@@ -30,13 +30,7 @@ def running_server(
 ) -> Iterator[Server]:
     """Start a server, wait until it listens, and end it by SIGTERM.
 
-    Args:
-        *options: Of the command, such as "--model" and a folder.
-        command: Prints the server's URL at the start of a line once it listens.
-        environment: Added to the environment variables.
-
-    Raises:
-        OSError: The server does not start, or does not end with status 0.
+    The command prints the server's URL at the start of a line once it listens.
     """
     env = surroundings({"HF_HUB_OFFLINE": "1", **(environment or {})})
     with subprocess.Popen([*command, *options], env=env, stdout=subprocess.PIPE, text=True) as process:

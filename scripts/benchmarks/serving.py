@@ -44,22 +44,15 @@ SOAK_GROWTH = 1.05
 
 
 class Model(NamedTuple):
-    """A model to serve.
-
-    Attributes:
-        name: Of its preset or folder.
-        folder: Its files.
-        backend: "transformers" or "ctranslate2".
-        device: "cpu" or "cuda".
-        threads: CPU threads; None: the library's choice.
-        max_new_tokens: Most tokens of an answer; None: by the source.
-    """
+    """A model to serve, named by its preset or folder."""
 
     name: str
     folder: str
     backend: str
     device: str
+    # None: the library's choice.
     threads: int | None
+    # Of an answer; None: by the source.
     max_new_tokens: int | None
 
     def server_options(self) -> list[str]:
@@ -92,11 +85,8 @@ def saved_models(args: BenchmarkArguments, text: Any, folder: Path) -> dict[str,
     """Return the folder of each model by its name: those given, or else one of random weights for each preset."""
     if args.model:
         return {Path(model).resolve().name: model for model in args.model}
-    tokenizer = train_tokenizer(
-        (sentence for side in ("source", "target") for sentence in text[side]),
-        algorithm="bpe",
-        vocab_size=args.text_vocab_size,
-    )
+    sentences = (sentence for side in ("source", "target") for sentence in text[side])
+    tokenizer = train_tokenizer(sentences, vocab_size=args.text_vocab_size)
     for preset in args.preset:
         torch.manual_seed(args.seed)
         our_model(preset, vocab_size=args.vocab_size[0]).save_pretrained(folder / preset)
@@ -155,11 +145,7 @@ def check_list(
 def ask(
     server: Server, bodies: list[Any], num_clients: int, clients: ProcessPoolExecutor, seconds: float | None = None
 ) -> Load:
-    """Run a load in the process of the clients.
-
-    Raises:
-        OSError: A request was not answered, or refused.
-    """
+    """Run a load in the process of the clients; a request that is refused, or not answered, is an OSError."""
     load = clients.submit(run_load, f"{server.url}/v1/translations", bodies, num_clients, seconds).result()
     for number, answer in enumerate(load.answers, start=1):
         if answer.status != 200:
@@ -169,9 +155,8 @@ def ask(
 
 def translations(answer: Answer) -> list[str]:
     """Return the best translations of the sentences of an answer."""
-    return [
-        sentence["hypotheses"][0]["text"] for text in answer.json()["translations"] for sentence in text["sentences"]
-    ]
+    texts = answer.json()["translations"]
+    return [sentence["hypotheses"][0]["text"] for text in texts for sentence in text["sentences"]]
 
 
 def check_equal(served: list[str], offline: list[str]) -> None:
@@ -216,11 +201,7 @@ def soak_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
 
 
 def soak_cases(model: Model, sentences: list[str], num_requests: int) -> Iterator[Case]:
-    """Read a server's memory after each part of the requests.
-
-    Raises:
-        ValueError: It grows after the first requests.
-    """
+    """Read a server's memory after each part of the requests; growth after the first ones is a ValueError."""
     options = cycle(SOAK_OPTIONS)
     bodies = ({**model.request(sentence), **next(options)} for sentence in cycle(sentences))
     resident: dict[int, int] = {}

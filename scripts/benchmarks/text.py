@@ -18,14 +18,7 @@ from .arguments import BenchmarkArguments
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Sentence pairs and their ids.
-
-    Attributes:
-        description: Where the pairs come from.
-        pairs: Rows with the strings `source` and `target`.
-        tokenizer: Trained on both sides.
-        ids: Rows with `input_ids` and `labels`.
-    """
+    """Sentence pairs, where they come from, a tokenizer trained on both sides, and `input_ids` and `labels` by it."""
 
     description: str
     pairs: datasets.Dataset
@@ -40,11 +33,7 @@ def with_text(data_args: DataArguments) -> DataArguments:
 
 
 def read_pairs(data_args: DataArguments, split: str = "train") -> Any:
-    """Read the pairs of a split, with the strings `source` and `target`.
-
-    Raises:
-        DataError: There are none, or they cannot be read.
-    """
+    """Read the pairs of a split, with the strings `source` and `target`."""
     if data_args.streaming:
         raise DataError("`streaming` text has no length to measure; leave it out")
     splits = load_parallel_text(data_args)
@@ -54,11 +43,7 @@ def read_pairs(data_args: DataArguments, split: str = "train") -> Any:
 
 
 def read_text(args: BenchmarkArguments, data_args: DataArguments) -> TokenizedText:
-    """Read the training pairs of the arguments, or of the built-in corpus, and train a tokenizer on them.
-
-    Raises:
-        DataError: There are none, or they cannot be read.
-    """
+    """Read the training pairs of the arguments, or of the built-in corpus, and train a tokenizer on them."""
     data_args = with_text(data_args)
     pairs = read_pairs(data_args)
     sentences = (text for side in ("source", "target") for text in pairs[side])

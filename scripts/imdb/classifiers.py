@@ -53,29 +53,22 @@ EVAL_BATCH_SIZE = 128
 
 @dataclass
 class Outcome:
-    """The result of one classifier.
-
-    Attributes:
-        name: One of `CLASSIFIERS`.
-        accuracy: Fraction 0..1 of the test texts classified correctly.
-        interval: Its 95 % confidence interval (Wilson).
-        parameters: Number of learned parameters.
-        training_seconds: Training time without evaluations.
-        training_samples_per_second: Texts trained on per second, counting every epoch.
-        inference_samples_per_second: Texts classified per second in the last evaluation.
-        megabytes: Size of the stored parameters.
-        epochs: Accuracy on the test texts after each epoch.
-        log_history: The log of `Trainer`.
-    """
+    """The result of one of `CLASSIFIERS`."""
 
     name: str
+    # Fraction 0..1 of the test texts classified correctly, and its 95 % confidence interval (Wilson).
     accuracy: float
     interval: tuple[float, float]
     parameters: int
+    # Without evaluations.
     training_seconds: float
+    # Counting every epoch.
     training_samples_per_second: float
+    # In the last evaluation.
     inference_samples_per_second: float
+    # Of the stored parameters.
     megabytes: float
+    # Accuracy after each.
     epochs: list[float] = field(default_factory=list)
     log_history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
@@ -95,11 +88,7 @@ class ClassificationTask:
 
 
 def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the BERT in the arguments.
-
-    Raises:
-        ValueError: It is no BERT, its tokenizer cannot be loaded, or it has fewer positions than `max_length`.
-    """
+    """Load the tokenizer of the BERT in the arguments, if it is one with enough positions."""
     name = args.model_name_or_path
     config = load_config(name)
     if config.model_type != "bert":
@@ -136,11 +125,7 @@ def tokenize(
 
 
 def train_bert(task: ClassificationTask) -> Outcome:
-    """Fine-tune BERT with a new classification head.
-
-    Raises:
-        ValueError: Its weights cannot be loaded.
-    """
+    """Fine-tune BERT with a new classification head."""
     args = task.args
     set_seed(args.seed)
     model = load_model(
@@ -203,14 +188,7 @@ class _EpochTimer(TrainerCallback):
 
 
 def train_model(name: str, model: PreTrainedModel, task: ClassificationTask, **training: Any) -> Outcome:
-    """Train a model with `Trainer` and save it with the tokenizer.
-
-    Args:
-        name: Its folder in the output folder.
-        model: A model for sequence classification.
-        task: Texts and tokenizer.
-        **training: Fields of `transformers.TrainingArguments`.
-    """
+    """Train a model with `Trainer` and save it with the tokenizer in a folder of its name."""
     folder = Path(task.args.output_dir, name)
     trainer = Trainer(
         model=model,

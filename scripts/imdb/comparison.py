@@ -50,11 +50,7 @@ def compare_classifiers(
 ) -> dict[str, Any]:
     """Train the classifiers in the arguments; write models, table, figures and JSON to `args.output_dir`.
 
-    Returns:
-        The content of `results.json`: the data, the outcomes, and the notebook's figures.
-
-    Raises:
-        ValueError: The data, the model or the output folder cannot be used (`DataError` for data).
+    Returns the content of `results.json`: the data, the outcomes, and the notebook's figures.
     """
     check_output(data_args, args)
     tokenizer = load_bert_tokenizer(args)
@@ -95,11 +91,7 @@ def compare_classifiers(
 
 
 def check_output(data_args: LabelledTextArguments, args: ComparisonArguments) -> None:
-    """Create the output folder.
-
-    Raises:
-        ValueError: It holds a run of other arguments, or one that is not to be resumed.
-    """
+    """Create the output folder, unless it holds a run of other arguments, or one that is not to be resumed."""
     folder = Path(args.output_dir)
     existing = [name for name in args.models if (folder / name).exists()]
     if existing and not args.resume:

@@ -33,12 +33,9 @@ def plot_accuracies(
 def plot_learning_curves(
     logs: Mapping[str, Sequence[Mapping[str, Any]]], path: StrPath, levels: Mapping[str, float]
 ) -> Figure:
-    """Plot training runs over their epochs: training loss on the left, accuracy on the right.
+    """Plot the logs of training runs over their epochs: training loss on the left, accuracy on the right.
 
-    Args:
-        logs: `trainer.state.log_history` by name of the run, with entries of `loss` and `eval_accuracy` (0..1).
-        path: Where to save the figure.
-        levels: Accuracies 0..1 of classifiers without epochs by name, drawn as horizontal lines.
+    `levels` are accuracies 0..1 of classifiers without epochs, drawn as horizontal lines.
     """
     figure = new_figure(11, 4.2)
     loss_axes, accuracy_axes = figure.subplots(1, 2)

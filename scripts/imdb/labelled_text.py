@@ -63,12 +63,7 @@ class LabelledTextArguments:
 
 
 def load_labelled_text(arguments: LabelledTextArguments) -> datasets.DatasetDict:
-    """Load `train` and `test` with the columns `text` (cleaned) and `label` (0 NEGATIVE, 1 POSITIVE).
-
-    Raises:
-        DataError: A file cannot be read, a text is empty, a label is neither 0 nor 1, or a split has only one label;
-            names the file and the row.
-    """
+    """Load `train` and `test` with the columns `text` (cleaned) and `label` (0 NEGATIVE, 1 POSITIVE)."""
     splits = {}
     for split in SPLITS:
         rows, place = _rows(arguments, split)

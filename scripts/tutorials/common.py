@@ -43,15 +43,7 @@ class TutorialArguments:
 
 @dataclass(frozen=True)
 class TutorialResult:
-    """What a tutorial shows and what our model gives; a row of the README.
-
-    Attributes:
-        tutorial: Its name.
-        claim: What the tutorial shows.
-        result: Our result in words.
-        figures: The numbers behind the result.
-        reproduced: Whether the claim holds for our model.
-    """
+    """What a tutorial claims and what our model gives, in words and figures; a row of the README."""
 
     tutorial: str
     claim: str
@@ -67,15 +59,7 @@ def seed_range(args: TutorialArguments, default: int) -> Iterable[int]:
 
 
 def train(model: Any, ids: datasets.Dataset, collator: Any, folder: Path, **training: Any) -> None:
-    """Train without evaluation or logs, from the folder's last checkpoint on if it has one.
-
-    Args:
-        model: The model to train.
-        ids: Rows with `input_ids` and `labels`.
-        collator: Makes batches of them.
-        folder: For checkpoints.
-        **training: Fields of `VanillaTransformerTrainingArguments`.
-    """
+    """Train without evaluation or logs, from the folder's last checkpoint on if it has one."""
     settings = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no", "report_to": "none"}
     arguments = VanillaTransformerTrainingArguments(
         output_dir=str(folder), logging_first_step=False, **{**settings, **training}

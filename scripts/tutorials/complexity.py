@@ -40,18 +40,13 @@ class Cost(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A cost over a size; with measured costs, the exponent of the power law that fits them.
+    """A cost over a size; with measured costs, the exponent of the power law that fits them."""
 
-    Attributes:
-        axis: "n" or "d".
-        cost: "seconds" or "bytes".
-        expected: The exponent in the paper's table, if there is one.
-        sizes: Measured sizes.
-        costs: Cost at each size.
-    """
-
+    # "n" or "d".
     axis: str
+    # "seconds" or "bytes".
     cost: str
+    # The exponent in the paper's table, if there is one.
     expected: int | None
     sizes: tuple[int, ...] = ()
     costs: tuple[float, ...] = ()

@@ -42,15 +42,7 @@ def reproduce(
 ) -> list[TutorialResult]:
     """Reproduce tutorials; print each result and write it as JSON to `args.output_dir`.
 
-    A tutorial that fails, such as for want of its data, does not stop the others.
-
-    Args:
-        tutorials: Those to reproduce by name, such as `TUTORIALS`.
-        args: How much to train.
-        data_args: The pairs of opus_books.
-
-    Raises:
-        ValueError: The data, the shape or the output folder cannot be used; names the tutorials.
+    A tutorial that fails, such as for want of its data, does not stop the others; a ValueError names it at the end.
     """
     make_folder(Path(args.output_dir))
     results, errors = [], []

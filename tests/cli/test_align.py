@@ -48,12 +48,11 @@ def test_heads_by_statistics_are_saved(folder, files, capsys):
     ("options", "message"),
     [
         (("--reference", "true"), "--reference is for --set_heads; leave it out"),
-        (("--max_tokens", "0"), "--max_tokens is 0; it must be positive"),
         (("--source", "-", "--target", "-"), "--source and --target are both standard input"),
         (("--set_heads", "--reference", "nowhere.align"), "nowhere.align"),
         (("--model", "no/folder", "--set_heads"), "saves them in the model's folder, but no/folder is none"),
     ],
-    ids=["reference", "tokens", "stdin", "no file", "no folder"],
+    ids=["reference", "stdin", "no file", "no folder"],
 )
 def test_refusals(folder, files, options, message, refusal):
     assert message in refusal("align", "--model", folder, *files, *options)
@@ -63,8 +62,3 @@ def test_a_reference_that_does_not_fit(tmp_path, folder, files, refusal):
     (tmp_path / "true").write_text("0-0\n9-0\n")
     line = refusal("align", "--model", folder, *files, "--set_heads", "--reference", tmp_path / "true")
     assert "true, line 2: 9-0 links source word 9, but the source has 4 words" in line
-
-
-def test_files_of_unequal_lengths(tmp_path, folder, files, refusal):
-    (tmp_path / "target").write_text("una casa\n")
-    assert "has 1 lines but" in refusal("align", "--model", folder, *files)

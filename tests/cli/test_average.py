@@ -99,12 +99,7 @@ def test_what_it_refuses(run_dir, tmp_path, fail):
 def test_checkpoints_of_two_models(run_dir, tmp_path, fail):
     config = VanillaTransformerConfig.from_pretrained(run_dir / "checkpoint-20", decoder_ffn_dim=4)
     VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path / "other")
-    message = fail(
-        "--checkpoints",
-        tmp_path / "other",
-        run_dir / "checkpoint-20",
-        "--output_dir",
-        tmp_path / "averaged",
-    )
+    both = (tmp_path / "other", run_dir / "checkpoint-20")
+    message = fail("--checkpoints", *both, "--output_dir", tmp_path / "averaged")
     assert f"{tmp_path / 'other'} " in message and "decoder.layers.0.fc1" in message
     assert not (tmp_path / "averaged").exists()

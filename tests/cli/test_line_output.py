@@ -30,18 +30,7 @@ def command(tmp_path, model, monkeypatch):
     """A command with an input whose seventh line cannot be read."""
     monkeypatch.chdir(tmp_path)
     write_input([*LINES[:6], b"\xff", *LINES[7:]])
-    return [
-        "translate",
-        "--model",
-        str(model),
-        "--input",
-        "in",
-        "--output",
-        "out",
-        "--chunk_size",
-        "2",
-        "--device=cpu",
-    ]
+    return f"translate --model {model} --input in --output out --chunk_size 2 --device=cpu".split()
 
 
 def write_input(lines):

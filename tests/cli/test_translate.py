@@ -201,17 +201,8 @@ def test_the_other_backend_is_suggested(tmp_path, capsys, fail):
 def test_output_to_a_device_is_written_to_it(tmp_path, folder):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
-    main(
-        [
-            "translate",
-            "--model",
-            folder,
-            "--input",
-            write_lines(tmp_path / "source.txt", ["a cat"]),
-            "--output",
-            str(link),
-        ]
-    )
+    source = write_lines(tmp_path / "source.txt", ["a cat"])
+    main(["translate", "--model", folder, "--input", source, "--output", str(link)])
     assert link.is_symlink() and link.is_char_device()
 
 

@@ -33,11 +33,7 @@ def test_contradictions(options, message):
 
 def test_toy_corpus():
     loaded = load_parallel_text(DataArguments(toy_corpus=True, max_train_samples=50))
-    assert {split: len(pairs) for split, pairs in loaded.items()} == {
-        "train": 50,
-        "validation": 1_000,
-        "test": 1_000,
-    }
+    assert {split: len(pairs) for split, pairs in loaded.items()} == {"train": 50, "validation": 1000, "test": 1000}
     assert loaded["train"].column_names == ["source", "target"]
 
 

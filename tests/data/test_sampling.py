@@ -5,9 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
-from hf_vanilla_transformer.data.corpora import Part
-from hf_vanilla_transformer.data.sampling import EpochRows, rows_per_epoch
+from hf_vanilla_transformer.data.batching import EpochRows, TokenBudgetBatchSampler
+from hf_vanilla_transformer.data.corpora import Part, rows_per_epoch
 
 DIRECTIONS = [Part("en", "de"), Part("de", "en"), Part("en", "es")]
 

@@ -103,23 +103,6 @@ class TestSynthetic:
         corpora = self.listed(tmp_path, file=write(tmp_path / "more.tsv", tsv(PAIRS)), hold_out="false")
         assert rows(load(tmp_path, corpora=corpora, max_train_samples=3)["train"])[3:] == PAIRS
 
-    def test_nothing_left(self, tmp_path):
-        with pytest.raises(DataError, match="`train_weight` 0 leaves nothing to train on; list other corpora, or set"):
-            load(tmp_path, train_weight=0)
-
-    @pytest.mark.parametrize(
-        ("given", "message"),
-        [
-            ({"file": "x.tsv"}, "`file` and `source_file` are both given"),
-            ({"target_file": None}, "`source_file` is given without `target_file`"),
-            ({"tag": "B T"}, "`tag` is 'B T'; write one word"),
-        ],
-    )
-    def test_faults_of_entries(self, tmp_path, more, given, message):
-        entry = {key: value for key, value in {**more, **given}.items() if value}
-        with pytest.raises(DataError, match=f"corpora.json, line 1: {message}"):
-            load(tmp_path, corpora=self.listed(tmp_path, **entry))
-
     @pytest.mark.parametrize(
         ("given", "message"),
         [
