@@ -31,25 +31,20 @@ BYTE_ORDER_MARKS = {
 HEAD = 4096
 # What a text without a mark may be in.
 UNMARKED = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
-
-StrPath = str | os.PathLike[str]
-
-# Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
-MAX_JSON_BYTES = 2**28
-
 # For text written as one line, which readers would split at these.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
+StrPath = str | os.PathLike[str]
+# Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
+MAX_JSON_BYTES = 2**28
 # Files that a model is loaded from, among others in its folder.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*config*.json", "*token*.json", "*vocab*")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
-
 # Subfolder for partial writes and deletions; never read. Uploads to the Hub skip names that begin with an underscore.
 SCRATCH = "_partial"
 
 # No space, a quota, a limit on the size of files, a disk that failed or became read-only.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-
 # In torch's messages about a failed write: its own source file, or the error of a C++ stream.
 TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
 
@@ -193,6 +188,26 @@ def read_yaml(path: StrPath) -> Any:
     if root is None:
         raise DataError(f"{path} is empty")
     return root
+
+
+def yaml_items(node: Any, path: StrPath) -> Iterator[tuple[str, int, Any]]:
+    """Yield key, line and value of each item of a mapping that `read_yaml` has read."""
+    line = node.start_mark.line + 1
+    if node.id != "mapping":
+        raise DataError(f"{path}, line {line}: no mapping of keys to values; write `key: value`")
+    seen = set()
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.id != "scalar":
+            raise DataError(f"{path}, line {line}: a key that is no name; write `key: value`")
+        if key.value in seen:
+            raise DataError(f"{path}, line {line}: {key.value} is given twice")
+        seen.add(key.value)
+        yield key.value, line, value
+
+
+def is_yaml_null(node: Any) -> bool:
+    return bool(node.id == "scalar" and node.value in ("", "null", "~"))
 
 
 def check_links(folder: StrPath, pattern: str = "*") -> None:

@@ -21,36 +21,20 @@ from .weight_files import check_finite_file, check_safetensors, read_shard_index
 WEIGHT_FILES = "model*.safetensors"
 # With a variant: model.safetensors.index.fp16.json
 INDEX_FILES = "model.safetensors.index*.json"
-
+UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 SOURCE_VOCABULARY, TARGET_VOCABULARY = VanillaTransformerTokenizer.vocab_files_names.values()
-
 # Evaluation results in the Hub's format.
 EVAL_RESULTS = ".eval_results/*.yaml"
-
 # Checkpoints, optimizer states and logs of a training run stay private.
 PUBLISHED_FILES = (
-    WEIGHT_FILES,
-    INDEX_FILES,
-    "config.json",
-    "generation_config.json",
-    "*tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "README.md",
-    "LICENSE*",
-    "all_results.json",
-    EVAL_RESULTS,
-    "test_translations.txt",
-    "*.png",
-)
-SAVE_AGAIN = "save the model and its tokenizer there again"
-
+    WEIGHT_FILES, INDEX_FILES, "config.json", "generation_config.json", "*tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "README.md", "LICENSE*", "all_results.json",
+    EVAL_RESULTS, "test_translations.txt", "*.png",
+)  # fmt: skip  # a table, not an expression
 # Not searched for tokens.
 BINARY_FILES = (".safetensors", ".png")
 
-UNSAFE_WEIGHTS = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+SAVE_AGAIN = "save the model and its tokenizer there again"
 
 # Files, or their content, by their names on the Hub.
 Files = dict[str, Path | bytes]

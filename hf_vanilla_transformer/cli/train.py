@@ -28,7 +28,7 @@ from typing import Any
 
 from ..data.arguments import DataArguments
 from ..errors import did_you_mean
-from ..files import read_yaml
+from ..files import is_yaml_null, read_yaml, yaml_items
 from ..training.options import ModelOptions, TrainingOptions
 from .options import OneLineParser, add_fields, importing, parse_dataclasses
 
@@ -96,31 +96,20 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
     # JSON is YAML too. Values stay strings, because the parser knows their types.
     with importing():
         root = read_yaml(path)
-    if root.id != "mapping":
-        raise ValueError(f"{path} holds no mapping of argument names to values")
-    words: dict[str, list[str]] = {}
-    for key, value in root.value:
-        name = key.value if key.id == "scalar" else "that is no name"
-        try:
-            if name not in known:
-                raise ValueError(f"unknown argument {name}{did_you_mean(name, known)}")
-            if name in words:
-                raise ValueError(f"{name} is given twice")
-            words[name] = _option(name, value)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {key.start_mark.line + 1}: {error}") from None
-    return [word for option in words.values() for word in option]
-
-
-def _option(name: str, value: Any) -> list[str]:
-    """Return an entry of an argument file, a YAML node, as words of a command line; none for null."""
-    if value.id == "mapping":
-        raise ValueError(f"{name} is a mapping; write it as a JSON string in quotes")
-    if value.id == "scalar":
-        return [] if value.value in ("", "null", "~") else [f"--{name}={value.value}"]
-    if any(item.id != "scalar" or item.value.startswith("--") for item in value.value):
-        raise ValueError(f"{name} is a list with an item that is no value; write one value an item")
-    return [f"--{name}", *(item.value for item in value.value)]
+    words: list[str] = []
+    for name, line, value in yaml_items(root, path):
+        where = f"{path}, line {line}"
+        if name not in known:
+            raise ValueError(f"{where}: unknown argument {name}{did_you_mean(name, known)}")
+        if value.id == "mapping":
+            raise ValueError(f"{where}: {name} is a mapping; write it as a JSON string in quotes")
+        if value.id == "scalar":
+            words += [] if is_yaml_null(value) else [f"--{name}={value.value}"]
+            continue
+        if any(item.id != "scalar" or item.value.startswith("--") for item in value.value):
+            raise ValueError(f"{where}: {name} is a list with an item that is no value; write one value an item")
+        words += [f"--{name}", *(item.value for item in value.value)]
+    return words
 
 
 def run(arguments: Namespace) -> None:

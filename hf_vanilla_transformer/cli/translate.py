@@ -212,14 +212,14 @@ def _document_kind(arguments: Namespace) -> str | None:
         return None
     if len(arguments.input) > 1:
         raise ValueError("--input names a document and other files; translate each document by itself")
-    for name, is_given in (
-        ("--resume", arguments.resume),
-        ("--alignments", arguments.alignments),
-        ("--format json", arguments.format == "json"),
-        (f"--num_hypotheses {arguments.num_hypotheses}", arguments.num_hypotheses > 1),
-    ):
-        if is_given:
-            raise ValueError(f"{name} is for lines of text, but {arguments.input[0]} is a document; leave it out")
+    refused = {
+        "--resume": arguments.resume,
+        "--alignments": arguments.alignments,
+        "--format json": arguments.format == "json",
+        f"--num_hypotheses {arguments.num_hypotheses}": arguments.num_hypotheses > 1,
+    }
+    if given := [option for option, is_given in refused.items() if is_given]:
+        raise ValueError(f"{given[0]} is for lines of text, but {arguments.input[0]} is a document; leave it out")
     return kinds.pop()
 
 
@@ -270,7 +270,6 @@ def _check_files(arguments: Namespace, processes: int, to_a_file: bool, kind: st
 
 
 def _load(arguments: Namespace) -> tuple[Any, Any]:
-    """Return the model of the backend and its tokenizer."""
     if arguments.backend == "transformers":
         return load_model_and_tokenizer(arguments)
     with importing():
@@ -284,7 +283,6 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
 
 
 def _load_reranker(arguments: Namespace, languages: dict[str, Any]) -> Any:
-    """Return what sorts the hypotheses, or None."""
     weight = arguments.rerank_weight
     if arguments.rerank_model is None:
         if weight is not None:

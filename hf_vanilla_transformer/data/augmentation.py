@@ -25,10 +25,8 @@ Columns = Mapping[str, Sequence[Any]]
 """`source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`."""
 
 MAX_INSERTED, MAX_TYPOS = 3, 2
-
 # How an inserted item stands: mostly by itself.
 FORMS = (*["{}"] * 9, "({})", '"{}"', "{},", "{}:")
-
 # How often items stand at the end, as emoji do.
 END_SHARE = 0.3
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from ..errors import DataError, did_you_mean
-from ..files import atomic_write, read_yaml
+from ..files import atomic_write, is_yaml_null, read_yaml, yaml_items
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 from ..options import Range
 from .arguments import SPLITS, WEIGHTS, DataArguments
@@ -23,24 +23,15 @@ from .filtering import parse_filters
 # Marks sources that were translated from text of the target side (Caswell et al. 2019).
 BACK_TRANSLATED = "<back-translated>"
 
-# Names of the lists in a file, by split.
-LISTS = {"train": "corpora", "validation": "validation", "test": "test"}
+# Splits by the names of their lists in a file.
+LISTS = {"corpora": "train", "validation": "validation", "test": "test"}
 
-# Keys of an entry that name its text, with the fields of `DataArguments` that mean the same.
-TEXT_KEYS = {
-    "source_file": "train_source_file",
-    "target_file": "train_target_file",
-    "file": "train_file",
-    "dataset_name": "dataset_name",
-    "dataset_config_name": "dataset_config_name",
-    "source_column": "source_column",
-    "target_column": "target_column",
-    "source_lang": "source_lang",
-    "target_lang": "target_lang",
-}
-
+COLUMNS = ("source_column", "target_column", "source_lang", "target_lang")
 # What a command line may set once for all entries.
-SHARED = ("source_column", "target_column", "source_lang", "target_lang", "streaming", "cache_dir")
+SHARED = (*COLUMNS, "streaming", "cache_dir")
+# Keys of an entry that name its text, with the fields of `DataArguments` that mean the same.
+_TEXT = ("train_source_file", "train_target_file", "train_file", "dataset_name", "dataset_config_name", *COLUMNS)
+TEXT_KEYS = {name.removeprefix("train_"): name for name in _TEXT}
 
 
 class Part(NamedTuple):
@@ -181,21 +172,20 @@ def read_corpora(path: str, arguments: DataArguments) -> Corpora:
     """Read a list of corpora, in YAML or JSON; entries without their own take over options of `arguments`."""
     entries: dict[str, list[Corpus]] = {}
     temperature = 1.0
-    for key, line, value in _items(read_yaml(path), path):
+    for key, line, value in yaml_items(read_yaml(path), path):
         where = f"{path}, line {line}"
         if key == "sampling_temperature":
             temperature = _number(value, f"{where}: `{key}`", Range(ge=1))
-        elif key not in LISTS.values():
-            known = (*LISTS.values(), "sampling_temperature")
+        elif key not in LISTS:
+            known = (*LISTS, "sampling_temperature")
             raise DataError(f"{where}: unknown key {key}{did_you_mean(key, known)}; write {', '.join(known)}")
         elif value.id != "sequence":
             raise DataError(f"{where}: `{key}` is no list; begin each of its entries with a hyphen")
         else:
-            split = next(split for split, name in LISTS.items() if name == key)
             lines = Counter(node.start_mark.line for node in value.value)
-            entries[split] = [
+            entries[LISTS[key]] = [
                 # JSON may have all on one line.
-                _corpus(node, path, f", entry {number}" if lines[node.start_mark.line] > 1 else "", split, arguments)
+                _corpus(node, path, f", entry {number}" if lines[node.start_mark.line] > 1 else "", key, arguments)
                 for number, node in enumerate(value.value, start=1)
             ]
     tables = set[str]()
@@ -207,32 +197,15 @@ def read_corpora(path: str, arguments: DataArguments) -> Corpora:
     return Corpora(entries, temperature)
 
 
-def _items(node: Any, path: str) -> Iterator[tuple[str, int, Any]]:
-    """Yield key, line and value of each item of a YAML mapping."""
-    line = node.start_mark.line + 1
-    if node.id != "mapping":
-        raise DataError(f"{path}, line {line}: no mapping of keys to values; write `key: value`")
-    seen = set()
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if key.id != "scalar":
-            raise DataError(f"{path}, line {line}: a key that is no name; write `key: value`")
-        if key.value in seen:
-            raise DataError(f"{path}, line {line}: {key.value} is given twice")
-        seen.add(key.value)
-        yield key.value, line, value
-
-
-def _corpus(node: Any, path: str, entry: str, split: str, arguments: DataArguments) -> Corpus:
+def _corpus(node: Any, path: str, entry: str, name: str, arguments: DataArguments) -> Corpus:
     where = f"{path}, line {node.start_mark.line + 1}{entry}"
     text, own = dict[str, Any](), dict[str, Any]()
-    keys = [*TEXT_KEYS, *(_VALUES if split == "train" else ["both_directions"])]
-    for key, line, value in _items(node, path):
+    keys = [*TEXT_KEYS, *(_VALUES if LISTS[name] == "train" else ["both_directions"])]
+    for key, line, value in yaml_items(node, path):
         at = f"{path}, line {line}{entry}"
         if key not in keys:
             raise DataError(f"{at}: unknown key {key}{did_you_mean(key, keys)}; write some of {', '.join(keys)}")
-        if value.id == "scalar" and value.value in ("", "null", "~"):
-            # As in a file of options.
+        if is_yaml_null(value):
             continue
         if key in TEXT_KEYS:
             text[TEXT_KEYS[key]] = _scalar(value, f"{at}: `{key}`")

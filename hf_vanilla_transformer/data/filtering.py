@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar, cast
 
 import datasets
 
 from ..errors import DataError, did_you_mean
-from ..files import LINE_ENDS_TO_SPACES, atomic_write, disk_errors
+from ..files import LINE_ENDS_TO_SPACES, atomic_write
 from ..text.languages import is_known, odds_against
 from .inspection import SIDES, Pair, Repeated, Usual, sample_of
 from .reading import iterate_pairs
@@ -76,14 +76,19 @@ def filter_pairs(
         return pairs.filter(judge.keeps, batched=True, input_columns=[*SIDES]), {}
     kept: list[int] = []
     counts = dict.fromkeys(filters, 0)
-    with _table(left_out) as write:
+    with nullcontext() if left_out is None else atomic_write(left_out) as table:
         for index, pair in enumerate(iterate_pairs(text)):
             if name := judge(pair):
                 counts[name] += 1
-                write(name, *pair.values())
+                if table is not None:
+                    table.write(_row(name, *pair.values()))
             else:
                 kept.append(index)
     return pairs.select(kept), counts
+
+
+def _row(*cells: str) -> bytes:
+    return ("\t".join(cell.translate(_TO_SPACES) for cell in cells) + "\n").encode()
 
 
 class _Judge:
@@ -106,17 +111,3 @@ class _Judge:
     def keeps(self, *columns: list[str]) -> list[bool]:
         """Whether each pair of a batch is kept."""
         return [self(dict(zip(SIDES, pair, strict=True))) is None for pair in zip(*columns, strict=True)]
-
-
-@contextmanager
-def _table(path: str | Path | None) -> Iterator[Callable[..., None]]:
-    """Yield a function that writes a row of a TSV file; without a file it does nothing."""
-    if path is None:
-        yield lambda *cells: None
-        return
-    with disk_errors(path, "make room, or name another file"), atomic_write(path) as file:
-
-        def write(*cells: str) -> None:
-            file.write(("\t".join(cell.translate(_TO_SPACES) for cell in cells) + "\n").encode())
-
-        yield write

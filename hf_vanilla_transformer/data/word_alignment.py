@@ -29,13 +29,11 @@ MAX_ESTIMATION_PAIRS = 200_000
 CHUNK = 5_000
 # Longer sides are not aligned.
 MAX_WORDS = 1_000
-
 # Probability of a translation that the estimation has not seen.
 UNSEEN = 1e-9
 
 _PUNCTUATION = string.punctuation + "¡¿«»„“”‘’…–—"
 NULL = 0
-
 # Numbers of words, in text order.
 Sentence = np.ndarray
 

@@ -85,6 +85,22 @@ def fail(refusal):
     return partial(refusal, "translate")
 
 
+@pytest.fixture
+def source(tmp_path):
+    return write_lines(tmp_path / "source.txt", SENTENCES)
+
+
+@pytest.fixture
+def run(source, folder, capsysbinary):
+    """Translate the sentences, unless options name another input, and return the lines of the output."""
+
+    def run(*options):
+        main(["translate", "--model", folder, "--input", source, *map(str, options)])
+        return capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+
+    return run
+
+
 def test_files_to_a_file_in_order(tmp_path, capsys, folder, expected):
     files = [
         write_lines(tmp_path / "first.txt", SENTENCES[:3]),
@@ -108,10 +124,8 @@ def test_standard_input_to_standard_output(capsysbinary, monkeypatch, folder, ex
     assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(expected), ""]
 
 
-def test_json_lines(tmp_path, capsysbinary, folder, expected):
-    source = write_lines(tmp_path / "source.txt", SENTENCES)
-    main(["translate", "--model", folder, "--input", source, "--format", "json", "--num_hypotheses", "2"])
-    rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+def test_json_lines(run, expected):
+    rows = [json.loads(line) for line in run("--format", "json", "--num_hypotheses", "2")]
     assert [row["source"] for row in rows] == SENTENCES
     for row, hypotheses in zip(rows, expected, strict=True):
         assert [hypothesis["text"] for hypothesis in row["hypotheses"]] == [one.text for one in hypotheses]
@@ -122,31 +136,22 @@ def test_json_lines(tmp_path, capsysbinary, folder, expected):
 class TestAlignments:
     """Word alignments beside the translations."""
 
-    def test_text_has_them_behind_three_bars(self, tmp_path, capsysbinary, folder, expected):
-        source = write_lines(tmp_path / "source.txt", SENTENCES)
-        main(["translate", "--model", folder, "--input", source, "--alignments"])
-        rows = [line.split(" |||") for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+    def test_text_has_them_behind_three_bars(self, run, folder, expected):
+        rows = [line.split(" |||") for line in run("--alignments")]
         assert [text for text, _ in rows] == lines_of(expected)
         found = word_alignments(*load(folder), SENTENCES, [own[0].text for own in expected])
         assert [parse_pharaoh(links) for _, links in rows] == found and any(found)
 
-    def test_json_has_them_as_pairs(self, tmp_path, capsysbinary, folder, expected):
-        source = write_lines(tmp_path / "source.txt", SENTENCES)
-        main(["translate", "--model", folder, "--input", source, "--format", "json", "--alignments"])
-        lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
-        for line, own in zip(lines, expected, strict=True):
+    def test_json_has_them_as_pairs(self, run, folder, expected):
+        for line, own in zip(run("--format", "json", "--alignments"), expected, strict=True):
             row = json.loads(line)
             (links,) = word_alignments(*load(folder), [row["source"]], [own[0].text])
             assert row["hypotheses"][0]["alignment"] == [list(link) for link in links]
 
 
-def test_options_reach_the_search(tmp_path, capsysbinary, caplog, folder):
-    source = write_lines(tmp_path / "source.txt", SENTENCES)
-
+def test_options_reach_the_search(run, caplog):
     def scores(*options):
-        main(["translate", "--model", folder, "--input", source, "--format", "json", *options])
-        rows = map(json.loads, capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n"))
-        return [row["hypotheses"][0]["score"] for row in rows]
+        return [row["hypotheses"][0]["score"] for row in map(json.loads, run("--format", "json", *options))]
 
     plain = scores()
     assert scores("--num_beams", "2", "--device", "cpu", "--max_tokens", "9999") == pytest.approx(plain, rel=1e-4)
@@ -198,11 +203,10 @@ def test_the_other_backend_is_suggested(tmp_path, capsys, fail):
     assert "first, or use --backend transformers" in fail("--model", folder, "--backend", "ctranslate2")
 
 
-def test_output_to_a_device_is_written_to_it(tmp_path, folder):
+def test_output_to_a_device_is_written_to_it(tmp_path, run):
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
-    source = write_lines(tmp_path / "source.txt", ["a cat"])
-    main(["translate", "--model", folder, "--input", source, "--output", str(link)])
+    run("--output", link)
     assert link.is_symlink() and link.is_char_device()
 
 
@@ -226,11 +230,9 @@ def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
 
 
 class TestEnsemble:
-    def test_several_models_translate_together(self, tmp_path, capsysbinary, folder, other, expected):
-        source = write_lines(tmp_path / "source.txt", SENTENCES)
-        main(["translate", "--model", folder, other, "--input", source])
+    def test_several_models_translate_together(self, run, folder, other, expected):
         together = translate(*load([folder, other]), SENTENCES)
-        assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(together), ""]
+        assert run("--model", folder, other) == lines_of(together)
         assert lines_of(together) not in (lines_of(expected), lines_of(translate(*load(other), SENTENCES)))
 
     def test_what_cannot_be_used(self, tmp_path, capsys, folder, other, fail):
@@ -244,33 +246,28 @@ class TestEnsemble:
 
 
 class TestReranking:
-    def test_another_model_chooses_among_the_beams(self, tmp_path, capsysbinary, folder, other, expected):
-        source = write_lines(tmp_path / "source.txt", SENTENCES)
-        given = ("translate", "--model", folder, "--input", source, "--num_beams", "4")
-        main([*given, "--rerank_model", other, "--rerank_weight", "-5", "--format", "json"])
-        rows = [json.loads(line) for line in capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")]
+    def test_another_model_chooses_among_the_beams(self, run, folder, other):
+        given = ("--num_beams", "4", "--rerank_model", other)
+        rows = [json.loads(line) for line in run(*given, "--rerank_weight", "-5", "--format", "json")]
         reranker = ChannelReranker(*load(other), weight=-5)
         chosen = translate(*load(folder), SENTENCES, num_beams=4, reranker=reranker)
         found = [[(each["text"], each["score"]) for each in row["hypotheses"]] for row in rows]
         assert found == [[(own[0].text, own[0].score)] for own in chosen]
         plain = translate(*load(folder), SENTENCES, num_beams=4)
         assert [own[0].text for own in plain] != [own[0].text for own in chosen]
-        main([*given, "--rerank_model", other])
         default = translate(*load(folder), SENTENCES, num_beams=4, reranker=ChannelReranker(*load(other)))
-        assert capsysbinary.readouterr().out.decode().split("\n") == [*lines_of(default), ""]
+        assert run(*given) == lines_of(default)
 
-    def test_a_model_of_the_same_direction(self, tmp_path, folder, fail):
+    def test_a_model_of_the_same_direction(self, tmp_path, folder, source, fail):
         forward = tmp_path / "forward"
         shutil.copytree(folder, forward)
         file = forward / "tokenizer_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"source_lang": "en", "target_lang": "de"}))
-        message = fail(
-            "--model", str(forward), "--input", write_lines(tmp_path / "x", SENTENCES), "--rerank_model", str(forward)
-        )
+        message = fail("--model", str(forward), "--input", source, "--rerank_model", str(forward))
         assert f"--rerank_model {forward} translates en to de; name one of the opposite direction" in message
 
-    def test_what_cannot_be_used(self, tmp_path, folder, other, fail):
-        given = ("--model", folder, "--input", write_lines(tmp_path / "source.txt", SENTENCES))
+    def test_what_cannot_be_used(self, tmp_path, folder, source, other, fail):
+        given = ("--model", folder, "--input", source)
         assert "--rerank_weight needs --rerank_model" in fail(*given, "--rerank_weight", "2")
         given = (*given, "--rerank_model")
         assert f"model {tmp_path / 'none'} cannot be loaded" in fail(*given, str(tmp_path / "none"))
@@ -280,18 +277,13 @@ class TestReranking:
 
 
 class TestGlossary:
-    def test_terms_are_in_the_output(self, tmp_path, capsysbinary, folder):
-        source, terms = (
-            write_lines(tmp_path / "source.txt", SENTENCES),
-            write_lines(tmp_path / "terms.tsv", ["dog\téaé", "cat\tbb"]),
-        )
-        main(["translate", "--model", folder, "--input", source, "--glossary", terms])
-        lines = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+    def test_terms_are_in_the_output(self, tmp_path, run):
+        lines = run("--glossary", write_lines(tmp_path / "terms.tsv", ["dog\téaé", "cat\tbb"]))
         for sentence, line in zip(SENTENCES, lines, strict=True):
             assert ("éaé" in line) >= ("a dog" in sentence) and ("bb" in line) >= ("a cat" in sentence)
 
-    def test_what_cannot_be_used(self, tmp_path, folder, fail):
-        given = ("--model", folder, "--input", write_lines(tmp_path / "source.txt", SENTENCES), "--glossary")
+    def test_what_cannot_be_used(self, tmp_path, folder, source, fail):
+        given = ("--model", folder, "--input", source, "--glossary")
         terms = write_lines(tmp_path / "terms.tsv", ["dog\tab", "dog"])
         assert f"{terms}, line 2: 0 tabs; write a term" in fail(*given, terms)
         assert "missing.tsv: cannot be read" in fail(*given, str(tmp_path / "missing.tsv"))
@@ -302,16 +294,13 @@ class TestGlossary:
 
 
 class TestTextAsPeopleTypeIt:
-    def test_items_are_kept_and_sentences_split(self, tmp_path, capsysbinary, folder):
+    def test_items_are_kept_and_sentences_split(self, tmp_path, run):
         texts = ["a dog 🙂. a cat", "Ann Lee https://x.org", "12345"]
         source, names = write_lines(tmp_path / "in", texts), write_lines(tmp_path / "names.txt", ["Ann Lee"])
-        given = ["translate", "--model", folder, "--input", source]
-        main([*given, "--protect", names])
-        first, second, third = capsysbinary.readouterr().out.decode().removesuffix("\n").split("\n")
+        first, second, third = run("--input", source, "--protect", names)
         assert first.count("🙂") == 1 and third == "12345"
         assert second.count("Ann Lee") == second.count("https://x.org") == 1
-        main([*given, "--raw"])
-        assert "🙂" not in capsysbinary.readouterr().out.decode()
+        assert "🙂" not in "".join(run("--input", source, "--raw"))
 
     def test_a_pattern_that_is_none(self, tmp_path, folder, fail):
         names = write_lines(tmp_path / "names.txt", ["Ann", "(Lee"])
@@ -320,20 +309,19 @@ class TestTextAsPeopleTypeIt:
 
 
 class TestDocuments:
-    def test_of_html(self, tmp_path, capsysbinary, folder):
+    def test_of_html(self, tmp_path, run):
         page = tmp_path / "page.html"
         page.write_text('<p title="5">a <b>cat</b> \n &amp; a dog</p><p translate=no>a dog</p>\n', encoding="utf-8")
-        main(["translate", "--model", folder, "--input", str(page), "--output", str(tmp_path / "out.html")])
+        run("--input", page, "--output", tmp_path / "out.html")
         written = (tmp_path / "out.html").read_text(encoding="utf-8")
         assert written.startswith('<p title="5">') and written.endswith("<p translate=no>a dog</p>\n")
         assert written.count("<b>") == written.count("</b>") == 1
-        main(["translate", "--model", folder, "--input", str(page)])
-        assert capsysbinary.readouterr().out.decode() == written
+        assert [*run("--input", page), ""] == written.split("\n")
 
-    def test_of_messages_with_the_language_of_the_model(self, tmp_path, folder):
+    def test_of_messages_with_the_language_of_the_model(self, tmp_path, run):
         messages = tmp_path / "en.po"
         messages.write_text('msgid ""\nmsgstr ""\n"Language: \\n"\n\nmsgid "a dog %s"\nmsgstr ""\n', encoding="utf-8")
-        main(["translate", "--model", folder, "--input", str(messages), "--output", str(tmp_path / "out.po")])
+        run("--input", messages, "--output", tmp_path / "out.po")
         (entry,) = polib.pofile(str(tmp_path / "out.po"))
         assert entry.msgid == "a dog %s" and "%s" in entry.msgstr
 

@@ -267,10 +267,9 @@ def test_packed_pairs():
     batch = collate_packed(features)
     assert batch["input_ids"].tolist() == [[5, 6, 2, 8]] and batch["labels"].tolist() == [[7, 2, 9, 2]]
     assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
-    assert batch["packing"]["cu_seq_lens"].tolist() == [0, 3, 4] and batch["packing"][
-        "decoder_cu_seq_lens"
-    ].tolist() == [0, 2, 4]
-    assert batch["packing"]["cu_seq_lens"].dtype == batch["packing"]["decoder_cu_seq_lens"].dtype == torch.int32
+    source_edges, target_edges = (batch["packing"][f"{side}cu_seq_lens"] for side in ("", "decoder_"))
+    assert source_edges.tolist() == [0, 3, 4] and target_edges.tolist() == [0, 2, 4]
+    assert source_edges.dtype == target_edges.dtype == torch.int32
     assert (batch["packing"]["max_length"], batch["packing"]["decoder_max_length"]) == (3, 2)
     for side in ("input_ids", "labels"):
         with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packed pairs need one on each side"):
@@ -283,9 +282,6 @@ def test_packed_pairs():
 def test_packed_pairs_have_no_padding():
     padded = {"input_ids": [0, 5, 6, 0], "attention_mask": [0, 1, 1, 0], "labels": [-100, -100, 7, 2, -100]}
     batch = collate_packed([padded, {"input_ids": [8], "labels": [9]}])
-    assert batch["input_ids"].tolist() == [[5, 6, 8]] and batch["packing"]["cu_seq_lens"].tolist() == [0, 2, 3]
-    assert batch["labels"].tolist() == [[7, 2, -100, 9]] and batch["packing"]["decoder_cu_seq_lens"].tolist() == [
-        0,
-        3,
-        4,
-    ]
+    edges = [batch["packing"][f"{side}cu_seq_lens"].tolist() for side in ("", "decoder_")]
+    assert batch["input_ids"].tolist() == [[5, 6, 8]] and batch["labels"].tolist() == [[7, 2, -100, 9]]
+    assert edges == [[0, 2, 3], [0, 3, 4]]

@@ -1,4 +1,6 @@
-"""One thread for the small models of the programs."""
+"""One thread for the small models of the programs, and what they say of mistakes."""
+
+from collections.abc import Callable
 
 import pytest
 
@@ -6,3 +8,16 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread(one_thread: None) -> None:
     pass
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a program that must end with status 2, and return the last line on standard error."""
+
+    def run(main: Callable[..., None], *words: object) -> str:
+        with pytest.raises(SystemExit) as stop:
+            main(*words)
+        assert stop.value.code == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return run

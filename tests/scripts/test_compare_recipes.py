@@ -6,7 +6,6 @@ import pytest
 
 import compare_recipes
 from experiments import MODEL, write_splits
-from hf_vanilla_transformer.cli import options
 
 
 @pytest.fixture
@@ -56,22 +55,17 @@ def test_the_table_has_the_mean_and_the_extremes():
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named(recipe, tmp_path, capsys):
-    with pytest.raises(SystemExit) as caught:
-        compare(recipe, tmp_path / "runs", "--seeds", "0", "--variants", "dropuot=0.1")
-    assert caught.value.code == options.USAGE_ERROR
-    error = capsys.readouterr().err.splitlines()[-1]
+def test_a_run_that_fails_is_named(recipe, tmp_path, refused):
+    error = refused(compare, recipe, tmp_path / "runs", "--seeds", "0", "--variants", "dropuot=0.1")
     assert "train.log: training ended with status 2" in error and "dropuot" in error
     assert not (tmp_path / "runs" / "results.json").exists()
 
 
-def test_a_seed_given_twice(recipe, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        compare(recipe, tmp_path / "runs", "--seeds", "1", "1")
-    assert "--seeds has the same seed twice" in capsys.readouterr().err
+def test_a_seed_given_twice(recipe, tmp_path, refused):
+    assert "--seeds has the same seed twice" in refused(compare, recipe, tmp_path / "runs", "--seeds", "1", "1")
 
 
-def test_a_folder_with_runs_of_other_options(recipe, tmp_path, capsys):
+def test_a_folder_with_runs_of_other_options(recipe, tmp_path, refused):
     folder = tmp_path / "runs"
     # A run that failed before it began may be repeated with other options.
     for variant in ("dropuot=0.1", "max_steps=1"):
@@ -79,7 +73,5 @@ def test_a_folder_with_runs_of_other_options(recipe, tmp_path, capsys):
         compare_recipes.check_and_note(begun, [recipe, variant], finished=False)
     (begun / "checkpoint-1").mkdir()
     compare_recipes.check_and_note(begun, [recipe, "max_steps=1"], finished=False)
-    with pytest.raises(SystemExit):
-        compare(recipe, folder, "--seeds", "0")
-    message = capsys.readouterr().err
+    message = refused(compare, recipe, folder, "--seeds", "0")
     assert f"{begun} holds a run of another recipe or other options; name another --output_dir" in message

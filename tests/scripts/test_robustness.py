@@ -235,10 +235,8 @@ def test_options_of_the_search(words, monkeypatch, capsys):
         (["--source", "empty", "--reference", "empty"], "empty and empty hold no sentences; name files with text"),
     ],
 )
-def test_what_it_refuses(words_given, message, words, tmp_path, capsys):
+def test_what_it_refuses(words_given, message, words, tmp_path, refused):
     (tmp_path / "short").write_text("a cat\n", encoding="utf-8")
     (tmp_path / "empty").write_text("\n", encoding="utf-8")
     (tmp_path / "card.md").write_text("## Training\n", encoding="utf-8")
-    with pytest.raises(SystemExit) as stop:
-        robustness.main([*words, "model", *words_given])
-    assert stop.value.code == 2 and message in capsys.readouterr().err
+    assert message in refused(robustness.main, [*words, "model", *words_given])

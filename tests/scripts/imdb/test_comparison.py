@@ -80,17 +80,12 @@ def test_bert_alone_by_default(run: Callable[..., None], tmp_path: Path):
     assert (tmp_path / "run" / "learning_curves.png").is_file()
 
 
-def test_a_run_is_not_overwritten_and_a_finished_one_is_read(compared: Path, run: Callable[..., None], capsys):
+def test_a_run_is_not_overwritten_and_a_finished_one_is_read(compared: Path, run: Callable[..., None], refused):
     before = results_of(compared)
-    with pytest.raises(SystemExit) as stop:
-        run(compared, "--compare")
-    assert stop.value.code == 2
-    assert "already holds a run of bert, from_scratch, tfidf" in capsys.readouterr().err
+    assert "already holds a run of bert, from_scratch, tfidf" in refused(run, compared, "--compare")
     run(compared, "--compare", "--resume")
     assert results_of(compared) == before
-    with pytest.raises(SystemExit):
-        run(compared, "--compare", "--resume", "--max_train_samples", "20")
-    message = capsys.readouterr().err
+    message = refused(run, compared, "--compare", "--resume", "--max_train_samples", "20")
     assert "max_train_samples" in message and "was None, is 20" in message
     assert results_of(compared) == before
 
@@ -129,19 +124,12 @@ def test_an_interrupted_run_goes_on_from_its_last_epoch(
         (("--train_file", "x.jsonl"), "--train_file and --test_file belong together"),
     ],
 )
-def test_bad_arguments_end_in_one_line(
-    run: Callable[..., None], tmp_path: Path, arguments: tuple[str, ...], message: str, capsys
-):
-    with pytest.raises(SystemExit) as stop:
-        run(tmp_path / "run", *arguments)
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and message in error and error.count("\n") == 1
+def test_bad_arguments_end_in_one_line(run: Callable[..., None], tmp_path: Path, arguments, message, refused):
+    assert message in refused(run, tmp_path / "run", *arguments)
 
 
-def test_a_bad_row_ends_in_one_line_and_leaves_nothing_trained(run: Callable[..., None], tmp_path: Path, capsys):
+def test_a_bad_row_ends_in_one_line_and_leaves_nothing_trained(run: Callable[..., None], tmp_path: Path, refused):
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text('{"text": "film", "label": 3}\n', encoding="utf-8")
-    with pytest.raises(SystemExit):
-        run(tmp_path / "run", "--dataset_name", str(tmp_path))
-    assert "train.jsonl, line 1: the label is 3" in capsys.readouterr().err
+    assert "train.jsonl, line 1: the label is 3" in refused(run, tmp_path / "run", "--dataset_name", str(tmp_path))
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["arguments.json"]

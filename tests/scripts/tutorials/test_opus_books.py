@@ -77,8 +77,6 @@ def test_finished_runs_are_not_trained_again(reproduced, monkeypatch):
     again()
 
 
-def test_a_run_of_other_arguments_is_refused(reproduced, capsys):
+def test_a_run_of_other_arguments_is_refused(reproduced, refused):
     again, _ = reproduced
-    with pytest.raises(SystemExit):
-        again("--split_seed", "1")
-    assert "split_seed was 0, is 1" in capsys.readouterr().err.replace("`", "")
+    assert "split_seed was 0, is 1" in refused(again, "--split_seed", "1").replace("`", "")
