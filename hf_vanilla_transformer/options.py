@@ -35,7 +35,6 @@ class Range:
         return ((name, bound) for name in _COMPARISONS if (bound := getattr(self, name)) is not None)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Constrain a field of pydantic."""
         schema = handler(source)
         finite = {"allow_inf_nan": False} if schema["type"] == "float" else {}
         return {**schema, **dict(self._bounds()), **finite}

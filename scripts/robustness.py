@@ -147,7 +147,6 @@ def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> di
 
 
 def save(arguments: Namespace, texts: Mapping[str, "Text"], results: Mapping[str, Any]) -> None:
-    """Write the JSON file."""
     settings = {name: getattr(arguments, name) for name in ("source", "reference", "seed", "num_beams", "raw", "bf16")}
     content = {**settings, "models": results, "texts": {name: text._asdict() for name, text in texts.items()}}
     with atomic_write(arguments.output) as file:
@@ -165,7 +164,6 @@ def swap_letters(text: str, item: str, random: Random) -> str:
 
 
 def with_ending(text: str, ending: str, *_: object) -> str:
-    """Replace the final punctuation."""
     return text.rstrip(f" {PUNCTUATION}") + ending
 
 

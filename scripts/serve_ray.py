@@ -22,7 +22,6 @@ with importing():
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until a signal comes."""
     parser = options.OneLineParser(description=__doc__)
     add_arguments(parser)
     group = parser.add_argument_group("replicas")

@@ -34,9 +34,15 @@ def add_arguments(parser: OneLineParser) -> None:
 def run(arguments: Namespace) -> None:
     with importing():
         from ..inference.loading import load_tokenizer
-        from ..training.checkpoints import average_checkpoints
+        from ..training.checkpoints import average_checkpoints, last_checkpoints
     quiet_unless_terminal()
-    checkpoints = _checkpoints(arguments)
+    if bool(arguments.checkpoints) == bool(arguments.run_dir):
+        raise ValueError("give either --checkpoints or --run_dir")
+    checkpoints = [Path(name) for name in arguments.checkpoints]
+    if arguments.run_dir:
+        checkpoints = last_checkpoints(arguments.run_dir, arguments.last)
+    for folder in checkpoints:
+        _check_weights(folder)
     output = check_output_folder(arguments.output_dir)
     tokenizer = load_tokenizer(_tokenizer_folder(checkpoints[-1]), arguments.trust_remote_code)
     model = average_checkpoints(checkpoints, arguments.trust_remote_code)
@@ -46,24 +52,15 @@ def run(arguments: Namespace) -> None:
     print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 
 
-def _checkpoints(arguments: Namespace) -> list[Path]:
-    """Return the folders to average, once it is certain that each holds intact safetensors weights."""
-    with importing():
-        from ..training.checkpoints import last_checkpoints
-        from ..weight_files import check_safetensors
-    if bool(arguments.checkpoints) == bool(arguments.run_dir):
-        raise ValueError("give either --checkpoints or --run_dir")
-    if arguments.run_dir:
-        checkpoints = last_checkpoints(arguments.run_dir, arguments.last)
-    else:
-        checkpoints = [Path(name) for name in arguments.checkpoints]
-    for folder in checkpoints:
-        files = list(folder.glob("model*.safetensors"))
-        if not files:
-            raise ValueError(f"{folder} holds no model.safetensors; only checkpoints in safetensors are averaged")
-        for file in files:
-            check_safetensors(file, remedy="leave this checkpoint out")
-    return checkpoints
+def _check_weights(checkpoint: Path) -> None:
+    """Raise a ValueError for a folder without intact weights in safetensors."""
+    from ..weight_files import check_safetensors
+
+    files = list(checkpoint.glob("model*.safetensors"))
+    if not files:
+        raise ValueError(f"{checkpoint} holds no model.safetensors; only checkpoints in safetensors are averaged")
+    for file in files:
+        check_safetensors(file, remedy="leave this checkpoint out")
 
 
 def _tokenizer_folder(checkpoint: Path) -> Path:

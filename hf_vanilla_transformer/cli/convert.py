@@ -15,7 +15,7 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .options import SWITCH, OneLineParser, importing, quiet_unless_terminal
@@ -75,7 +75,6 @@ def add_arguments(parser: OneLineParser) -> None:
 
 
 def _layouts() -> str:
-    """Return the layouts with an example each."""
     with importing():
         from ..conversion import LAYOUTS
     return "\nOne example a layout:\n\n" + "\n".join(
@@ -125,22 +124,17 @@ def _config_options(given: Iterable[str]) -> Iterator[None]:
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:
+    """Return the values of fields by their names; a value that is no JSON is a string."""
     fields: dict[str, Any] = {}
-    for name, value in map(_field, texts):
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise ValueError(f"--config {text} is not name=value; for example encoder_attention_heads=8")
+        with suppress(ValueError):
+            value = json.loads(value)
         if fields.setdefault(name, value) != value:
             raise ValueError(f"--config {name} is given as {fields[name]!r} and as {value!r}; leave one out")
     return fields
-
-
-def _field(text: str) -> tuple[str, Any]:
-    """Return the name and the value of a field; a value that is no JSON is a string."""
-    name, separator, value = text.partition("=")
-    if not (name and separator):
-        raise ValueError(f"--config {text} is not name=value; for example encoder_attention_heads=8")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _summary(conversion: Any, arguments: Namespace) -> str:

@@ -106,7 +106,6 @@ def run(arguments: Namespace) -> None:
 
 
 def _check(arguments: Namespace) -> None:
-    """Raise a ValueError for options that exclude or require one another."""
     if bool(arguments.references) == bool(arguments.sets):
         raise ValueError("give either `references` or `sets`")
     if bool(arguments.sets) != bool(arguments.langpair):
@@ -161,7 +160,6 @@ def _set_names(arguments: Namespace) -> list[str]:
 
 
 def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
-    """Return the scores of each system."""
     with importing():
         from ..training.metrics import METRIC_NAMES, compare_translations, translation_scores
     options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
@@ -249,5 +247,5 @@ def _aligned(rows: Iterable[Sequence[str]], sides: str) -> str:
     """Return a table whose columns are flush to these sides, "<" or ">"."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return "\n".join(line.format(*row).rstrip() for row in rows)

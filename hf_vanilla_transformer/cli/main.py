@@ -76,7 +76,8 @@ def _dispatch(words: list[str], prog: str | None) -> None:
     if name in COMMANDS:
         _run(name, words[1:], prog or f"{PROGRAM} {name}")
     elif help_option([name]):
-        print(USAGE.format(commands="\n".join(f"  {each:10}  {_summary(each)}" for each in COMMANDS)), end="")
+        summaries = {each: (_module(each).__doc__ or "").partition("\n")[0] for each in COMMANDS}
+        print(USAGE.format(commands="\n".join(f"  {each:10}  {text}" for each, text in summaries.items())), end="")
     elif name == "--version":
         print(f"{PROGRAM} {__version__}")
     else:
@@ -91,10 +92,6 @@ def _unknown(word: str) -> str:
     # Without its value, which may be a secret.
     option = word.partition("=")[0]
     return f"unknown option {option}{did_you_mean(option, (HELP, HELP_ALL, '--version'))}; the command comes first"
-
-
-def _summary(command: str) -> str:
-    return (_module(command).__doc__ or "").partition("\n")[0]
 
 
 def _module(command: str) -> Any:

@@ -32,7 +32,6 @@ class DroppingTokenizer:
         self._dropping = self._with_dropout()
 
     def set_epoch(self, epoch: int) -> None:
-        """Select the tokens of an epoch."""
         self.epoch = epoch
 
     def __call__(self, text: Any = None, text_target: Any = None, **options: Any) -> Any:

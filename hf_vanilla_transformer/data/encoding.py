@@ -27,8 +27,6 @@ logger = logging.get_logger(__name__)
 _IDS = datasets.List(datasets.Value("int32"))
 # Outcomes of the length filters.
 _KEPT, _EMPTY, _TOO_LONG, _RATIO, _TRUNCATED = range(5)
-# Those that `PairCounts` counts.
-_REASONS = {_EMPTY: "empty", _TOO_LONG: "too_long", _RATIO: "ratio", _TRUNCATED: "truncated"}
 
 _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")}
 
@@ -87,8 +85,10 @@ class PairCounts:
         tally = np.bincount(outcomes, minlength=_TRUNCATED + 1)
         self.read += len(outcomes)
         self.kept += kept
-        for reason, name in _REASONS.items():
-            setattr(self, name, getattr(self, name) + int(tally[reason]))
+        self.empty += int(tally[_EMPTY])
+        self.too_long += int(tally[_TOO_LONG])
+        self.ratio += int(tally[_RATIO])
+        self.truncated += int(tally[_TRUNCATED])
 
     def __str__(self) -> str:
         """Return e.g. `read 29000, kept 28963: 12 empty, 25 longer than 256`; zero counts are left out."""
@@ -184,7 +184,6 @@ def within_limits(
 
 
 def add_alignments(pairs: datasets.Dataset, alignments: Iterable[Iterable[Link]]) -> datasets.Dataset:
-    """Add the links of each pair as `ALIGNMENT_COLUMN`."""
     rows = {ALIGNMENT_COLUMN: [list(chain.from_iterable(links)) for links in alignments]}
     column = datasets.Dataset.from_dict(rows, datasets.Features({ALIGNMENT_COLUMN: _IDS}))
     return datasets.concatenate_datasets([pairs, column], axis=1)
@@ -280,10 +279,11 @@ def _encoded(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[A
     sources = words_and_ids(tokenizer, batch["source"], is_target=False)
     targets = words_and_ids(tokenizer, batch["target"], is_target=True)
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "alignments": []}
-    for source, target, links in zip(sources, targets, batch[ALIGNMENT_COLUMN], strict=True):
-        columns["input_ids"].append(source[1])
-        columns["labels"].append(target[1])
-        columns["alignments"].append(_links_of_tokens(source[0], target[0], links))
+    rows = zip(sources, targets, batch[ALIGNMENT_COLUMN], strict=True)
+    for (source_words, source_ids), (target_words, target_ids), links in rows:
+        columns["input_ids"].append(source_ids)
+        columns["labels"].append(target_ids)
+        columns["alignments"].append(_links_of_tokens(source_words, target_words, links))
     return columns
 
 

@@ -109,5 +109,4 @@ class _Judge:
         return LANGUAGE if any(is_foreign) else None
 
     def keeps(self, *columns: list[str]) -> list[bool]:
-        """Whether each pair of a batch is kept."""
         return [self(dict(zip(SIDES, pair, strict=True))) is None for pair in zip(*columns, strict=True)]

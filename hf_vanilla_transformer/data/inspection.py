@@ -208,7 +208,6 @@ class _Languages:
         return bool(shares) and clear >= MIN_OWN_SHARE * len(shares)
 
     def is_other(self, text: str) -> bool:
-        """Whether a text is clearly in the language of the other side."""
         own, other = self._shares(text) or (0.0, 0.0)
         return other >= max(MIN_TYPICAL, CLEARLY * own)
 

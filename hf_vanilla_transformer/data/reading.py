@@ -90,7 +90,6 @@ class _Columns:
 
     @property
     def top_level(self) -> list[str]:
-        """Names of the columns that hold the fields."""
         return ["translation"] if self.in_translation else list(dict.fromkeys((self.source, self.target)))
 
     def pair(self, row: Any, where: str) -> dict[str, str]:
@@ -343,7 +342,6 @@ def _loading(name: str) -> Iterator[None]:
 
 
 def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
-    """Map the rows of a dataset or stream to pairs."""
     with _loading(where):
         first = next(iter(dataset), None)
     if first is None:

@@ -40,11 +40,9 @@ class Resampling:
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Select the tokens of an epoch."""
         self._epoch.fill_(epoch)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Make a batch."""
         return self.collate(self.resample(rows, int(self._epoch)))
 
     def resample(self, rows: Sequence[Mapping[str, Any]], epoch: int) -> list[dict[str, Any]]:

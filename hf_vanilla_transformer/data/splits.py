@@ -224,7 +224,6 @@ class _Loader:
 
 
 def _exchanged(pairs: Any) -> Any:
-    """Return pairs from target to source."""
     if isinstance(pairs, datasets.IterableDataset):
         return pairs.map(_exchange, batched=True, features=PAIR_FEATURES)
     # Without a copy.
@@ -236,7 +235,6 @@ def _exchange(batch: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _numbered(pairs: Any, number: int) -> Any:
-    """Add the number of their part to pairs."""
     if isinstance(pairs, datasets.Dataset):
         column = pa.array(np.full(len(pairs), number, np.int32))
         return pairs.add_column(PART_COLUMN, column, feature=datasets.Value("int32"))

@@ -155,7 +155,6 @@ class _Model:
         return model
 
     def _step(self, parts: Sequence[_Candidates], indices: Sequence[np.ndarray], owners: np.ndarray) -> None:
-        """One step of expectation maximization."""
         counts = np.zeros(len(self.keys))
         for part, index in zip(parts, indices, strict=True):
             posterior = self.probabilities[index] * part.prior()

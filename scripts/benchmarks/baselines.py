@@ -85,7 +85,6 @@ class TutorialTransformer(nn.Module):
     """
 
     def __init__(self, config: VanillaTransformerConfig, length: int):
-        """Build a model of a configuration's sizes for sentences padded to `length`."""
         super().__init__()
         self.config, self.length = config, length
         d, vocabulary = config.d_model, config.decoder_vocab_size
@@ -149,7 +148,6 @@ class TutorialTransformer(nn.Module):
 
 
 def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, TutorialTransformer]:
-    """Build the tutorials' model, and ours in their shape with the same weights."""
     tutorial = TutorialTransformer(config, length)
     ours = tutorial.as_ours({name: parameter.detach() for name, parameter in tutorial.named_parameters()}).model()
     return ours, tutorial

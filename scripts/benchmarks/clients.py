@@ -77,6 +77,5 @@ async def _post(session: aiohttp.ClientSession, url: str, body: bytes) -> tuple[
 
 @contextmanager
 def own_process() -> Iterator[ProcessPoolExecutor]:
-    """Run functions in one fresh process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         yield process

@@ -22,7 +22,6 @@ NO_LIMITS: dict[str, Any] = {"max_source_length": None, "max_target_length": Non
 
 
 def data_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare tokenizing, tokenizing again from the cache, and making batches."""
     text = read_text(args, data_args)
     workers = data_args.preprocessing_num_workers
     yield tokenizing_case(text, workers)

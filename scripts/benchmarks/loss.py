@@ -80,7 +80,6 @@ def available_losses(device: str) -> dict[str, Loss]:
 
 
 def chunked(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Ours."""
     loss = summed_loss_without_logits(states[None], _head(weight), labels[None], smoothing)
     assert loss is not None
     return loss

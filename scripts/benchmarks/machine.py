@@ -29,7 +29,6 @@ def timer(work: Callable[[], Any]) -> Timer:
 
 
 def autocast(device: str, dtype: str) -> AbstractContextManager:
-    """Autocast a float32 model to `dtype`; does nothing for float32."""
     return nullcontext() if dtype == "float32" else torch.autocast(device, DTYPES[dtype])
 
 

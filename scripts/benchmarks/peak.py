@@ -45,7 +45,6 @@ def peak_above_idle(work: Callable[[], Any], device: str) -> int:
 
 
 def reset_peak() -> None:
-    """Reset this process's high-water mark of resident memory."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
@@ -55,7 +54,6 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """High-water mark of this process's resident memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = (line for line in status if line.startswith("VmHWM"))
     return 1024 * int(line.split()[1])

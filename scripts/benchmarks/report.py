@@ -107,7 +107,6 @@ class Report:
         self.save()
 
     def save(self) -> None:
-        """Write `results.json` and `table.md`."""
         results = {
             **self.about,
             "roofline": self.roofline.as_json(),

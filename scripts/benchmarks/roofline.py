@@ -44,14 +44,12 @@ class Roofline:
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def calibrate(self, name: str, probes: Iterator[Probe], seconds: float) -> None:
-        """Run each probe for `seconds` and keep the fastest."""
         for probe in probes:
             rate = probe.rate(seconds)
             if rate > self.rates.get(name, 0.0):
                 self.rates[name], self.probes[name] = rate, probe
 
     def current_rate(self, name: str, seconds: float) -> float:
-        """Return the current rate of the fastest probe."""
         rate = self.probes[name].rate(seconds)
         self.rates[name] = max(self.rates[name], rate)
         return rate

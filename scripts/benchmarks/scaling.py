@@ -25,7 +25,6 @@ STREAM_FRACTIONS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 
 
 def scaling_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Measure each cost over a range of sizes."""
     for dtype, preset in product(args.dtype, args.preset):
         for scale in args.scales:
             yield pass_case(preset, dtype, args, "source length", 32 * scale, source_length=32 * scale)
@@ -84,7 +83,6 @@ def pass_case(
 def generation_case(
     preset: str, dtype: str, args: BenchmarkArguments, axis: str, size: int, rows: int, num_beams: int
 ) -> Case:
-    """Measure `generate()` against Marian's."""
     marian_only = replace(args, baselines=[name for name in args.baselines if name == "marian"])
     case = decoding_case(preset, rows, num_beams, dtype, marian_only, Path(), vocab_size=args.vocab_size[0])
     name = f"generate, {axis} {size:,}, {preset}, {dtype}"

@@ -20,7 +20,6 @@ class Server(NamedTuple):
 
     @property
     def resident_bytes(self) -> int:
-        """Its resident memory."""
         return resident_bytes(self.process.pid)
 
 

@@ -154,7 +154,6 @@ def ask(
 
 
 def translations(answer: Answer) -> list[str]:
-    """Return the best translations of the sentences of an answer."""
     texts = answer.json()["translations"]
     return [sentence["hypotheses"][0]["text"] for text in texts for sentence in text["sentences"]]
 

@@ -52,7 +52,6 @@ PACKED = f"{OURS}, packed"
 
 
 def train_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare training steps on identical batches and on real text."""
     shapes = list(product(args.dtype, args.preset, args.vocab_size)) if args.tokens else []
     for dtype, preset, vocab_size in shapes:
         yield step_case(preset, vocab_size, dtype, args)
@@ -232,7 +231,6 @@ class TrainerSteps:
             self.settings["per_device_train_batch_size"] = matching_batch_size(text, args)
 
     def __call__(self) -> Sample:
-        """Take the steps of one round."""
         self.calls += 1
         is_packed = self.settings.get("packing", False)
         collator: Any = collate_packed if is_packed else DataCollatorForSeq2Seq(self.text.tokenizer, model=self.model)

@@ -240,7 +240,6 @@ def _accuracy_of_logits(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def train_tfidf(task: ClassificationTask) -> Outcome:
-    """Fit a logistic regression on the TF-IDF weights of the tokens."""
     classifier = make_pipeline(
         TfidfVectorizer(analyzer=list, min_df=2, sublinear_tf=True), LogisticRegression(max_iter=1000)
     )

@@ -46,7 +46,6 @@ ATTENTION_TOLERANCE = 1e-7
 
 
 def reproduce_attention(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Compute self-attention over the words of two sentences."""
     attention = plain_attention(width=8)
     errors = []
     for sentence, expected in ATTENTION_SENTENCES.items():

@@ -99,7 +99,6 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> T
 
 
 def measure_attention(n: int, d: int) -> Cost:
-    """Measure the cost of self-attention for length n and width d."""
     module = torch.nn.Identity().eval()
     # Queries, keys and values of one sentence and one head.
     x = torch.randn(3, n, d, requires_grad=True)

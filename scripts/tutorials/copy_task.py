@@ -55,7 +55,6 @@ LIGHT_COPY_TASK = CopyTask("tiny", steps=1500, learning_rate=1e-3, warmup_steps=
 
 
 def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Learn to copy sequences of symbols, and copy fresh ones."""
     task = LIGHT_COPY_TASK if args.light else COPY_TASK
     if args.max_steps > 0:
         task = task._replace(steps=args.max_steps, warmup_steps=min(task.warmup_steps, args.max_steps - 1))
@@ -83,7 +82,6 @@ def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> Tutoria
 
 
 def build_copier(task: CopyTask, seed: int) -> VanillaTransformerForConditionalGeneration:
-    """Build an untrained model."""
     set_seed(seed)
     return VanillaTransformerForConditionalGeneration(preset_config(task.preset, **COPY_CONFIG)).eval()
 

@@ -96,7 +96,6 @@ def one_thread() -> Iterator[None]:
 
 @one_thread()
 def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Learn eight phrases by heart from several seeds."""
     wrong = [wrong_phrases(PHRASES, *train_phrases(PHRASES, seed, args)) for seed in seed_range(args, 10)]
     exact = [len(PHRASES.pairs) - len(each) for each in wrong]
     perfect = sum(number == len(PHRASES.pairs) for number in exact)
@@ -128,7 +127,6 @@ def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> Tu
 def train_phrases(
     phrases: Phrases, seed: int, args: TutorialArguments
 ) -> tuple[VanillaTransformerForConditionalGeneration, VanillaTransformerTokenizer]:
-    """Train a model and its word-level tokenizer on the pairs."""
     sources, targets = map(list, zip(*phrases.pairs, strict=True))
     tokenizer = VanillaTransformerTokenizer.from_pair(
         train_tokenizer(sources, algorithm="word"),
@@ -156,7 +154,6 @@ def train_phrases(
 def wrong_phrases(
     phrases: Phrases, model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer
 ) -> dict[str, str]:
-    """Return the wrong translations of the training pairs by source."""
     hypotheses = translate(model, tokenizer, [source for source, _ in phrases.pairs], num_beams=1, show_progress=False)
     translations = zip(phrases.pairs, hypotheses, strict=True)
     return {source: best.text for (source, target), (best, *_) in translations if best.text != target}
