@@ -24,32 +24,19 @@ from .options import SWITCH, OneLineParser, importing, quiet_unless_terminal
 def add_arguments(parser: OneLineParser) -> None:
     parser.more_description = _layouts
     files = parser.add_argument_group("input and output")
-    files.add_argument(
-        "--source",
-        required=True,
-        help="File of weights (.safetensors, or one of torch.save), a folder that holds it, or its name on the Hub.",
-    )
+    source = "File of weights (.safetensors, or one of torch.save), a folder that holds it, or its name on the Hub."
+    files.add_argument("--source", required=True, help=source)
     files.add_argument("--output_dir", metavar="FOLDER", help="Folder of the converted model; new or empty.")
     files.add_argument("--dry_run", **SWITCH, help="Print the mapping of the weights and write nothing.")
     files.add_argument("--source_vocabulary", metavar="FILE", help="Tokens of the source side.")
     files.add_argument("--target_vocabulary", metavar="FILE", help="Tokens of the target side. Default: the same.")
     model = parser.add_argument_group("model")
     model.add_argument("--layout", help="Layout of the checkpoint (--help-all lists them). Default: inferred.")
-    model.add_argument(
-        "--config",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="Fields of the configuration, such as encoder_attention_heads=8.",
-    )
+    config = "Fields of the configuration, such as encoder_attention_heads=8."
+    model.add_argument("--config", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help=config)
     model.add_argument("--encoder_only", **SWITCH, help="Convert the encoder alone.")
-    model.add_argument(
-        "--patched",
-        "--repaired",
-        **SWITCH,
-        help=parser.advanced("The code behind the weights is free of the defects that are otherwise refused."),
-    )
+    patched = "The code behind the weights is free of the defects that are otherwise refused."
+    model.add_argument("--patched", "--repaired", **SWITCH, help=parser.advanced(patched))
     other = parser.add_argument_group("other layouts")
     other.add_argument(
         "--rename",
@@ -62,16 +49,10 @@ def add_arguments(parser: OneLineParser) -> None:
             "weights do not determine must then be given."
         ),
     )
-    other.add_argument(
-        "--first_position",
-        type=int,
-        help=parser.advanced("Row of the stored position tables that belongs to the first token."),
-    )
-    other.add_argument(
-        "--unbiased_norms",
-        **{**SWITCH, "default": None},
-        help=parser.advanced("Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."),
-    )
+    first_position = "Row of the stored position tables that belongs to the first token."
+    other.add_argument("--first_position", type=int, help=parser.advanced(first_position))
+    unbiased_norms = "Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."
+    other.add_argument("--unbiased_norms", **{**SWITCH, "default": None}, help=parser.advanced(unbiased_norms))
 
 
 def _layouts() -> str:

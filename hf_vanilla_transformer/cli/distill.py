@@ -26,12 +26,8 @@ parse = train.parse
 
 def add_arguments(parser: OneLineParser) -> None:
     teacher = parser.add_argument_group("teacher")
-    teacher.add_argument(
-        "--model",
-        required=True,
-        nargs="+",
-        help="Teacher and its tokenizer: a folder or a name on the Hub; several teach as an ensemble.",
-    )
+    model = "Teacher and its tokenizer: a folder or a name on the Hub; several teach as an ensemble."
+    teacher.add_argument("--model", required=True, nargs="+", help=model)
     add_options(
         parser,
         teacher,

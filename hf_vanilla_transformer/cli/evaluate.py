@@ -39,19 +39,10 @@ class _TestData(NamedTuple):
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
-    files.add_argument(
-        "--predictions",
-        required=True,
-        nargs="+",
-        metavar="FILE",
-        help="Translations, one a line; -: stdin. Several files, of as many systems, are compared.",
-    )
-    files.add_argument(
-        "--references",
-        nargs="+",
-        metavar="FILE",
-        help="One or more files of references; line n of each belongs to line n of the predictions.",
-    )
+    predictions = "Translations, one a line; -: stdin. Several files, of as many systems, are compared."
+    files.add_argument("--predictions", required=True, nargs="+", metavar="FILE", help=predictions)
+    references = "One or more files of references; line n of each belongs to line n of the predictions."
+    files.add_argument("--references", nargs="+", metavar="FILE", help=references)
     files.add_argument(
         "--sets",
         nargs="+",
@@ -84,12 +75,8 @@ def add_arguments(parser: OneLineParser) -> None:
         help="Test whether each system differs from the first: paired bootstrap resampling, or approximate "
         "randomization.",
     )
-    testing.add_argument(
-        "--num_samples",
-        type=Number(int),
-        metavar="N",
-        help="Samples of the test (default: 1000; randomization: 10000).",
-    )
+    num_samples = "Samples of the test (default: 1000; randomization: 10000)."
+    testing.add_argument("--num_samples", type=Number(int), metavar="N", help=num_samples)
     testing.add_argument(
         "--seed", type=Number(int), metavar="N", help="Seed of the test (default: sacreBLEU's, 12345)."
     )

@@ -44,13 +44,8 @@ def add_arguments(parser: OneLineParser) -> None:
     else:
         add_main_options(parser, "text", DataArguments, [name for name in MAIN_OPTIONS["text"][1] if name in FIELDS])
     report = parser.add_argument_group("report")
-    report.add_argument(
-        "--examples",
-        type=Number(int, NOT_NEGATIVE),
-        default=5,
-        metavar="N",
-        help="Pairs of a kind to show (default: 5).",
-    )
+    examples = "Pairs of a kind to show (default: 5)."
+    report.add_argument("--examples", type=Number(int, NOT_NEGATIVE), default=5, metavar="N", help=examples)
     report.add_argument(
         "--tokenizer_name_or_path", metavar="NAME", help="Tokenizer (folder or Hub name) to find unknown tokens by."
     )

@@ -165,11 +165,8 @@ def _with_underscores(option: str) -> str:
 
 
 def add_trust_option(parser: OneLineParser, group: Any) -> None:
-    group.add_argument(
-        "--trust_remote_code",
-        **SWITCH,
-        help=parser.advanced("Run Python code that comes with the model; only from sources you trust."),
-    )
+    trust_remote_code = "Run Python code that comes with the model; only from sources you trust."
+    group.add_argument("--trust_remote_code", **SWITCH, help=parser.advanced(trust_remote_code))
 
 
 def add_model_options(parser: OneLineParser, several: bool = False) -> None:

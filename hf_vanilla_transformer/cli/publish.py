@@ -20,12 +20,8 @@ UNITS = ("B", "kB", "MB", "GB")
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("what and where")
-    files.add_argument(
-        "--model",
-        required=True,
-        metavar="FOLDER",
-        help="Folder of the model, its tokenizer and its card (README.md); with --space also a name on the Hub.",
-    )
+    model = "Folder of the model, its tokenizer and its card (README.md); with --space also a name on the Hub."
+    files.add_argument("--model", required=True, metavar="FOLDER", help=model)
     files.add_argument("--repo_id", required=True, help="Name on the Hub: user/name or organization/name.")
     files.add_argument("--dry_run", **SWITCH, help="Only list the files that would be uploaded; needs no login.")
     files.add_argument("--space", **SWITCH, help="Publish a Space, a page to translate with, instead of the model.")

@@ -36,12 +36,8 @@ JSON_FIELDS = ("log_prob", "perplexity", "tokens", "token_log_probs")
 
 def add_arguments(parser: OneLineParser) -> None:
     add_model_options(parser)
-    add_pair_files(parser).add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="text (default): log-probability and perplexity; json: tokens and their log-probabilities too.",
-    )
+    format_help = "text (default): log-probability and perplexity; json: tokens and their log-probabilities too."
+    add_pair_files(parser).add_argument("--format", choices=("text", "json"), default="text", help=format_help)
     compute = parser.add_argument_group("computation")
     side = "Tokens of a side scored at once (default: 4096); lower it if memory runs out."
     add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", max_tokens={"help": side})

@@ -40,29 +40,18 @@ MAX_SHOWN = 4
 
 def add_arguments(parser: OneLineParser) -> None:
     models = parser.add_argument_group("models")
-    models.add_argument(
-        "--model",
-        nargs="+",
-        required=True,
-        metavar="[NAME=]MODEL",
-        help="Folders or names on the Hub; a NAME such as en-de says the languages, where the model does not.",
-    )
+    model = "Folders or names on the Hub; a NAME such as en-de says the languages, where the model does not."
+    models.add_argument("--model", nargs="+", required=True, metavar="[NAME=]MODEL", help=model)
     add_compute_options(parser, models, default="a GPU, if any; for CTranslate2 the CPU")
     models.add_argument(
         "--quantization",
         help="Export models of this package to CTranslate2 with weights of this type, such as int8, which is fast on "
         "a CPU. Once: exports are kept below HF_HOME.",
     )
-    models.add_argument(
-        "--backend",
-        choices=("transformers", "ctranslate2"),
-        help=parser.advanced("Default: by the files of the model."),
-    )
-    models.add_argument(
-        "--source_prefix",
-        default="",
-        help=parser.advanced('Text to put before every sentence, such as "translate English to German: " for T5.'),
-    )
+    backend = "Default: by the files of the model."
+    models.add_argument("--backend", choices=("transformers", "ctranslate2"), help=parser.advanced(backend))
+    source_prefix = 'Text to put before every sentence, such as "translate English to German: " for T5.'
+    models.add_argument("--source_prefix", default="", help=parser.advanced(source_prefix))
     add_protect_option(models)
     network = parser.add_argument_group("network")
     network.add_argument(
@@ -70,13 +59,8 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     network.add_argument("--port", type=int, default=8000, help="Port; 0: any free one (default: 8000).")
     network.add_argument("--api_key", help=f"Key that requests must present. Default: the variable {KEY_VARIABLE}.")
-    network.add_argument(
-        "--cors_origin",
-        nargs="+",
-        default=[],
-        metavar="ORIGIN",
-        help="Web sites whose pages may ask, such as https://example.org; *: all. Default: none.",
-    )
+    cors_origin = "Web sites whose pages may ask, such as https://example.org; *: all. Default: none."
+    network.add_argument("--cors_origin", nargs="+", default=[], metavar="ORIGIN", help=cors_origin)
     network.add_argument("--page", **SWITCH, help="Show a page to translate with, at /.")
     limits = parser.add_argument_group("limits")
     add_options(parser, limits, ModelLimits, "max_tokens", "max_queue")

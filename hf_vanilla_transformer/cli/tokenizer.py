@@ -51,11 +51,8 @@ def add_arguments(parser: OneLineParser) -> None:
         parser, vocabulary, ModelOptions, "vocab_size", "min_frequency", vocab_size=size, min_frequency=frequency
     )
     add_options(parser, vocabulary, ModelOptions, "separate_vocabularies")
-    vocabulary.add_argument(
-        "--target_algorithm",
-        choices=ALGORITHMS,
-        help="Algorithm of the target side, with --separate_vocabularies. Default: --tokenizer_algorithm.",
-    )
+    target_algorithm = "Algorithm of the target side, with --separate_vocabularies. Default: --tokenizer_algorithm."
+    vocabulary.add_argument("--target_algorithm", choices=ALGORITHMS, help=target_algorithm)
     text = parser.add_argument_group("text")
     forms = {"choices": ("NFC", "NFD", "NFKC", "NFKD"), "help": "Unicode normalization; NFKC unifies widths."}
     add_options(parser, text, ModelOptions, "lowercase", "normalization", normalization=forms)

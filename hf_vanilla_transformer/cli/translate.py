@@ -81,25 +81,13 @@ SETTINGS = (*SEARCH_OPTIONS, "alignments", "format", "backend", "bf16")
 def add_arguments(parser: OneLineParser) -> None:
     add_model_options(parser, several=True)
     files = parser.add_argument_group("input and output")
-    files.add_argument(
-        "--input",
-        nargs="+",
-        default=["-"],
-        metavar="FILE",
-        help="Files to translate, in this order; - (default): stdin.",
-    )
+    input_help = "Files to translate, in this order; - (default): stdin."
+    files.add_argument("--input", nargs="+", default=["-"], metavar="FILE", help=input_help)
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
-    files.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="text (default): the best translation; json: all hypotheses with scores.",
-    )
-    files.add_argument(
-        "--alignments",
-        **SWITCH,
-        help='Write word alignments too: after " ||| " as 0-0 1-2 (source-target), in JSON as "alignment".',
-    )
+    format_help = "text (default): the best translation; json: all hypotheses with scores."
+    files.add_argument("--format", choices=("text", "json"), default="text", help=format_help)
+    alignments = 'Write word alignments too: after " ||| " as 0-0 1-2 (source-target), in JSON as "alignment".'
+    files.add_argument("--alignments", **SWITCH, help=alignments)
     files.add_argument(
         "--resume", **SWITCH, help="Continue after the lines that an interrupted run left in OUTPUT.partial, if any."
     )
@@ -126,18 +114,11 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     weight = "Its weight relative to the translating model (default: 1)."
     search.add_argument("--rerank_weight", type=float, help=weight)
-    search.add_argument(
-        "--max_source_length",
-        type=Number(int, Range(ge=2)),
-        help=parser.advanced("Truncate sources to this many tokens; how many were truncated is reported."),
-    )
+    max_source_length = "Truncate sources to this many tokens; how many were truncated is reported."
+    search.add_argument("--max_source_length", type=Number(int, Range(ge=2)), help=parser.advanced(max_source_length))
     compute = parser.add_argument_group("computation")
-    compute.add_argument(
-        "--backend",
-        choices=("transformers", "ctranslate2"),
-        default="transformers",
-        help="transformers (default), or ctranslate2 for an exported model, by default on the CPU.",
-    )
+    backend = "transformers (default), or ctranslate2 for an exported model, by default on the CPU."
+    compute.add_argument("--backend", choices=("transformers", "ctranslate2"), default="transformers", help=backend)
     add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", chunk_size={"default": None})
 
 
