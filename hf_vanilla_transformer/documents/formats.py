@@ -4,34 +4,43 @@ import codecs
 import re
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import NamedTuple
 
 from ..errors import DataError
 from ..files import StrPath
 from .gettext import read_po
 from .html import read_html
 from .markdown import read_markdown
-from .plain import read_text
 from .subtitles import read_srt, read_vtt
-from .template import Document, Source
+from .template import Document, Source, Template
 from .xliff import read_xliff
 
 
-class _Format(NamedTuple):
-    read: Callable[[Source], Document]
-    endings: tuple[str, ...]
+def read_text(source: Source) -> Document:
+    """Take plain text apart, a text a line; blank lines, and white space around lines, stay."""
+    template = Template()
+    template.literal(template.text_lines(source.content))
+    return template.document()
 
 
-_FORMATS = {
-    "text": _Format(read_text, (".txt",)),
-    "html": _Format(read_html, (".html", ".htm", ".xhtml")),
-    "markdown": _Format(read_markdown, (".md", ".markdown")),
-    "srt": _Format(read_srt, (".srt",)),
-    "vtt": _Format(read_vtt, (".vtt",)),
-    "po": _Format(read_po, (".po", ".pot")),
-    "xliff": _Format(read_xliff, (".xlf", ".xliff")),
+_READERS = {
+    "text": read_text,
+    "html": read_html,
+    "markdown": read_markdown,
+    "srt": read_srt,
+    "vtt": read_vtt,
+    "po": read_po,
+    "xliff": read_xliff,
 }
-KINDS = tuple(_FORMATS)
+_ENDINGS = {
+    ".txt": "text",
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".md", ".markdown"), "markdown"),
+    ".srt": "srt",
+    ".vtt": "vtt",
+    **dict.fromkeys((".po", ".pot"), "po"),
+    **dict.fromkeys((".xlf", ".xliff"), "xliff"),
+}
+KINDS = tuple(_READERS)
 
 # What says the encoding, within so many characters, as browsers look for it.
 _DECLARED = re.compile(r"""<(?:\?xml[^>]*?encoding|meta[^>]*?charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
@@ -40,8 +49,7 @@ DECLARATION = 1024
 
 def kind_of(path: StrPath) -> str | None:
     """Return the kind of a document by the ending of its name, or None."""
-    ending = PurePath(path).suffix.lower()
-    return next((kind for kind, each in _FORMATS.items() if ending in each.endings), None)
+    return _ENDINGS.get(PurePath(path).suffix.lower())
 
 
 def open_document(
@@ -71,7 +79,7 @@ def open_document(
         raise DataError(f"{name} declares the encoding {declared[1]}; save it as UTF-8, and declare that")
     mark = "\ufeff" * text.startswith("\ufeff")
     try:
-        document = _FORMATS[kind].read(Source(text.removeprefix(mark), name, target_lang))
+        document = _READERS[kind](Source(text.removeprefix(mark), name, target_lang))
     except ModuleNotFoundError as error:
         raise DataError(
             f'{name}: {kind} needs the package {error.name}; run `pip install "hf-vanilla-transformer[files]"`'

@@ -4,8 +4,11 @@ import re
 from collections.abc import Sequence
 
 from ..errors import DataError, one_line
-from .slots import resolve
-from .template import Document, Source, Template, lines
+from .segments import resolve
+from .template import Document, Source, Template, lines, with_line_ends
+
+# A comment, or a keyword and a quoted text.
+_LINE = re.compile(r'(#.*|((msgctxt|msgid|msgid_plural|msgstr(\[\d+\])?)\s*)?"([^"\\]|\\.)*+")?')
 
 
 def read_po(source: Source) -> Document:
@@ -37,10 +40,10 @@ def read_po(source: Source) -> Document:
         if entry.obsolete or entry.fuzzy or entry.translated() or not entry.msgid:
             continue
         if not entry.msgid_plural:
-            texts.append((entry, None, _message(template, entry.msgid)))
+            texts.append((entry, None, template.text_lines(entry.msgid)))
             continue
         forms = int(declared[1]) if declared else len(entry.msgstr_plural) or 2
-        singular, plural = _message(template, entry.msgid), _message(template, entry.msgid_plural)
+        singular, plural = template.text_lines(entry.msgid), template.text_lines(entry.msgid_plural)
         # An only form is that of every number.
         texts += [
             (entry, form, plural if form or forms == 1 else singular)
@@ -55,20 +58,10 @@ def read_po(source: Source) -> Document:
                 entry.msgstr = message
             else:
                 entry.msgstr_plural[form] = message
-        rendered = f"{str(file).rstrip()}\n"
-        return rendered.replace("\n", "\r\n") if "\r\n" in source.content else rendered
+        return with_line_ends(f"{str(file).rstrip()}\n", source.content)
 
     return Document(tuple(template.segments), write)
 
 
-# A comment, or a keyword and a quoted text.
-_LINE = re.compile(r'(#.*|((msgctxt|msgid|msgid_plural|msgstr(\[\d+\])?)\s*)?"([^"\\]|\\.)*+")?')
-
-
 def _fault(source: Source, line: int, reason: str) -> DataError:
     return DataError(f"{source.name}, line {line}: not PO ({reason}); correct it, as `msgfmt --check` says")
-
-
-def _message(template: Template, text: str) -> str:
-    """Return a message with a place for the text of each line."""
-    return "".join(map(template.text, lines(text)))

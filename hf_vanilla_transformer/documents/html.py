@@ -7,9 +7,8 @@ from functools import partial
 from html import escape, unescape
 from typing import NamedTuple
 
-from .segments import Piece
-from .slots import protect, unprotect
-from .template import Document, Source, Template
+from .segments import protect, unprotect
+from .template import Document, Piece, Source, Template
 
 # Every alternative ends somewhere, so that each character is looked at once: what is never closed goes on to the end,
 # as in a browser. Quotes have a meaning only after an equals sign.

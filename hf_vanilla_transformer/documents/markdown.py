@@ -7,9 +7,8 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from .segments import Piece
-from .slots import protect
-from .template import Document, Source, Template
+from .segments import protect
+from .template import Document, Piece, Source, Template
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -123,7 +122,7 @@ class _Reader:
             elif token.type == "image":
                 pieces.append(Piece(self._image(token, raw[start:end], markup(start, end), escape)))
             else:
-                pieces.append(_piece(token, markup(start, end), raw))
+                pieces.append(_piece(token, markup(start, end)))
         pieces.append(Piece(markup(done, len(raw)), raw[done:]))
         self.template.paragraph(pieces, escape)
         self._written = places[-1]
@@ -156,24 +155,20 @@ def _with_label(target: str, label: str) -> str:
     return f"][{label}]" if target in ("]", "][]") else target
 
 
-def _piece(token: "Token", markup: str, raw: str) -> Piece:
-    if token.type == "text_special":
+def _piece(token: "Token", markup: str) -> Piece:
+    if token.type in ("text", "text_special"):
         return Piece(markup, token.content)
-    if token.type in ("text", "softbreak"):
-        return Piece(markup, " " if token.type == "softbreak" else token.content)
+    if token.type == "softbreak":
+        return Piece(markup, " ")
     if token.type == "html_inline" and (tag := _TAG.match(token.content)):
-        name = f"<{tag[2].lower()}"
-        return Piece(markup, None, None if tag[1] else name, name if tag[1] else None)
+        return Piece.of_tag(markup, f"<{tag[2].lower()}", is_closing=bool(tag[1]))
     if token.type == "link_close":
         label = token.meta.get("label")
         return Piece(markup if label is None else _with_label(markup, label), closes="link")
-    name = token.type.removesuffix("_open").removesuffix("_close")
-    return Piece(
-        markup,
-        None,
-        name if token.type.endswith("_open") and token.info != "auto" else None,
-        name if token.type.endswith("_close") else None,
-    )
+    name, _, part = token.type.rpartition("_")
+    if part == "close" or (part == "open" and token.info != "auto"):
+        return Piece.of_tag(markup, name, is_closing=part == "close")
+    return Piece(markup)
 
 
 def _escape(text: str, in_table: bool = False) -> str:

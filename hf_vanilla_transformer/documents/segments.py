@@ -2,13 +2,10 @@
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, starmap
-from typing import Any, NamedTuple
-
-from .slots import protect
+from itertools import accumulate
+from typing import NamedTuple
 
 Link = tuple[int, int]
 """Source and target word that belong together, counted from 0; white space separates words."""
@@ -35,8 +32,6 @@ class Tag(NamedTuple):
 # What no blank stands before.
 CLOSING = frozenset(".,;:!?)]}’”»…%")
 
-BLANKS = " \t\r\n\f"
-
 
 @dataclass(frozen=True)
 class Segment:
@@ -60,8 +55,7 @@ class Segment:
         """
         if not self.tags:
             return protect(self.escape(translation))
-        spans = _Placement(self, translation, links or ()).spans()
-        return _written(self, translation, spans)
+        return _written(self, translation, _Placement(self, translation, links or ()).spans())
 
 
 Span = tuple[int, int]
@@ -119,7 +113,7 @@ class _Placement:
 
     def spans(self) -> list[Span]:
         """Return where each tag opens and closes, well nested: siblings do not overlap."""
-        spans: list[Span] = [self._pair(tag) if self._has_words(tag) else self._empty(tag) for tag in self.tags]
+        spans = [self._pair(tag) if self._has_words(tag) else self._empty(tag) for tag in self.tags]
         groups: dict[int, list[int]] = {}
         for index, tag in enumerate(self.tags):
             groups.setdefault(tag.parent, []).append(index)
@@ -261,126 +255,25 @@ def _with_blanks(markup: str, translation: str, place: int) -> str:
     return " " * bool(before.strip()) + tag + " " * bool(after.strip() and after not in CLOSING)
 
 
-class Piece(NamedTuple):
-    """A part of a paragraph: text, or a tag.
-
-    Attributes:
-        markup: As in the document.
-        text: Of text, without references; None for a tag.
-        opens: Name of the pair that it opens.
-        closes: Name of the pair that it closes.
-    """
-
-    markup: str
-    text: str | None = None
-    opens: str | None = None
-    closes: str | None = None
+# Places of texts in markup: `\0`, a number, `\0`. A `\0` of the document itself is doubled.
+_SLOT = re.compile("\0(\\d*)\0")
 
 
-def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Return the pairs among the pieces as indices, both ways; a tag without partner is empty."""
-    found: dict[int, int] = {}
-    opened: list[int] = []
-    names: Counter[str | None] = Counter()
-    for index, piece in enumerate(pieces):
-        if piece.opens is not None:
-            opened.append(index)
-            names[piece.opens] += 1
-        elif piece.closes is not None and names[piece.closes]:
-            while True:
-                partner = opened.pop()
-                names[pieces[partner].opens] -= 1
-                if pieces[partner].opens == piece.closes:
-                    break
-            found[partner], found[index] = index, partner
-    return found
+def protect(text: str) -> str:
+    """Return a text of which no part is a slot."""
+    return text.replace("\0", "\0\0")
 
 
-def read_segment(pieces: Sequence[Piece], escape: Callable[[str], str]) -> tuple[str, Segment | None, str]:
-    """Return the segment of a paragraph, if it has letters, and the markup before and after it.
-
-    Tags around the whole text are no tags of the segment; white space in it becomes blanks.
-    """
-    if not any(map(str.isalpha, "".join(piece.text or "" for piece in pieces))):
-        return "".join(piece.markup for piece in pieces), None, ""
-    pairs = _partners(pieces)
-    with_text = [i for i, piece in enumerate(pieces) if piece.text and piece.text.strip(BLANKS)]
-    first, last = with_text[0], with_text[-1]
-    begin = next((i for i in range(first) if first <= pairs.get(i, -1) <= last), first)
-    end = next((i for i in range(len(pieces) - 1, last, -1) if begin <= pairs.get(i, -1) <= last), last)
-    builder = _Builder()
-    for index, piece in enumerate(pieces[begin : end + 1], start=begin):
-        if piece.text is not None:
-            builder.add_text(piece.text)
-        elif index in pairs and pairs[index] < index:
-            builder.close(piece.markup)
-        else:
-            builder.open(piece.markup)
-            if index not in pairs:
-                builder.close()
-    # The white space at both ends stays as it is.
-    head, tail = pieces[first].markup if begin == first else "", pieces[last].markup if end == last else ""
-    before = "".join(piece.markup for piece in pieces[:begin]) + head[: len(head) - len(head.lstrip(BLANKS))]
-    after = tail[len(tail.rstrip(BLANKS)) :] + "".join(piece.markup for piece in pieces[end + 1 :])
-    return before, builder.segment(escape), after
+def unprotect(text: str) -> str:
+    """Return the text that `protect` was given."""
+    return text.replace("\0\0", "\0")
 
 
-class _Builder:
-    """Collects the text and tags of a segment."""
+def slot(number: int) -> str:
+    """Return the place of a text."""
+    return f"\0{number}\0"
 
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._length = 0
-        # Start, end, opening, closing, parent.
-        self._tags: list[list[Any]] = []
-        self._open: list[int] = []
-        # Whether the text ends in a blank, or has not begun; and whether only empty tags came since.
-        self._blank, self._loose = True, False
 
-    def add_text(self, text: str) -> None:
-        for part in re.findall(rf"[{BLANKS}]+|[^{BLANKS}]+", text):
-            if part[0] not in BLANKS:
-                self._move_blank(part[0])
-                self._append(part)
-                self._blank = self._loose = False
-            elif not self._blank:
-                self._append(" ")
-                self._blank = self._loose = True
-            elif tag := self._empty_tag_here():
-                tag[2] = f"{tag[2].rstrip(' ')} "
-
-    def open(self, markup: str) -> None:
-        parent = self._open[-1] if self._open else -1
-        self._open.append(len(self._tags))
-        self._tags.append([self._length, -1, markup, "", parent])
-
-    def close(self, markup: str = "") -> None:
-        tag = self._tags[self._open.pop()]
-        tag[1], tag[3] = self._length, markup
-        self._loose = self._loose and not markup
-
-    def segment(self, escape: Callable[[str], str]) -> Segment:
-        text = "".join(self._texts).rstrip(BLANKS)
-        tags = ((min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
-        return Segment(text, tuple(starmap(Tag, tags)), escape)
-
-    def _append(self, text: str) -> None:
-        self._texts.append(text)
-        self._length += len(text)
-
-    def _empty_tag_here(self) -> list[Any] | None:
-        """Return the empty tag at the end of the text."""
-        tag = self._tags[-1] if self._tags else None
-        return tag if tag and tag[0] == tag[1] == self._length and not tag[3] else None
-
-    def _move_blank(self, following: str) -> None:
-        """Give the blank before an empty tag to the tag if what follows has none before it, as a period."""
-        tag = self._empty_tag_here()
-        if self._loose and tag and following in CLOSING and not tag[2].endswith(" "):
-            self._texts.pop()
-            self._length -= 1
-            for other in reversed(self._tags):
-                if other[0] <= self._length:
-                    break
-                other[0] = other[1] = self._length
-            tag[2] = f" {tag[2]}"
+def resolve(text: str, fill: Callable[[int], str]) -> str:
+    """Return a text with its slots filled, and those of what fills them."""
+    return _SLOT.sub(lambda match: resolve(fill(int(match[1])), fill) if match[1] else "\0", text)

@@ -1,12 +1,15 @@
 """A document as its markup, to the letter, with places for texts."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import starmap
+from typing import Any, NamedTuple
 
-from .segments import Piece, Segment, read_segment
-from .slots import protect, resolve, slot
+from .segments import CLOSING, Segment, Tag, protect, resolve, slot
+
+BLANKS = " \t\r\n\f"
 
 
 class Source(NamedTuple):
@@ -47,6 +50,19 @@ class Document:
         return self.write(texts)
 
 
+class Piece(NamedTuple):
+    """A part of a paragraph: its markup and, for text, the same without references; a tag may open or close a pair."""
+
+    markup: str
+    text: str | None = None
+    opens: str | None = None
+    closes: str | None = None
+
+    @classmethod
+    def of_tag(cls, markup: str, pair: str, is_closing: bool) -> "Piece":
+        return cls(markup, closes=pair) if is_closing else cls(markup, opens=pair)
+
+
 class Template:
     """Collects the markup of a document, and its texts."""
 
@@ -54,9 +70,9 @@ class Template:
         self.segments: list[Segment] = []
         self._parts: list[str] = []
 
-    def literal(self, markup: str) -> None:
+    def literal(self, *markup: str) -> None:
         """Add what stays as it is."""
-        self._parts.append(markup)
+        self._parts += markup
 
     def slot(self, segment: Segment) -> str:
         """Return the place of a segment, which may be a part of markup."""
@@ -71,10 +87,38 @@ class Template:
         head, _, tail = text.partition(core)
         return head + self.slot(Segment(core, (), escape)) + tail
 
+    def text_lines(self, text: str) -> str:
+        """Return a text with a place for that of each line."""
+        return "".join(map(self.text, lines(text)))
+
     def paragraph(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
-        """Add a text with tags."""
-        before, segment, after = read_segment(pieces, escape)
-        self._parts += [before, self.slot(segment) if segment else "", after]
+        """Add a text with tags; one without letters stays as it is.
+
+        Tags around the whole text are no tags of its segment; white space in it becomes blanks.
+        """
+        markup = [piece.markup for piece in pieces]
+        if not any(map(str.isalpha, "".join(piece.text or "" for piece in pieces))):
+            self.literal(*markup)
+            return
+        pairs = _partners(pieces)
+        with_text = [i for i, piece in enumerate(pieces) if piece.text and piece.text.strip(BLANKS)]
+        first, last = with_text[0], with_text[-1]
+        begin = next((i for i in range(first) if first <= pairs.get(i, -1) <= last), first)
+        end = next((i for i in range(len(pieces) - 1, last, -1) if begin <= pairs.get(i, -1) <= last), last)
+        builder = _Builder()
+        for index, piece in enumerate(pieces[begin : end + 1], start=begin):
+            if piece.text is not None:
+                builder.add_text(piece.text)
+            elif index in pairs and pairs[index] < index:
+                builder.close(piece.markup)
+            else:
+                builder.open(piece.markup)
+                if index not in pairs:
+                    builder.close()
+        # The white space at both ends stays as it is.
+        head, tail = markup[first] if begin == first else "", markup[last] if end == last else ""
+        self.literal(*markup[:begin], head[: len(head) - len(head.lstrip(BLANKS))])
+        self.literal(self.slot(builder.segment(escape)), tail[len(tail.rstrip(BLANKS)) :], *markup[end + 1 :])
 
     def document(self, tidy: Callable[[str], str] = str, finish: Callable[[str], str] = str) -> Document:
         """Return the document; `tidy` corrects what fills a segment, and `finish` the whole."""
@@ -86,6 +130,91 @@ class Template:
         return Document(tuple(self.segments), write)
 
 
+def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
+    """Return the pairs among the pieces as indices, both ways; a tag without partner is empty."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    names: Counter[str | None] = Counter()
+    for index, piece in enumerate(pieces):
+        if piece.opens is not None:
+            opened.append(index)
+            names[piece.opens] += 1
+        elif piece.closes is not None and names[piece.closes]:
+            while True:
+                partner = opened.pop()
+                names[pieces[partner].opens] -= 1
+                if pieces[partner].opens == piece.closes:
+                    break
+            found[partner], found[index] = index, partner
+    return found
+
+
+class _Builder:
+    """Collects the text and tags of a segment."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._length = 0
+        # Start, end, opening, closing, parent.
+        self._tags: list[list[Any]] = []
+        self._open: list[int] = []
+        # Whether the text ends in a blank, or has not begun; and whether only empty tags came since.
+        self._blank, self._loose = True, False
+
+    def add_text(self, text: str) -> None:
+        for part in re.findall(rf"[{BLANKS}]+|[^{BLANKS}]+", text):
+            if part[0] not in BLANKS:
+                self._move_blank(part[0])
+                self._append(part)
+                self._blank = self._loose = False
+            elif not self._blank:
+                self._append(" ")
+                self._blank = self._loose = True
+            elif tag := self._empty_tag_here():
+                tag[2] = f"{tag[2].rstrip(' ')} "
+
+    def open(self, markup: str) -> None:
+        parent = self._open[-1] if self._open else -1
+        self._open.append(len(self._tags))
+        self._tags.append([self._length, -1, markup, "", parent])
+
+    def close(self, markup: str = "") -> None:
+        tag = self._tags[self._open.pop()]
+        tag[1], tag[3] = self._length, markup
+        self._loose = self._loose and not markup
+
+    def segment(self, escape: Callable[[str], str]) -> Segment:
+        text = "".join(self._texts).rstrip(BLANKS)
+        tags = ((min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
+        return Segment(text, tuple(starmap(Tag, tags)), escape)
+
+    def _append(self, text: str) -> None:
+        self._texts.append(text)
+        self._length += len(text)
+
+    def _empty_tag_here(self) -> list[Any] | None:
+        """Return the empty tag at the end of the text."""
+        tag = self._tags[-1] if self._tags else None
+        return tag if tag and tag[0] == tag[1] == self._length and not tag[3] else None
+
+    def _move_blank(self, following: str) -> None:
+        """Give the blank before an empty tag to the tag if what follows has none before it, as a period."""
+        tag = self._empty_tag_here()
+        if self._loose and tag and following in CLOSING and not tag[2].endswith(" "):
+            self._texts.pop()
+            self._length -= 1
+            for other in reversed(self._tags):
+                if other[0] <= self._length:
+                    break
+                other[0] = other[1] = self._length
+            tag[2] = f" {tag[2]}"
+
+
 def lines(text: str) -> list[str]:
     r"""Return the lines of a text with their ends, which are "\n" and "\r\n"."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def with_line_ends(rendered: str, content: str) -> str:
+    r"""Return a rendered document with the line ends of its content, "\n" or "\r\n"."""
+    return rendered.replace("\n", "\r\n") if "\r\n" in content else rendered

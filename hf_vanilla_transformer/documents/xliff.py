@@ -7,9 +7,8 @@ from html import escape, unescape
 from typing import NamedTuple
 
 from ..errors import DataError, one_line
-from .segments import Piece
-from .slots import protect, unprotect
-from .template import Document, Source, Template
+from .segments import protect, unprotect
+from .template import Document, Piece, Source, Template
 
 _MARKUP = re.compile(
     r"""<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>"""
@@ -26,6 +25,8 @@ CODE = frozenset(("bpt", "ept", "it", "ph"))
 # Empty elements and elements around code that make pairs, with the attribute that both have in common.
 OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
 CLOSING = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
+# Elements that name the languages, and their attributes for those of the source and of the translation.
+LANGUAGES = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
 # States of a target whose text is to be replaced.
 UNTRANSLATED = frozenset(("initial", "needs-translation", "new"))
 
@@ -47,7 +48,6 @@ class _Token(NamedTuple):
         """Return the tag with other attributes."""
         markup = self.markup
         for name, value in values.items():
-            name = name.replace("_", "-")
             written = f'{name}="{escape(value)}"'
             present = re.search(rf"""(?<=\s){re.escape(name)}\s*=\s*("[^"]*"|'[^']*')""", markup)
             start = present.start() if present else len(markup) - len("/>" if markup.endswith("/>") else ">")
@@ -97,6 +97,7 @@ def read_xliff(source: Source) -> Document:
     _check(source)
     template = Template()
     tokens = list(_tokens(protect(source.content)))
+    markup = _with_language(tokens, source.target_lang)
     written = 0
     opened = [_Element("", 0, True)]
     for index, token in enumerate(tokens):
@@ -109,10 +110,10 @@ def read_xliff(source: Source) -> Document:
             opened[-1].children.setdefault(element.name, (element.start, index))
             if element.name in UNITS and element.translated and "source" in element.children:
                 if not _is_translated(tokens, element):
-                    template.literal(_with_language(tokens[written : element.start], source.target_lang))
-                    _add_unit(template, tokens, element, index)
+                    template.literal(*markup[written : element.start])
+                    _add_unit(template, tokens, markup, element, index)
                     written = index + 1
-    template.literal(_with_language(tokens[written:], source.target_lang))
+    template.literal(*markup[written:])
     return template.document()
 
 
@@ -148,49 +149,42 @@ def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
     return state == "final" or (has_content and state not in UNTRANSLATED)
 
 
-def _with_language(tokens: Sequence[_Token], language: str | None) -> str:
-    """Return markup with the language of the translation where it is named."""
-    return "".join(
-        token.markup
-        if language is None or not token.opens or token.name not in ("file", "xliff")
-        else token.having(target_language=language)
-        if token.name == "file" and "source-language" in token.attributes
-        else token.having(trgLang=language)
-        if token.name == "xliff" and "srcLang" in token.attributes
-        else token.markup
-        for token in tokens
-    )
+def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
+    """Return the markup of tokens, with the language of the translation where that of the source is named."""
+    written = [token.markup for token in tokens]
+    for i, token in enumerate(tokens if language is not None else ()):
+        if token.opens and token.name in LANGUAGES:
+            source, target = LANGUAGES[token.name]
+            if source in token.attributes:
+                written[i] = token.having(**{target: language})
+    return written
 
 
-def _add_unit(template: Template, tokens: Sequence[_Token], unit: _Element, end: int) -> None:
+def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str], unit: _Element, end: int) -> None:
     """Add a unit with a translated target."""
     is_version_2 = unit.name == "segment"
     first, last = unit.children["source"]
-    source = tokens[first]
-    target = tokens[unit.children["target"][0]] if "target" in unit.children else None
     # A target follows the source or, in 1.2, its segments.
     after = max(unit.children[name][1] for name in ("source", "seg-source") if name in unit.children)
-    skipped = unit.children.get("target", (end, end - 1))
     opening = tokens[unit.start]
     template.literal(opening.having(state="translated") if is_version_2 else opening.markup)
-    template.literal("".join(token.markup for token in tokens[unit.start + 1 : after + 1]))
-    prefix = source.markup[1:].partition("source")[0]
-    if target is None:
+    template.literal(*markup[unit.start + 1 : after + 1])
+    prefix = markup[first][1:].partition("source")[0]
+    if "target" in unit.children:
+        start, last_of_target = unit.children["target"]
+        template.literal(*markup[after + 1 : start])
+        tag, after = _Token(re.sub(r"\s*/>\Z", ">", markup[start])), last_of_target
+    else:
         # On a line of its own where the source is.
         before = tokens[first - 1]
         template.literal(before.markup if before.text is not None and not before.text.strip() else "")
-        target = _Token(f"<{prefix}target>")
-    else:
-        template.literal("".join(token.markup for token in tokens[after + 1 : skipped[0]]))
-    tag = _Token(re.sub(r"\s*/>\Z", ">", target.markup))
+        tag = _Token(f"<{prefix}target>")
     if is_version_2:
         template.literal(tag.markup)
     else:
-        template.literal(tag.having(state="needs-review-translation", state_qualifier="mt-suggestion"))
+        template.literal(tag.having(**{"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}))
     template.paragraph(_pieces(tokens[first + 1 : last]), _escape)
-    template.literal(f"</{prefix}target>")
-    rest = skipped[1] + 1 if "target" in unit.children else after + 1
-    template.literal("".join(token.markup for token in tokens[rest : end + 1]))
+    template.literal(f"</{prefix}target>", *markup[after + 1 : end + 1])
 
 
 def _escape(text: str) -> str:
@@ -235,4 +229,4 @@ def _tag(markup: str, token: _Token) -> Piece:
         return Piece(markup, closes=key(*CLOSING[token.name]))
     if token.name in CODE or token.opens == token.closes:
         return Piece(markup)
-    return Piece(markup, None, token.name if token.opens else None, token.name if token.closes else None)
+    return Piece.of_tag(markup, token.name, is_closing=token.closes)
