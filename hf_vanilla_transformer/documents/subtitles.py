@@ -1,7 +1,7 @@
 """SubRip and WebVTT: a cue is a text; line breaks in it are tags, and times and settings stay to the letter."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from html import escape, unescape
 from typing import NamedTuple
@@ -84,7 +84,7 @@ def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], with
     return template.document(_without_blank_lines, partial(with_line_ends, content=source.content))
 
 
-def _blocks(content: str) -> list[tuple[int, Sequence[str]]]:
+def _blocks(content: str) -> list[tuple[int, list[str]]]:
     """Return the lines between blank lines, which end the block before them, and the number of the first of each."""
     blocks: list[tuple[int, list[str]]] = []
     blank = True

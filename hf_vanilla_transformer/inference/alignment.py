@@ -3,7 +3,7 @@
 Shape legend: N layers, h heads, S source length, T target length, s and t source and target words.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import Any
@@ -12,9 +12,15 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import Link, alignment_error_rate, words_and_ids
-from .attention import cross_attentions
 from .languages import Direction, tag_sources
-from .teacher_forcing import IdPair, batches_of_pairs, decoder_layers, position_limit, tightest_limit
+from .teacher_forcing import (
+    IdPair,
+    batches_of_pairs,
+    cross_attentions,
+    decoder_layers,
+    position_limit,
+    tightest_limit,
+)
 
 # Weights of the tokens of a batch.
 Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]
@@ -77,10 +83,8 @@ def word_alignments(
     """
     limit = tightest_limit(MAX_TOKENS, position_limit(model.config))
     limits = (tightest_limit(max_source_length, limit), limit)
-    return [
-        [] if scores is None else _links(scores)
-        for scores in _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits, directions)
-    ]
+    found = _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits, directions)
+    return list(map(_links, found))
 
 
 def find_alignment_heads(
@@ -114,10 +118,10 @@ def find_alignment_heads(
     """
     attend: Attend = partial(cross_attentions, model)
     limits = (tightest_limit(MAX_TOKENS, position_limit(model.config)),) * 2
-    scores = list(_word_scores(attend, tokenizer, sources, targets, max_tokens, limits))
+    scores = _word_scores(attend, tokenizer, sources, targets, max_tokens, limits)
 
     def error(layer: int, *heads: int) -> float:
-        links = [[] if each is None else _links(each[layer, list(heads)].mean(0)) for each in scores]
+        links = [_links(None if each is None else each[layer, list(heads)].mean(0)) for each in scores]
         return alignment_error_rate(links, sure, sure if possible is None else possible)
 
     layers, count = next((each.shape[:2] for each in scores if each is not None), (0, 0))
@@ -147,8 +151,8 @@ def _word_scores(
     max_tokens: int,
     limits: tuple[int | None, int | None],
     directions: Iterable[Direction | None] = repeat(None),
-) -> Iterator[torch.Tensor | None]:
-    """Yield for each pair how much the words of the target attend to those of the source, (..., t, s)."""
+) -> list[torch.Tensor | None]:
+    """Return how much the words of each target attend to those of its source, (..., t, s); None if a side is blank."""
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
     filled = [i for i in range(len(sources)) if sources[i].strip() and targets[i].strip()]
@@ -165,7 +169,7 @@ def _word_scores(
             source_words, target_words = (_indicators(side[k][0], weights.device) for side in sides)
             rows = target_words[:, : weights.shape[-2]]
             results[filled[k]] = rows @ weights @ source_words.T
-    yield from results
+    return results
 
 
 def _indicators(words: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
@@ -177,8 +181,8 @@ def _indicators(words: Sequence[Sequence[int]], device: torch.device) -> torch.T
     return matrix
 
 
-def _links(scores: torch.Tensor) -> list[Link]:
+def _links(scores: torch.Tensor | None) -> list[Link]:
     """Link each target word to the best source word, by scores (t, s)."""
-    if not scores.numel():
+    if scores is None or not scores.numel():
         return []
     return [(int(source), target) for target, source in enumerate(scores.argmax(-1))]

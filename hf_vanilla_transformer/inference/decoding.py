@@ -11,8 +11,6 @@ from itertools import islice, repeat
 from typing import Any
 
 import torch
-from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -38,6 +36,10 @@ CHECKED_TOKENS = 64
 
 # Without beams, `generate()` warns of each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+
+
+# Target ids, from the start token on, and score of a hypothesis.
+Generated = tuple[list[int], float | None]
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,13 @@ def encode(
     max_source_length: int | None = None,
     directions: Iterable[Direction | None] = repeat(None),
 ) -> tuple[list[list[int]], int]:
-    """Tokenize source sentences.
+    """Return the ids of each source sentence, none for a blank one, and how many sentences were truncated.
 
     Args:
         tokenizer: Any tokenizer.
         sentences: Source sentences.
         max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
         directions: Languages of each, where sources have tags; None: the tokenizer's current ones.
-
-    Returns:
-        The ids of each sentence, none for a blank one, and how many sentences were truncated.
     """
     ids: list[list[int]] = [[] for _ in sentences]
 
@@ -219,11 +218,9 @@ class BatchTranslator:
         with decoding_session(self.model):
             for indices in self._batches(ids, terms):
                 constraints = [each for i in indices if (each := terms[i])]
-                sequences, scores = self.generate_batch(
-                    [ids[i] for i in indices], constraints, [placeholders[i] for i in indices]
-                )
-                texts = self.tokenizer.batch_decode(sequences, skip_special_tokens=True)
-                hypotheses = iter(Hypothesis(text, score) for text, score in zip(texts, scores, strict=True))
+                found = self.generate_batch([ids[i] for i in indices], constraints, [placeholders[i] for i in indices])
+                texts = self.tokenizer.batch_decode([row for row, _ in found], skip_special_tokens=True)
+                hypotheses = iter(Hypothesis(text, score) for text, (_, score) in zip(texts, found, strict=True))
                 for i in indices:
                     results[i] = list(islice(hypotheses, self.num_hypotheses))
                 bar.update(len(indices))
@@ -270,15 +267,15 @@ class BatchTranslator:
 
     def generate_batch(
         self, ids: list[list[int]], terms: Sequence[Terms] = (), placeholders: Sequence[Sequence[str]] = ()
-    ) -> tuple[torch.Tensor, Sequence[float | None]]:
-        """Return target ids (B * n, T) and scores of sources that are not blank, all of them with terms or none.
+    ) -> list[Generated]:
+        """Return the B * n hypotheses of sources that are not blank, all of them with terms or none.
 
         Where a placeholder of the source is missing in a translation, the search is repeated with it as a term.
         """
-        sequences, scores = self._generate(ids, terms)
-        if not self._is_searched or not (again := self._without(placeholders, sequences)):
-            return sequences, scores
-        vocabulary, scores = TermVocabulary.of(self.tokenizer), list(scores)
+        found = self._generate(ids, terms)
+        if not self._is_searched or not (again := self._without(placeholders, found)):
+            return found
+        vocabulary, n = TermVocabulary.of(self.tokenizer), self.num_hypotheses
         required = [
             Terms(
                 vocabulary,
@@ -290,47 +287,34 @@ class BatchTranslator:
         for batch in self._batches([ids[i] for i in again], required):
             # A GlossaryError says that there is no room for them.
             with suppress(GlossaryError):
-                found, found_scores = self._generate([ids[again[i]] for i in batch], [required[i] for i in batch])
-                sequences = self._with_rows(sequences, [again[i] for i in batch], found, scores, found_scores)
-        return sequences, scores
+                others = iter(self._generate([ids[again[i]] for i in batch], [required[i] for i in batch]))
+                for i in batch:
+                    found[again[i] * n : (again[i] + 1) * n] = islice(others, n)
+        return found
 
-    def _with_rows(
-        self,
-        sequences: torch.Tensor,
-        places: Sequence[int],
-        found: torch.Tensor,
-        scores: list[float | None],
-        found_scores: Sequence[float | None],
-    ) -> torch.Tensor:
-        """Return the sequences (B * n, T) with those of some sentences replaced, and replace their scores."""
-        count, width = self.num_hypotheses, max(sequences.shape[1], found.shape[1])
-        rows = [row for place in places for row in range(place * count, (place + 1) * count)]
-        padding = self.tokenizer.pad_token_id or 0
-        sequences, found = (F.pad(each, (0, width - each.shape[1]), value=padding) for each in (sequences, found))
-        sequences[rows] = found
-        for row, score in zip(rows, found_scores, strict=True):
-            scores[row] = score
-        return sequences
-
-    def _without(self, placeholders: Sequence[Sequence[str]], sequences: torch.Tensor) -> list[int]:
-        """Return the sentences of which a translation (B * n, T) lacks a placeholder."""
+    def _without(self, placeholders: Sequence[Sequence[str]], found: Sequence[Generated]) -> list[int]:
+        """Return the sentences of which one of the B * n translations lacks a placeholder."""
         if not any(placeholders):
             return []
         target_tokenizer = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
         wanted = [{target_tokenizer.convert_tokens_to_ids(name) for name in each} for each in placeholders]
-        rows = sequences.view(len(wanted), self.num_hypotheses, -1).tolist()
-        return [i for i, tokens in enumerate(wanted) if any(tokens.difference(row) for row in rows[i])]
+        rows = iter(found)
+        return [
+            i
+            for i, tokens in enumerate(wanted)
+            if any([tokens.difference(row) for row, _ in islice(rows, self.num_hypotheses)])
+        ]
 
-    def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> tuple[torch.Tensor, Sequence[float | None]]:
+    def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[Generated]:
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
-        limits = [] if bounds else self._limits(ids, terms)
-        input_ids = pad_sequence(
-            [torch.tensor(row) for row in ids], batch_first=True, padding_value=self.tokenizer.pad_token_id or 0
-        )
-        padding = self._padded(input_ids.shape[1]) - input_ids.shape[1]
-        input_ids = F.pad(input_ids, (0, padding), value=self.tokenizer.pad_token_id or 0)
+        limits: list[int] = []
+        if not bounds:
+            extras = [each.start.needed for each in terms] or [0] * len(ids)
+            limits = [output_limit(len(row), self.model.config, more) for row, more in zip(ids, extras, strict=True)]
+        padding, width = self.tokenizer.pad_token_id or 0, self._padded(max(map(len, ids)))
+        input_ids = torch.tensor([[*row, *[padding] * (width - len(row))] for row in ids])
         self._check_ids(int(input_ids.max()))
-        lengths = torch.tensor([len(row) for row in ids])
+        mask = torch.arange(width) < torch.tensor([[len(row)] for row in ids])
         num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
         options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
         if terms:
@@ -353,7 +337,7 @@ class BatchTranslator:
         with evaluation_mode(self.model):
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),
-                attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long().to(self.model.device),
+                attention_mask=mask.long().to(self.model.device),
                 num_return_sequences=self.num_hypotheses,
                 # Without scores, our beam search selects tokens in one pass.
                 return_dict_in_generate=self.with_scores,
@@ -367,12 +351,7 @@ class BatchTranslator:
         rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
         is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
-        return sequences.where(is_output, self.tokenizer.pad_token_id or 0), scores
-
-    def _limits(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[int]:
-        """Return the most tokens of each sentence's output."""
-        extras = [each.start.needed for each in terms] or [0] * len(ids)
-        return [output_limit(len(row), self.model.config, extra) for row, extra in zip(ids, extras, strict=True)]
+        return list(zip(sequences.where(is_output, padding).tolist(), scores, strict=True))
 
     def _check_ids(self, largest: int) -> None:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None

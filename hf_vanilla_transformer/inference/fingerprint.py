@@ -15,9 +15,7 @@ from .loading import tokenizer_sides
 def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash weights, configuration, generation settings and tokenizer, wherever they were loaded from.
 
-    Args:
-        model: An encoder-decoder of transformers, an ensemble of them, or a `CTranslate2Model`.
-        tokenizer: Its tokenizer.
+    The model is an encoder-decoder of transformers, an ensemble of them, or a `CTranslate2Model`.
     """
     digest = hashlib.sha256()
     for each in tokenizer_sides(tokenizer):

@@ -34,8 +34,8 @@ _WORDS = ("bad_words_ids", "force_words_ids")
 _LOOKED_UP = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", *_WORDS)
 
 
-def _is_count(value: Any, largest: int = MAX_COUNT) -> bool:
-    return type(value) is int and 0 <= value <= largest
+def _is_integer(value: Any, least: int = 0, largest: int = MAX_COUNT) -> bool:
+    return type(value) is int and least <= value <= largest
 
 
 def _is_number(value: Any, largest: int = MAX_COUNT) -> bool:
@@ -44,31 +44,21 @@ def _is_number(value: Any, largest: int = MAX_COUNT) -> bool:
 
 def _is_id(value: Any) -> bool:
     # Several families have -1 for "none".
-    return type(value) is int and -1 <= value <= MAX_COUNT
+    return _is_integer(value, least=-1)
 
 
-def _is_ids(value: Any) -> bool:
-    return _is_id(value) or (isinstance(value, list) and all(map(_is_id, value)))
+def _is_ids(value: Any, least: int = 0) -> bool:
+    return _is_id(value) or _is_list(value, _is_id, least)
 
 
-def _is_ends(value: Any) -> bool:
-    return value != [] and _is_ids(value)
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, list) and word and _is_ids(word) for word in value)
-
-
-def _is_heads(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(head, list) and len(head) == 2 and all(map(_is_count, head)) for head in value
-    )
+def _is_list(value: Any, is_usable: Callable[[Any], bool], least: int = 0, most: int = MAX_COUNT) -> bool:
+    return isinstance(value, list) and least <= len(value) <= most and all(map(is_usable, value))
 
 
 # Names of settings, the test that their values pass, and what the test asks for.
 RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
-    (_BEAMS, lambda value: _is_count(value, MAX_BEAMS) and value > 0, f"an integer from 1 to {MAX_BEAMS:,}"),
-    (_COUNTS, _is_count, f"an integer from 0 to {MAX_COUNT:,}"),
+    (_BEAMS, lambda value: _is_integer(value, 1, MAX_BEAMS), f"an integer from 1 to {MAX_BEAMS:,}"),
+    (_COUNTS, _is_integer, f"an integer from 0 to {MAX_COUNT:,}"),
     (_NUMBERS, _is_number, f"a number of at most {MAX_COUNT:,}"),
     (
         ("length_penalty",),
@@ -77,10 +67,14 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
     (_ID, _is_id, "the id of a token"),
-    (_ENDS, _is_ends, "the id of a token, or a list of one or more"),
+    (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),
-    (_WORDS, _is_words, "a list of lists of ids"),
-    (("alignment_heads",), _is_heads, "a list of [layer, head] pairs"),
+    (_WORDS, lambda value: _is_list(value, lambda word: _is_list(word, _is_id, 1)), "a list of lists of ids"),
+    (
+        ("alignment_heads",),
+        lambda value: _is_list(value, lambda head: _is_list(head, _is_integer, 2, 2)),
+        "a list of [layer, head] pairs",
+    ),
     (("early_stopping",), lambda value: value in (True, False, "never"), 'true, false or "never"'),
 )
 
@@ -88,13 +82,9 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
 def check_generation_settings(
     settings: GenerationConfig, where: object, vocab_size: int | None = None, every_id: bool = True
 ) -> None:
-    """Raise a ValueError for a setting of `generate()` whose value no search can use.
+    """Raise a ValueError for a setting of `generate()`, from the file `where`, whose value no search can use.
 
-    Args:
-        settings: The settings.
-        where: The file that they come from.
-        vocab_size: Number of target tokens, if ids are to be compared with it.
-        every_id: Whether to compare every id, or only those that a search looks up in a table.
+    Ids are compared with the number of target tokens, if given: every one, or only those that a search looks up.
     """
     for names, is_usable, wanted in RULES:
         for name in names:

@@ -21,20 +21,14 @@ MAX_LISTED = 50
 
 
 def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
-    """Set the languages of a multilingual tokenizer, and return the options `generate()` needs for them.
-
-    Args:
-        tokenizer: Any tokenizer; one that is not multilingual has only its own pair, if it says one.
-        src_lang: Source language; None: the current one.
-        tgt_lang: Target language; None: the current one.
+    """Set the languages of a tokenizer, None: the current one, and return the options `generate()` needs for them.
 
     Raises:
         ValueError: The tokenizer has no such language, or is not multilingual and does not say that it has it.
     """
     if not is_multilingual(tokenizer):
-        if any(
-            given not in (None, own) for given, own in zip((src_lang, tgt_lang), only_pair(tokenizer), strict=True)
-        ):
+        own = only_pair(tokenizer)
+        if src_lang not in (None, own[0]) or tgt_lang not in (None, own[1]):
             raise ValueError(
                 f"{type(tokenizer).__name__} has no languages to choose from; leave `src_lang` and `tgt_lang` out"
             )
@@ -54,11 +48,6 @@ def directions_of(
     """Return the direction of each sentence, for `tag_sources`, and the options `generate()` needs for the languages.
 
     A tokenizer whose sources have no tags is set to its languages, which must be the same for all sentences.
-
-    Args:
-        tokenizer: As for `set_languages`.
-        src_lang: Source languages.
-        tgt_lang: Target languages.
 
     Raises:
         ValueError: As `set_languages`, also while directions are read.
@@ -130,13 +119,7 @@ def only_pair(tokenizer: Any) -> tuple[str | None, str | None]:
 def choose_pair(tokenizer: Any, source: str | None, target: str | None) -> tuple[str | None, str | None]:
     """Return the languages to translate between, of which any may be left open if one direction remains.
 
-    Args:
-        tokenizer: Any tokenizer.
-        source: Language given, if any.
-        target: Likewise.
-
-    Returns:
-        The languages; None for both if the tokenizer does not say.
+    None for both if none is given and the tokenizer does not say.
 
     Raises:
         ValueError: Several directions remain, or none.
@@ -162,16 +145,9 @@ def choose_pair(tokenizer: Any, source: str | None, target: str | None) -> tuple
 
 
 def check_direction(tokenizer: Any, source: str | None, target: str | None, what: str) -> None:
-    """Refuse a model that translates target to source, as far as its tokenizer says.
+    """Raise a DataError for a model, called `what`, whose tokenizer has the opposite direction, and not this one.
 
-    Args:
-        tokenizer: The model's.
-        source: Language that it should translate; None: unknown, which passes.
-        target: Language that it should translate to; None: unknown, which passes.
-        what: Name of the model, for the message.
-
-    Raises:
-        DataError: The tokenizer has the opposite direction, and not this one.
+    An unknown language, None, passes.
     """
     known = language_pairs(tokenizer)
     if (target, source) in known and (source, target) not in known:
@@ -181,14 +157,8 @@ def check_direction(tokenizer: Any, source: str | None, target: str | None, what
 def model_languages(tokenizer: Any, source: str | None, target: str | None, what: str) -> dict[str, str | None]:
     """Return the languages to translate between as options of `translate_lines`, none for a model of one direction.
 
-    Args:
-        tokenizer: The model's.
-        source: Source language, if known.
-        target: Target language, if known.
-        what: Name of the model, for messages.
-
     Raises:
-        ValueError: The model does not translate source to target, or several directions are left.
+        ValueError: The model, called `what`, does not translate source to target, or several directions are left.
     """
     check_direction(tokenizer, source, target, what)
     if not is_multilingual(tokenizer):
@@ -197,10 +167,7 @@ def model_languages(tokenizer: Any, source: str | None, target: str | None, what
 
 
 def _each(languages: Languages, current: str) -> Iterator[str | None]:
-    if languages is None or isinstance(languages, str):
-        yield from repeat(languages or current)
-        return
-    yield from languages
+    yield from repeat(languages or current) if languages is None or isinstance(languages, str) else languages
     raise ValueError("there are fewer languages than sentences; pass a language for all, or one for each")
 
 

@@ -16,12 +16,9 @@ LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 
 def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
-    """Return the most tokens of an output, start token included, for a source of `source_length` tokens.
+    """Return the most tokens of an output, start token included, for a source of so many, end token included.
 
-    Args:
-        source_length: Tokens of the source, end token included.
-        config: Configuration of the model, whose positions are never exceeded.
-        extra: Tokens to allow besides, for the terms of a glossary.
+    They never exceed the model's positions; `extra` ones are allowed besides, for the terms of a glossary.
     """
     limit = source_length + EXTRA_OUTPUT_TOKENS + extra
     return min(limit, position_limit(config) or limit)
@@ -41,11 +38,8 @@ def row_limit_options(
 ) -> dict[str, Any]:
     """Return arguments of `generate()` that end each output as `max_length` ends that of a sentence alone.
 
-    Args:
-        limits: Of each sentence.
-        device: Of the model.
-        forced_end: The `forced_eos_token_id` that `generate()` is going to use.
-        **options: Other arguments of `generate()`, of which criteria and processors are kept.
+    `forced_end` is the `forced_eos_token_id` that `generate()` is going to use. Criteria and processors among the options
+    stay.
     """
     # None, as the model's own would take precedence.
     bounds: dict[str, Any] = {"max_length": max(limits), "max_new_tokens": None}

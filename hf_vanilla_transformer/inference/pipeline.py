@@ -6,11 +6,12 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
@@ -255,22 +256,17 @@ class TranslationPipeline(Base):
         ids = [row[mask.bool()].tolist() for row, mask in rows]
         # `max_tokens` does not matter: the whole batch is decoded at once.
         translator = BatchTranslator(self.model, self.tokenizer, n, 1, return_scores, options)
-        not_blank = [i for i, row in enumerate(ids) if row]
-        outputs = torch.full((len(ids), n, 1), self.tokenizer.pad_token_id or 0, device="cpu")
-        scores = torch.zeros(len(ids), n, device="cpu")
-        if not_blank:
-            given = input_tensors["sentence"]
-            placeholders = [each.placeholders for each in (given if isinstance(given, list) else [given])]
-            sequences, sequence_scores = translator.generate_batch(
-                [ids[i] for i in not_blank], placeholders=[placeholders[i] for i in not_blank]
-            )
-            sequences = sequences.view(len(not_blank), n, -1).cpu()
-            outputs = outputs.repeat(1, 1, sequences.shape[-1])
-            outputs[not_blank] = sequences
-            if return_scores:
-                scores[not_blank] = torch.tensor(sequence_scores, device="cpu").view(len(not_blank), -1)
-        passed_on = {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
-        return {"output_ids": outputs, **({"scores": scores} if return_scores else {}), **passed_on}
+        given, padding = input_tensors["sentence"], self.tokenizer.pad_token_id or 0
+        sentences = given if isinstance(given, list) else [given]
+        placeholders = [each.placeholders for each, row in zip(sentences, ids, strict=True) if row]
+        found = iter(translator.generate_batch(list(filter(None, ids)), placeholders=placeholders) if any(ids) else ())
+        blank = ([padding], 0.0)
+        hypotheses = [each for row in ids for each in (islice(found, n) if row else [blank] * n)]
+        sequences = [torch.tensor(tokens, device="cpu") for tokens, _ in hypotheses]
+        outputs = {"output_ids": pad_sequence(sequences, True, padding).view(len(ids), n, -1)}
+        if return_scores:
+            outputs["scores"] = torch.tensor([score for _, score in hypotheses], device="cpu").view(len(ids), n)
+        return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
         """Return the call's settings, with the model's length bounds unless the call has its own."""

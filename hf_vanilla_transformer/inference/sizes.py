@@ -36,14 +36,7 @@ def check_sizes(
     trust_remote_code: bool,
     options: Mapping[str, Any],
 ) -> None:
-    """Check that a configuration describes no more than its weight files hold.
-
-    Args:
-        folder: Of the model.
-        auto_class: The Auto class to load it with.
-        new_weights: Prefixes of weights that no file need hold.
-        trust_remote_code: Whether to run Python code that comes with the model.
-        options: Others of `from_pretrained`.
+    """Check that a folder's configuration describes no more than its weight files hold; arguments as of `load_model`.
 
     Raises:
         ValueError: A file is damaged, or the configuration describes another model; names file and field or weight.
@@ -57,8 +50,12 @@ def check_sizes(
     for name, value in _integers(settings):
         if LAYER_FIELD.fullmatch(name) and value > len(shapes):
             raise ValueError(f"{file}: `{name}` is {value}, but its weights are {len(shapes)} tensors; {SAVE_AGAIN}")
-    with as_value_errors(f"{file}: "):
-        model = _without_weights(folder, auto_class, trust_remote_code, options)
+    overrides = {name: value for name, value in options.items() if name != "dtype"}
+    with as_value_errors(f"{file}: "), torch.device("meta"):
+        config, _ = AutoConfig.from_pretrained(
+            folder, return_unused_kwargs=True, trust_remote_code=trust_remote_code, **overrides
+        )
+        model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
     _check_shapes(model, shapes, file)
     described = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith(new_weights))
     if described > MAX_RATIO * (stored := sum(map(prod, shapes.values()))):
@@ -68,11 +65,7 @@ def check_sizes(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's config.json.
-
-    Raises:
-        ValueError: It cannot be read, or describes more labels than any classifier has.
-    """
+    """Return a folder's config.json; a ValueError if it cannot be read, or has more labels than any classifier."""
     settings = read_json_object(folder / CONFIG_NAME, SAVE_AGAIN)
     check_num_labels(settings, folder / CONFIG_NAME)
     return settings
@@ -103,16 +96,6 @@ def _integers(settings: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield name, value
         elif isinstance(value, dict):
             yield from _integers(value)
-
-
-def _without_weights(folder: Path, auto_class: Any, trust_remote_code: bool, options: Mapping[str, Any]) -> Any:
-    """Return the model that a configuration describes, without storage for its weights."""
-    overrides = {name: value for name, value in options.items() if name != "dtype"}
-    config, _ = AutoConfig.from_pretrained(
-        folder, return_unused_kwargs=True, trust_remote_code=trust_remote_code, **overrides
-    )
-    with torch.device("meta"):
-        return auto_class.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def _check_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]], file: Path) -> None:

@@ -1,6 +1,6 @@
-"""One pass of an encoder-decoder over sources and given targets.
+"""One pass of an encoder-decoder over sources and given targets, and what its cross-attention looks at.
 
-Shape legend: B batch, S source length, T target length.
+Shape legend: B batch, N layers, h heads, S source length, T target length.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,12 +70,7 @@ def batches_of_pairs(pairs: Sequence[IdPair], max_tokens: int) -> Iterator[list[
 
 
 def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: Any) -> tuple[Any, torch.Tensor]:
-    """Run the model over pairs in one batch.
-
-    Args:
-        model: Any encoder-decoder with `generate()`.
-        pairs: Ids of sources and targets, none of them empty.
-        **options: More arguments of its `forward`.
+    """Run any encoder-decoder with `generate()` over pairs in one batch; `options` are passed to its `forward`.
 
     Returns:
         Its outputs, which for target token t are in row t, and the labels (B, T), -100 at padding.
@@ -99,3 +94,26 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
         **options,
     )
     return outputs, labels
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Compute attention in the only way that returns weights, then restore the model's."""
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
+
+
+def cross_attentions(model: PreTrainedModel, pairs: Sequence[IdPair]) -> list[torch.Tensor]:
+    """Return what the decoder attends to in each source, (N, h, T, S), float32 on the CPU: row t predicts token t.
+
+    Raises:
+        ValueError: The generation settings have no start token.
+    """
+    with evaluation_mode(model), eager_attention(model):
+        outputs, _ = force_targets(model, pairs, output_attentions=True)
+    weights = torch.stack(outputs.cross_attentions, 1).float().cpu()
+    return [rows[..., : len(target), : len(source)] for rows, (source, target) in zip(weights, pairs, strict=True)]

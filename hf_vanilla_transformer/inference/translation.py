@@ -18,7 +18,6 @@ from ..errors import lone_surrogate, one_line
 from ..options import POSITIVE, Range, check_choice, check_range
 from ..text.sentences import Layout
 from .alignment import word_alignments
-from .attention import cross_attentions
 from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
@@ -26,7 +25,7 @@ from .languages import Languages, directions_of
 from .loading import load_model, load_tokenizer
 from .output_limits import output_limit, row_limit_options
 from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
-from .teacher_forcing import evaluation_mode, position_limit, tightest_limit
+from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
 

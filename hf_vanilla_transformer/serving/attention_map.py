@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.attention import cross_attentions
 from ..inference.decoding import encode
 from ..inference.languages import is_multilingual, set_languages
-from ..inference.teacher_forcing import position_limit
+from ..inference.teacher_forcing import cross_attentions, position_limit
 from .engine import Choice
 
 # A layer or head to show: the mean of all.

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hf_vanilla_transformer.inference.figures import draw_curve, finish_figure, logged_values, new_figure, style_axes
+from hf_vanilla_transformer.inference.visualization import (
+    draw_curve,
+    finish_figure,
+    logged_values,
+    new_figure,
+    style_axes,
+)
 
 StrPath = str | PathLike[str]
 

@@ -14,10 +14,10 @@ from hf_vanilla_transformer.inference.alignment import (
     set_alignment_heads,
     word_alignments,
 )
-from hf_vanilla_transformer.inference.attention import cross_attentions
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.loading import load_model
+from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from translators import build
 

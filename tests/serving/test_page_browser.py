@@ -10,8 +10,8 @@ import torch
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.attention import cross_attentions
 from hf_vanilla_transformer.inference.decoding import encode
+from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions
 from hf_vanilla_transformer.inference.translation import translate
 from pages import CHROMIUM, serving
 from paths import ROOT

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.inference.attention import cross_attentions, eager_attention
+from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions, eager_attention
 from tiny import close
 from translators import build
 
