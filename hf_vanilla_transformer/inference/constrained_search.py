@@ -59,6 +59,9 @@ class Edges(NamedTuple):
     end: bool | None
 
 
+NO_TEXT = Edges(None, None)
+
+
 class TermVocabulary:
     """What a constrained search has to know of a tokenizer."""
 
@@ -67,12 +70,13 @@ class TermVocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self._phrases: dict[str, Phrase] = {}
         size = 1 + max(getattr(tokenizer, "target_tokenizer", tokenizer).get_vocab().values())
-        texts = _decode(tokenizer, [[token] for token in range(size)])
+        texts = tokenizer.batch_decode([[token] for token in range(size)], skip_special_tokens=True)
         # A token follows the first word of the vocabulary, so that a decoder writes the blank before it.
         anchor = next((i for i, text in enumerate(texts) if text.strip() and all(map(in_word, text.strip()))), 0)
-        pairs = _decode(tokenizer, [[anchor, token] for token in range(size)])
+        pairs = tokenizer.batch_decode([[anchor, token] for token in range(size)], skip_special_tokens=True)
+        rests = [text.removeprefix(texts[anchor]) for text in pairs]
         self.size = size
-        self._edges = [_edges(text.removeprefix(texts[anchor])) for text in pairs]
+        self._edges = [Edges(in_word(text[0]), in_word(text[-1])) if text else NO_TEXT for text in rests]
         # Of tokens with text: -2 if they start inside of a word, else -1; negative, and so none of the tokens.
         self.starts = {i: -1 - edges.start for i, edges in enumerate(self._edges) if edges.start is not None}
 
@@ -85,14 +89,10 @@ class TermVocabulary:
         return known
 
     def edges(self, token: int) -> Edges:
-        return self._edges[token] if token < self.size else Edges(None, None)
+        return self._edges[token] if token < self.size else NO_TEXT
 
     def phrases(self, tokenizer: PreTrainedTokenizerBase, terms: Iterable[str]) -> list[Phrase]:
-        """Return the phrase of each term.
-
-        Raises:
-            GlossaryError: The vocabulary cannot write a term as told.
-        """
+        """Return the phrase of each term, or raise a GlossaryError if the vocabulary cannot write one as told."""
         terms = list(terms)
         if len(self._phrases) > MAX_PHRASES:
             # A server is given ever new terms.
@@ -100,14 +100,6 @@ class TermVocabulary:
         if missing := [term for term in dict.fromkeys(terms) if term not in self._phrases]:
             self._phrases.update(zip(missing, _phrases(tokenizer, missing), strict=True))
         return [self._phrases[term] for term in terms]
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
-    return tokenizer.batch_decode(rows, skip_special_tokens=True)
-
-
-def _edges(text: str) -> Edges:
-    return Edges(in_word(text[0]), in_word(text[-1])) if text else Edges(None, None)
 
 
 def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phrase]:
@@ -124,13 +116,12 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
             # Otherwise the term's first letters share a token with the context.
             if row[: len(before)] == before:
                 tokens = row[len(before) :]
-                (text,) = _decode(tokenizer, [before + tokens])
-                if text.endswith(terms[i]):
+                if str(tokenizer.decode(before + tokens, skip_special_tokens=True)).endswith(terms[i]):
                     variants[i].append(tuple(tokens))
         if context == CONTEXTS[0]:
             for term, found in zip(terms, variants, strict=True):
                 if not found:
-                    (text,) = _decode(tokenizer, encode([term]))
+                    text = tokenizer.decode(encode([term])[0], skip_special_tokens=True)
                     raise GlossaryError(
                         f"the glossary's translation {term!r} cannot be written with the model's vocabulary, which "
                         f"makes it {text!r}; change it"
@@ -216,11 +207,8 @@ class Terms:
 
     def advancing(self, state: State) -> list[int]:
         """Return the tokens that leave fewer tokens needed."""
-        if state.advancing is None:
-            state.advancing = self._advancing(state)
-        return state.advancing
-
-    def _advancing(self, state: State) -> list[int]:
+        if state.advancing is not None:
+            return state.advancing
         tokens: set[int] = set()
         for reading in state.readings:
             if reading.phrase >= 0:
@@ -229,7 +217,8 @@ class Terms:
                 tokens.update(variant[0] for variant in phrase.variants if count)
         ordered = sorted(tokens)
         costs = self.needed_after(state, ordered)
-        return [token for token, cost in zip(ordered, costs, strict=True) if cost < state.needed]
+        state.advancing = [token for token, cost in zip(ordered, costs, strict=True) if cost < state.needed]
+        return state.advancing
 
     def _move(self, state: State, token: int) -> State:
         edges = self._vocabulary.edges(token)

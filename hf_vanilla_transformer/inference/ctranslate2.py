@@ -85,11 +85,7 @@ def ctranslate2_missing() -> str | None:
 
 
 def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") -> None:
-    """Raise for a setting of `generate()` that CTranslate2, or another program, does not support.
-
-    Raises:
-        ValueError: Names the setting and its value.
-    """
+    """Raise a ValueError that names a setting of `generate()` which CTranslate2, or another program, cannot follow."""
     defaults = GenerationConfig().to_dict()
     for name, value in settings.items():
         if value in (None, defaults.get(name), NEUTRAL.get(name)) or _is_supported(name, value, settings):
@@ -211,14 +207,13 @@ class CTranslate2Model(nn.Module):
         limit = options["max_new_tokens"] + 1 if options.get("max_new_tokens") else options.get("max_length", 20)
         limits = row_limits[0].limits.tolist() if row_limits else [limit] * len(sources)
         results = self._translate(sources, [self._decoding_length(each, options) for each in limits], options)
-        start = [options["decoder_start_token_id"]]
-        hypotheses = [tokens for result in results for tokens in result.hypotheses]
-        ids = [start + [self._target_ids[token] for token in tokens] for tokens in hypotheses]
-        sequences = pad_sequence(
-            [torch.tensor(row, device=self.device) for row in ids],
-            batch_first=True,
-            padding_value=options.get("pad_token_id", 0),
-        )
+        start = options["decoder_start_token_id"]
+        rows = [
+            torch.tensor([start, *map(self._target_ids.__getitem__, tokens)], device=self.device)
+            for result in results
+            for tokens in result.hypotheses
+        ]
+        sequences = pad_sequence(rows, batch_first=True, padding_value=options.get("pad_token_id", 0))
         if not options.get("return_dict_in_generate"):
             return sequences
         scores = [score for result in results for score in result.scores]
@@ -228,11 +223,7 @@ class CTranslate2Model(nn.Module):
         )
 
     def alignment_weights(self, pairs: Sequence[IdPair]) -> list[Tensor]:
-        """Return what the target tokens before the end token attend to in each source, (T - 1, S).
-
-        Args:
-            pairs: Ids of sources and targets through their end tokens, without the start token.
-        """
+        """Return what the target tokens before the end token attend to in each source, (T - 1, S)."""
         sources = [[self._source_tokens[i] for i in source] for source, _ in pairs]
         prefixes = [[self._target_tokens[i] for i in target[:-1]] for _, target in pairs]
         results = self._submit(
@@ -251,12 +242,10 @@ class CTranslate2Model(nn.Module):
 
     def _translate(self, sources: list[list[str]], lengths: list[int], options: Mapping[str, Any]) -> list[Any]:
         """Translate the tokens of sources into at most `lengths` tokens: those of one length by one call."""
-        groups: dict[int, list[int]] = {}
-        for i, length in enumerate(lengths):
-            groups.setdefault(length, []).append(i)
         pending: dict[int, Any] = {}
         settings = self._translator_options(options)
-        for length, group in groups.items():
+        for length in dict.fromkeys(lengths):
+            group = [i for i, each in enumerate(lengths) if each == length]
             found = self._submit([sources[i] for i in group], len(sources), max_decoding_length=length, **settings)
             pending.update(zip(group, found, strict=True))
         return [pending[i].result() for i in range(len(sources))]
@@ -271,7 +260,7 @@ class CTranslate2Model(nn.Module):
         own = self.generation_config.to_dict()
         if options.keys() & {*LENGTH_BOUNDS}:
             # One bound of the caller's replaces both of the model's.
-            own = {name: value for name, value in own.items() if name not in LENGTH_BOUNDS}
+            own |= dict.fromkeys(LENGTH_BOUNDS)
         settings = own | {name: value for name, value in options.items() if value is not None}
         check_settings(settings)
         return {name: value for name, value in settings.items() if value is not None}
@@ -342,37 +331,33 @@ def _read_variables(file: Path) -> Iterator[tuple[str, np.ndarray]]:
     content = np.memmap(file, mode="r")
     offset = 0
 
-    def read(kind: str) -> int:
+    def take(size: int) -> np.ndarray:
         nonlocal offset
-        offset += np.dtype(kind).itemsize
-        return int(content[offset - np.dtype(kind).itemsize : offset].view(kind)[0])
+        offset += size
+        return content[offset - size : offset]
 
-    def read_string() -> str:
-        nonlocal offset
-        length = read("<u2")
-        offset += length
-        return content[offset - length : offset - 1].tobytes().decode()
+    def read(kind: str) -> int:
+        return int(take(np.dtype(kind).itemsize).view(kind)[0])
 
     if read("<u4") != BINARY_VERSION:
         return
-    read_string(), read("<u4")
+    take(read("<u2")), read("<u4")
     for _ in range(read("<u4")):
-        name = read_string()
-        for _ in range(read("u1")):
-            read("<u4")
-        kind, size = read("u1"), read("<u4")
+        name = take(read("<u2"))[:-1].tobytes().decode()
+        take(4 * read("u1"))
+        kind, values = read("u1"), take(read("<u4"))
         if kind in FLOATING_TYPES:
-            yield name, content[offset : offset + size].view(FLOATING_TYPES[kind])
-        offset += size
+            yield name, values.view(FLOATING_TYPES[kind])
 
 
 def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
     """Return the source and target tokens by id, one list for both if they share a vocabulary."""
-    shared = folder / "shared_vocabulary.json"
-    separate = [folder / "source_vocabulary.json", folder / "target_vocabulary.json"]
-    files = [shared, shared] if shared.is_file() else separate
-    source, target = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-    for file, tokens in zip(files, (source, target), strict=True):
+    shared = (folder / "shared_vocabulary.json").is_file()
+    vocabularies = []
+    for name in ("shared",) if shared else ("source", "target"):
+        file = folder / f"{name}_vocabulary.json"
+        tokens = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise ValueError(f"{file.name} is no list of tokens")
-    return source, target
+        vocabularies.append(tokens)
+    return vocabularies[0], vocabularies[-1]

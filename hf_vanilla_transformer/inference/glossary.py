@@ -70,10 +70,10 @@ class Glossary:
 
     def _longest_at(self, text: str, start: int, edges: set[int]) -> int | None:
         """Return the end of the longest term that starts here."""
-        ends = (start + length for length in self._lengths)
-        return next(
-            (end for end in ends if end in edges and self._spelling(text[start:end]) in self._translations), None
-        )
+        for end in (start + length for length in self._lengths):
+            if end in edges and self._spelling(text[start:end]) in self._translations:
+                return end
+        return None
 
     def _spelling(self, text: str) -> str:
         """Return the text as the glossary spells it, if it does."""

@@ -53,12 +53,7 @@ class Share:
 
 
 class LineOutput(NamedTuple):
-    """Lines being written.
-
-    Attributes:
-        sources: The sources of the lines that are still to be written.
-        write: Takes the line of each source, in order.
-    """
+    """The sources of lines that are still to be written, and what takes the line of each, in order."""
 
     sources: Iterator[str]
     write: Callable[[str], None]

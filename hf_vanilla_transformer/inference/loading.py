@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from logging import Filter, LogRecord
+from logging import LogRecord
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -84,11 +84,16 @@ def load_model(
     with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
         folder = _resolve(name)
         _check_not_foreign(Path(folder))
-        base = _base(Path(folder))
+        # A PEFT adapter names the model that it was trained on.
+        file = Path(folder, ADAPTER_CONFIG)
+        named = read_json_object(file, SAVE_AGAIN).get("base_model_name_or_path") if file.is_file() else None
+        base = Path(named if isinstance(named, str) else folder)
         for index in base.glob("*.index*.json"):
             # `from_pretrained` would follow the names in it anywhere.
             check_shard_index(index, SAVE_AGAIN)
-        _check_not_exported(base)
+        for exported, remedy in EXPORTED.items():
+            if (base / exported).is_file() and not any(base.glob("*.safetensors")):
+                raise ValueError(remedy)
         if base.is_dir():
             check_sizes(base, auto_class, new_weights, trust_remote_code, options)
         settings_file = base / GENERATION_CONFIG_NAME
@@ -118,13 +123,6 @@ def load_model(
     return model
 
 
-def _base(folder: Path) -> Path:
-    """Return the folder of a model, or of the model that a PEFT adapter in it was trained on."""
-    file = folder / ADAPTER_CONFIG
-    name = read_json_object(file, SAVE_AGAIN).get("base_model_name_or_path") if file.is_file() else None
-    return Path(name) if isinstance(name, str) else folder
-
-
 def _check_loading_info(
     where: str, model: PreTrainedModel, info: dict[str, Any], new_weights: tuple[str, ...]
 ) -> None:
@@ -145,10 +143,7 @@ def _check_loading_info(
 
 
 def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
-    """Load the configuration of a model in a folder or on the Hub; every failure is a ValueError of one line.
-
-    Code that comes with it is never run.
-    """
+    """Load a model's configuration, without running its code; every failure is a ValueError of one line."""
     with _one_line_errors(f"configuration of {name} cannot be loaded", on_code="it is Python code, which is not run"):
         folder = _resolve(name)
         _check_not_foreign(Path(folder))
@@ -160,12 +155,7 @@ def load_config(name: str | os.PathLike[str]) -> PreTrainedConfig:
 def load_tokenizer(
     name: str | os.PathLike[str], trust_remote_code: bool = False, **options: Any
 ) -> PreTrainedTokenizerBase:
-    """Load a tokenizer.
-
-    Args:
-        name: Its folder, or its name on the Hub.
-        trust_remote_code: Whether to run Python code that comes with the tokenizer.
-        **options: Others of `from_pretrained`.
+    """Load a tokenizer by its folder or its name on the Hub; options are those of `from_pretrained`.
 
     Raises:
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
@@ -245,12 +235,9 @@ def check_finite(model: nn.Module, where: str) -> None:
 
 
 def _resolve(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the name, or its folder in the cache if the Hub cannot be reached.
+    """Return the name, or its folder in the cache if the Hub cannot be reached; a ValueError if there is none.
 
     Given the name, `from_pretrained` would retry for half a minute a file, cached or not.
-
-    Raises:
-        ValueError: There is no such folder, and the Hub cannot be reached.
     """
     if os.path.isdir(name):
         check_links(name)
@@ -293,13 +280,6 @@ def _how_to_convert(source: str | os.PathLike[str]) -> str:
     return f"if these are weights of another code base, convert them first: `{command}`"
 
 
-def _check_not_exported(folder: Path) -> None:
-    """Raise a ValueError if a folder holds the model in a format that transformers cannot read."""
-    for file, remedy in EXPORTED.items():
-        if (folder / file).is_file() and not any(folder.glob("*.safetensors")):
-            raise ValueError(remedy)
-
-
 @contextmanager
 def _one_line_errors(what: str, on_code: str = NEEDS_TRUST) -> Iterator[None]:
     """Turn any error into a ValueError of one line: damaged files raise errors of many kinds."""
@@ -321,17 +301,15 @@ def needs_trust(error: BaseException) -> bool:
     return "`trust_remote_code=True`" in str(error)
 
 
-class _DropLoadReport(Filter):
-    """Drops the table of missing and unexpected weights that transformers logs: `load_model` names them."""
-
-    def filter(self, record: LogRecord) -> bool:
-        return "LOAD REPORT" not in record.getMessage()
-
-
 @contextmanager
 def _without_load_report() -> Iterator[None]:
+    """Drop the table of missing and unexpected weights that transformers logs: `load_model` names them."""
+
+    def drop_report(record: LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
     # Not by the logger's level, on which transformers bases what else it checks and logs.
-    source, drop_report = logging.get_logger("transformers.modeling_utils"), _DropLoadReport()
+    source = logging.get_logger("transformers.modeling_utils")
     source.addFilter(drop_report)
     try:
         yield

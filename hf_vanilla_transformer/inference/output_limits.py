@@ -38,7 +38,7 @@ def row_limit_options(
 ) -> dict[str, Any]:
     """Return arguments of `generate()` that end each output as `max_length` ends that of a sentence alone.
 
-    `forced_end` is the `forced_eos_token_id` that `generate()` is going to use. Criteria and processors among the options
+    `forced_end` is the `forced_eos_token_id` that `generate()` is going to use; criteria and processors of the options
     stay.
     """
     # None, as the model's own would take precedence.

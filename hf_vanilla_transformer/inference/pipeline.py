@@ -35,6 +35,13 @@ TASK = "translation"
 # The names of this task that say its languages, such as "translation_en_to_de".
 DIRECTED_TASK = re.compile(f"{TASK}_(.+)_to_(.+)")
 
+# Options of `preprocess`, `_forward` and `postprocess`; all others are settings of `generate()`.
+STEP_OPTIONS = (
+    ("truncation", "src_lang", "tgt_lang", "split_sentences", "protect", "raw"),
+    ("return_scores",),
+    ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
+)
+
 # transformers declares the hooks of a pipeline without arguments.
 Base: Any = ChunkPipeline
 
@@ -154,36 +161,15 @@ class TranslationPipeline(Base):
         results = super().get_iterator([inputs[i] for i in order], num_workers, batch_size, *params)
         return map(itemgetter(1), sorted(zip(order, results, strict=True), key=itemgetter(0)))
 
-    def _sanitize_parameters(
-        self,
-        truncation: bool | None = None,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        return_scores: bool | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        split_sentences: SplitSentences | None = None,
-        protect: Iterable[str] | None = None,
-        raw: bool | None = None,
-        **generate_options: Any,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        check_choice(SplitSentences, **_given(split_sentences=split_sentences))
-        preprocess = _given(
-            truncation=truncation,
-            src_lang=src_lang,
-            tgt_lang=tgt_lang,
-            split_sentences=split_sentences,
-            protect=tuple(protect) if isinstance(protect, list) else protect,
-            raw=raw,
+    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Share out the options of a call to its steps; settings of `generate()` go to `_forward`."""
+        preprocess, forward, postprocess = (
+            _given(**{name: options.pop(name, None) for name in names}) for names in STEP_OPTIONS
         )
-        forward = _given(return_scores=return_scores) | generate_options
-        postprocess = _given(
-            return_tensors=return_tensors,
-            return_text=return_text,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-        )
-        return preprocess, forward, postprocess
+        check_choice(SplitSentences, **_given(split_sentences=preprocess.get("split_sentences")))
+        if isinstance(protect := preprocess.get("protect"), list):
+            preprocess["protect"] = tuple(protect)
+        return preprocess, forward | options, postprocess
 
     def preprocess(
         self,

@@ -98,14 +98,9 @@ class Sentence:
         return bool(self.protected and self.protected.missing(translation))
 
     def finished(self, translation: str, links: Sequence[Link] = ()) -> tuple[str, list[Link]]:
-        """Return a translation of `text` as one of the sentence.
+        """Return the model's translation of `text` as one of the sentence, and the links between words of the two.
 
-        Args:
-            translation: What the model made of `text`.
-            links: Between words of `text` and `translation`, if they are known.
-
-        Returns:
-            The translation, and the links between words of the sentence and of it.
+        Links between words of `text` and `translation` are given if they are known.
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
@@ -197,12 +192,7 @@ class Preparation:
         return sentence.given(self.source_prefix)
 
     def sentence(self, source: str, glossary: Glossary | None = None) -> Sentence:
-        """Prepare a sentence.
-
-        Args:
-            source: The sentence.
-            glossary: Its terms are translated as it tells, even if they look like items.
-        """
+        """Prepare a sentence; terms of the glossary are translated as it tells, even if they look like items."""
         if self.raw or not source.strip():
             return Sentence(source, protected=ProtectedText(source), raw=True)
         text = source
@@ -212,9 +202,10 @@ class Preparation:
         if glossary is not None:
             text = normalized(text)
             terms = glossary.spans_in(text)
-        spans = [span for span in self.protector.spans(text) if not _overlaps(span, terms)]
+        items = self.protector.spans(text)
+        spans = [(i, k) for i, k in items if not any(start < k and i < end for start, end in terms)]
         # Case is that of the words, not of a link.
-        words = edited(text, [(start, end, " " * (end - start)) for start, end in spans])
+        words = edited(text, [(i, k, " " * (k - i)) for i, k in spans])
         case = case_of(words)
         if case is Case.SENTENCE and self.placeholders and self._alphabet.is_cased:
             text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
@@ -241,16 +232,10 @@ class Preparation:
         )
 
     def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
-        """Return a text with those of its words that are in capitals as the vocabulary has them.
+        """Return a text with the words in capitals as the vocabulary has them, and where those are that it has not.
 
+        Those, names and acronyms, become items. `words` is the text with blanks in place of its items and terms.
         Models without placeholders have learned what becomes of such words.
-
-        Args:
-            text: The text.
-            words: The same with blanks in place of its items and terms.
-
-        Returns:
-            The text, and where words in capitals stand that the vocabulary has in no case: names and acronyms.
         """
         names: list[Span] = []
         known: list[Edit] = []
@@ -274,11 +259,9 @@ class Preparation:
 
     def said(self, sentence: Sentence, translation: str) -> str:
         """Return about what the model said for a sentence, from the translation that became of it."""
-        items = sentence.protected.items if sentence.protected else ()
-        for text, _, placeholder, _ in items:
+        for text, _, placeholder, _ in sentence.protected.items if sentence.protected else ():
             translation = translation.replace(text, placeholder, 1)
-        is_changed = sentence.case in (Case.UPPER, Case.TITLE)
-        return sentence_case(translation, self._spell) if is_changed else translation
+        return sentence_case(translation, self._spell) if sentence.case in (Case.UPPER, Case.TITLE) else translation
 
     def _spell(self, word: str) -> str:
         """Return a word in the case that the vocabulary writes in the fewest tokens, the lower one first."""
@@ -293,10 +276,6 @@ class Preparation:
 
     def _is_one_token(self, word: str) -> bool:
         return self._costs[word] == (0, 1)
-
-
-def _overlaps(span: Span, others: Iterable[Span]) -> bool:
-    return any(start < span[1] and span[0] < end for start, end in others)
 
 
 class Memo(dict[str, _T]):
@@ -325,17 +304,16 @@ class _Alphabet:
 
     _of: "WeakKeyDictionary[PreTrainedTokenizerBase, _Alphabet]" = WeakKeyDictionary()
 
-    def __init__(self, tokenizer: Any):
-        self._side = getattr(tokenizer, "source_tokenizer", tokenizer)
-        self._size = len(self._side)
+    def __init__(self, side: Any):
+        self._side, self._size = side, len(side)
         self.knows = Memo(self._knows).__getitem__
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_Alphabet":
         """Return that of a tokenizer, built at the first call."""
-        known = cls._of.get(tokenizer)
-        if known is None or known._size != len(getattr(tokenizer, "source_tokenizer", tokenizer)):
-            known = cls._of[tokenizer] = cls(tokenizer)
+        side, known = getattr(tokenizer, "source_tokenizer", tokenizer), cls._of.get(tokenizer)
+        if known is None or known._size != len(side):
+            known = cls._of[tokenizer] = cls(side)
         return known
 
     def can_write(self, character: str) -> bool:

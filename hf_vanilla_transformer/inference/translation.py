@@ -225,15 +225,8 @@ def finished(
 ) -> list[list[Hypothesis]]:
     """Return what a model made of prepared sentences as translations of the sentences.
 
-    Args:
-        model: As for `translate_lines`.
-        tokenizer: Its tokenizer.
-        sentences: The sentences.
-        hypotheses: Translations of the text of each.
-        with_alignments: Whether to align words; otherwise only those are aligned that tell where an item goes.
-        max_tokens: As for `word_alignments`.
-        max_source_length: Likewise.
-        source_prefix: As for `translate_lines`.
+    Unless alignments are asked for, only those are made that tell where an item goes. Other arguments are those of
+    `word_alignments` and `translate_lines`.
     """
     pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
     chosen = [
@@ -241,41 +234,33 @@ def finished(
         for i, (sentence, each) in enumerate(pairs)
         if with_alignments or (tokenizer.is_fast and sentence.needs_links(each.text))
     ]
-    sources = [pairs[i][0].given(source_prefix) for i in chosen]
-    targets = [pairs[i][1].text for i in chosen]
-    options: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "max_source_length": max_source_length,
-        "directions": [pairs[i][0].direction for i in chosen],
-    }
-    found = dict(zip(chosen, word_alignments(model, tokenizer, sources, targets, **options), strict=True))
-    prefix = len(source_prefix.split())
-    links = {i: [(source - prefix, target) for source, target in row if source >= prefix] for i, row in found.items()}
-    texts = [sentence.finished(each.text, links.get(i, ())) for i, (sentence, each) in enumerate(pairs)]
-    results = (
-        replace(
-            each,
-            text=text,
-            alignment=alignment if with_alignments else None,
-            remarks=["short"] if is_suspicious(sentence.source, text) else None,
-        )
-        for (sentence, each), (text, alignment) in zip(pairs, texts, strict=True)
+    alignments = word_alignments(
+        model,
+        tokenizer,
+        [pairs[i][0].given(source_prefix) for i in chosen],
+        [pairs[i][1].text for i in chosen],
+        max_tokens=max_tokens,
+        max_source_length=max_source_length,
+        directions=[pairs[i][0].direction for i in chosen],
     )
-    return [list(islice(results, len(row))) for row in hypotheses]
+    links = dict(zip(chosen, alignments, strict=True))
+    prefix = len(source_prefix.split())
+    results = []
+    for i, (sentence, each) in enumerate(pairs):
+        own = [(source - prefix, target) for source, target in links.get(i, ()) if source >= prefix]
+        text, alignment = sentence.finished(each.text, own)
+        remarks = ["short"] if is_suspicious(sentence.source, text) else None
+        results.append(replace(each, text=text, alignment=alignment if with_alignments else None, remarks=remarks))
+    rows = iter(results)
+    return [list(islice(rows, len(row))) for row in hypotheses]
 
 
 def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
-    """Return the hypotheses of a text: those of its sentences of the same rank, one after another.
-
-    Args:
-        layout: The text.
-        hypotheses: Those of each sentence, equally many.
-    """
+    """Return the hypotheses of a text: those of its sentences of the same rank, one after another."""
     return [_joined(layout, row) for row in zip(*hypotheses, strict=True)]
 
 
 def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
-    """Return the hypotheses of a text's sentences as one."""
     scores = [each.score for each in hypotheses if each.score is not None]
     # 0 is that of what was not translated.
     counted = list(filter(None, scores)) or scores[:1]
@@ -321,7 +306,6 @@ def _warn(counts: Counter[str], limit: int | None) -> None:
 
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
-    """Yield the lines, each checked by `checked_sentence`."""
     if isinstance(lines, str):
         raise ValueError("sentences is one string, whose characters would be the sentences; pass a list of strings")
     for number, line in enumerate(lines, start=1):
@@ -329,11 +313,7 @@ def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
 
 
 def checked_sentence(line: Any, number: int) -> str:
-    """Return a line if it is text that can be encoded.
-
-    Raises:
-        ValueError: It is not; names the line by its number, counted from 1.
-    """
+    """Return a line, or raise a ValueError that names it by its number if it is not text that can be encoded."""
     if not isinstance(line, str):
         raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
     if surrogate := lone_surrogate(line):

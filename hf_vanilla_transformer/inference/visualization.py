@@ -37,16 +37,9 @@ logger = logging.get_logger(__name__)
 _OWN_FONT = "DejaVu Sans"
 # Tried first, if installed, for characters that it lacks.
 _PREFERRED_FONTS = (
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Source Han Sans",
-    "WenQuanYi Zen Hei",
-    "Hiragino Sans",
-    "Microsoft YaHei",
-    "Malgun Gothic",
-    "Arial Unicode MS",
-    "Noto Sans",
-)
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Hiragino Sans",
+    "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS", "Noto Sans",
+)  # fmt: skip  # one font a line would say no more
 # Fonts of boxes for every character, and of bitmaps, which matplotlib cannot draw.
 _NO_GLYPHS = ("LastResort", "Last Resort", "Color Emoji")
 _DPI = 150

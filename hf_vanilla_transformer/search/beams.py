@@ -101,15 +101,9 @@ class Beams:
         self.drops_final, self.num_final = False, 0
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
-        """Extend the hypotheses by one token each.
+        """Extend the hypotheses (N, T) by one token each, given its logits (N, V).
 
-        Args:
-            logits: Of the next token (N, V).
-            logits_processor: Changes log-probabilities, given the tokens so far.
-            input_ids: The running hypotheses (N, T).
-
-        Returns:
-            The row whose cache each hypothesis continues (N); fewer rows if sentences are dropped.
+        Returns the row whose cache each hypothesis continues (N); fewer rows if sentences are dropped.
         """
         scores, beams, tokens = self.candidates(logits, logits_processor, input_ids)
         sequences = gather_candidates(self.running, beams)
@@ -193,11 +187,7 @@ class Beams:
         lengths = torch.zeros_like(ends, dtype=torch.long) + self.length
         self.finished, self.is_finished, self.finished_lengths = (
             gather_candidates(torch.cat(pair, 1), best)
-            for pair in (
-                (self.finished, sequences),
-                (self.is_finished, ends),
-                (self.finished_lengths, lengths),
-            )
+            for pair in ((self.finished, sequences), (self.is_finished, ends), (self.finished_lengths, lengths))
         )
 
     def best_running(self, chosen: Tensor) -> Tensor:
@@ -297,13 +287,10 @@ def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
 
 
 def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the `count` best tokens of each row of `logits` (N, V).
+    """Return log-probabilities and ids of the `count` best tokens of each row of `logits` (N, V), (N, c) each.
 
     Logits processors may change any score, given the tokens so far (N, T), and so need all log-probabilities at once;
     those whose `only_reads` is true get some rows at a time.
-
-    Returns:
-        Log-probabilities and tokens, (N, c) each.
     """
     chunk_rows = max(1, CHUNK_ELEMENTS // logits.shape[1])
     if logits.device.type != "cpu" or not all(getattr(each, "only_reads", False) for each in logits_processor or ()):

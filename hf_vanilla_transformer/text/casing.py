@@ -30,13 +30,7 @@ def case_of(text: str) -> Case:
 
 
 def sentence_case(text: str, spell: Callable[[str], str] = str.lower, capital: bool = True) -> str:
-    """Return a text in sentence case.
-
-    Args:
-        text: A sentence in another case.
-        spell: Returns how a word is written within a sentence.
-        capital: Whether it begins with a capital.
-    """
+    """Return a text in sentence case; `spell` returns how a word is written within a sentence."""
     written = COMPOUNDS.sub(lambda match: spell(match[0]), text)
     return capitalized(written) if capital else written
 

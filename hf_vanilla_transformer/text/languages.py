@@ -37,20 +37,12 @@ def is_installed() -> bool:
 
 
 def is_known(language: str) -> bool:
-    """Whether texts in a language can be recognized.
-
-    Args:
-        language: A code as models have it: "de", "pt-BR", "deu_Latn".
-    """
+    """Whether texts in a language can be recognized; its code is as models have it: "de", "pt-BR", "deu_Latn"."""
     return _code(language) in _identifier().labels
 
 
 def detect(text: str, among: Collection[str]) -> tuple[str, float]:
-    """Return the likeliest language of a text, and its probability.
-
-    Args:
-        text: Any text; one that tells nothing, such as a number, has probability 0.
-        among: Codes of at least one language, as for `is_known`.
+    """Return the likeliest of one or more languages of a text, and its probability, 0 for a number or the like.
 
     Raises:
         DataError: A language cannot be recognized, or the library is missing.

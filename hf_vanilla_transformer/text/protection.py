@@ -112,12 +112,10 @@ class ProtectedText:
         return [item for item in self.items if not item.placeholder or item.placeholder not in translation]
 
     def edits(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> list[Edit]:
-        """Return the edits that give a translation every item once, and leave no other placeholder.
+        """Return the edits that give a translation of `text` every item once, and leave no other placeholder.
 
-        Args:
-            translation: Of `text`.
-            links: Source and target words that belong together, counted from 0: an item without a placeholder follows
-                the word that belongs to the one before it, and without links stands at the same part of the text.
+        By links between source and target words, counted from 0, an item without a placeholder follows the word that
+        belongs to the one before it; without links it stands at the same part of the text.
         """
         waiting = {item.placeholder: item for item in self.items if item.placeholder}
         edits = [
@@ -213,21 +211,16 @@ class Protector:
         """
         found: list[Span] = []
         for pattern in self._patterns:
-            self._add(found, (match.span() for match in pattern.finditer(text)))
+            earlier = _joined(sorted(found))
+            starts = [start for start, _ in earlier]
+            for start, end in (match.span() for match in pattern.finditer(text)):
+                at = bisect_left(starts, end)
+                if start < end and (at == 0 or earlier[at - 1][1] <= start):
+                    found.append((start, end))
         found += (match.span() for kind in self._kinds for match in kind.finditer(text))
         if self._is_known is not None and not text.isascii():
             found += _unknown(text, self._is_known)
         return _joined(sorted(found))
-
-    @staticmethod
-    def _add(found: list[Span], spans: Iterable[Span]) -> None:
-        """Add the spans that are not empty and overlap none of those found by earlier patterns."""
-        earlier = _joined(sorted(found))
-        starts = [start for start, _ in earlier]
-        for start, end in spans:
-            at = bisect_left(starts, end)
-            if start < end and (at == 0 or earlier[at - 1][1] <= start):
-                found.append((start, end))
 
 
 def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
@@ -250,13 +243,7 @@ def _is_mark(character: str) -> bool:
 
 
 def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
-    """Return a sentence with the placeholders for its first items, and without the others.
-
-    Args:
-        text: The sentence.
-        spans: Where its items begin and end; those that touch are one.
-        placeholders: Placeholders that the model has.
-    """
+    """Return a sentence with placeholders for its first items, and without the others; items that touch are one."""
     pieces: list[str] = []
     items: list[Item] = []
     end = length = 0
@@ -276,17 +263,18 @@ def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, s
 
     Items with white space stay, so that the words that alignments count stay the same.
     """
-    sides = [[(text[start:end], start, end) for start, end in protector.spans(text)] for text in (source, target)]
     waiting: dict[str, list[Span]] = {}
-    for text, *span in sides[1]:
-        waiting.setdefault(text, []).append((span[0], span[1]))
-    edits: tuple[list[Edit], list[Edit]] = ([], [])
-    for text, start, end in sides[0]:
-        if waiting.get(text) and len(edits[0]) < len(PLACEHOLDERS) and not re.search(r"\s", text):
-            placeholder = PLACEHOLDERS[len(edits[0])]
-            edits[0].append((start, end, placeholder))
-            edits[1].append((*waiting[text].pop(0), placeholder))
-    return edited(source, edits[0]), edited(target, sorted(edits[1]))
+    for start, end in protector.spans(target):
+        waiting.setdefault(target[start:end], []).append((start, end))
+    source_edits: list[Edit] = []
+    target_edits: list[Edit] = []
+    for start, end in protector.spans(source):
+        text = source[start:end]
+        if waiting.get(text) and len(source_edits) < len(PLACEHOLDERS) and not re.search(r"\s", text):
+            placeholder = PLACEHOLDERS[len(source_edits)]
+            source_edits.append((start, end, placeholder))
+            target_edits.append((*waiting[text].pop(0), placeholder))
+    return edited(source, source_edits), edited(target, sorted(target_edits))
 
 
 def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
@@ -316,11 +304,7 @@ def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
 
 
 def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Compile a regular expression of what is not translated.
-
-    Raises:
-        ValueError: It is none, or matches an empty text.
-    """
+    """Compile a regular expression; a ValueError if it is none, or matches an empty text."""
     if not isinstance(pattern, str | re.Pattern):
         raise ValueError(f"{pattern!r} is no regular expression, but a {type(pattern).__name__}; pass strings")
     try:

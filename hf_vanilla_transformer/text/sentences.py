@@ -4,7 +4,7 @@ A model is trained on single sentences. Spaces, line ends and blank lines of a t
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,13 +38,11 @@ class Layout:
 
     def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
         """Return the layout with every sentence cut into pieces that together are the sentence."""
-        layout = _layout((self.gaps[0], *self._pieces(cut)))
-        return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
-
-    def _pieces(self, cut: Callable[[str], Sequence[str]]) -> Iterator[str]:
+        pieces = [self.gaps[0]]
         for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):
-            yield from cut(sentence)
-            yield gap
+            pieces += [*cut(sentence), gap]
+        layout = _layout(pieces)
+        return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
 
 
 def whole(text: str) -> Layout:
@@ -53,11 +51,7 @@ def whole(text: str) -> Layout:
 
 
 def split_sentences(text: str, language: str | None = None) -> Layout:
-    """Cut a text into sentences; none crosses the end of a line.
-
-    Args:
-        text: Any text.
-        language: Its language, as an ISO 639-1 code; others are cut as English.
+    """Cut a text into sentences of a language, by its ISO 639-1 code, others as English; none crosses a line's end.
 
     Raises:
         ValueError: The text has a lone surrogate.
@@ -79,7 +73,7 @@ def _segment(line: str, language: str) -> list[str]:
     return pieces
 
 
-def _layout(pieces: Sequence[str] | Iterator[str]) -> Layout:
+def _layout(pieces: Iterable[str]) -> Layout:
     sentences: list[str] = []
     gaps = [""]
     for piece in pieces:
@@ -93,16 +87,7 @@ def _layout(pieces: Sequence[str] | Iterator[str]) -> Layout:
 
 
 def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) -> list[str]:
-    """Cut a sentence in halves until none has more than `limit` tokens, between clauses if there are any.
-
-    Args:
-        sentence: Any sentence.
-        limit: Most tokens of a piece.
-        measure: Returns the number of tokens of a piece.
-
-    Returns:
-        Pieces that together are the sentence.
-    """
+    """Cut a sentence in halves until none has more tokens by `measure` than allowed, between clauses if it can be."""
     if len(sentence) < 2 or measure(sentence) <= limit:
         return [sentence]
     middle = len(sentence) / 2
