@@ -74,13 +74,7 @@ def _tokens(content: str) -> Iterator[_Token]:
 
 @dataclass
 class _Element:
-    """An open element.
-
-    Attributes:
-        start: Index of its tag.
-        translated: Whether its content is translated.
-        children: The first and last token of its children by name, the first of each.
-    """
+    """An open element, the index of its tag, and the first and last token of its children, the first of each name."""
 
     name: str
     start: int

@@ -97,21 +97,13 @@ def find_alignment_heads(
     *,
     max_tokens: int = 4096,
 ) -> tuple[list[list[int]], float]:
-    """Find the heads whose alignments are closest to given ones.
+    """Find the heads whose alignments are closest to given ones, and their alignment error rate.
 
-    The best single head, and then others of its layer as long as their mean is clearly better.
-
-    Args:
-        model: As for `word_alignments`, but no export.
-        tokenizer: The fast tokenizer it was trained with.
-        sources: Source sentences; a few hundred suffice.
-        targets: Their translations.
-        sure: Links that must be found: of people, or of statistics such as `align_corpus`.
-        possible: Links that may be found; none but the sure ones if not given.
-        max_tokens: Most tokens in a batch, padding included, for sources and targets each.
+    The best single head, and then others of its layer as long as their mean is clearly better. A few hundred pairs
+    suffice. Sure links must be found: of people, or of statistics such as `align_corpus`; possible ones may be.
 
     Returns:
-        The [layer, head] pairs, and their alignment error rate.
+        The [layer, head] pairs, and the error rate.
 
     Raises:
         ValueError: As `word_alignments`, or there are no sure links.

@@ -39,12 +39,9 @@ MAX_READINGS = 16
 
 @dataclass(frozen=True)
 class Phrase:
-    """Ways to write a term.
+    """Ways to write a term, as tokens, and whether a letter before or after it would change a word of it.
 
-    Attributes:
-        variants: The tokens of each; the first follows a blank, and so can follow anything.
-        starts_word: Whether a letter in front of it would change its first word.
-        ends_word: Likewise after its last word.
+    The first follows a blank, and so can follow anything.
     """
 
     variants: tuple[tuple[int, ...], ...]
@@ -133,13 +130,9 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
 
 
 class Reading(NamedTuple):
-    """One way to find terms in a hypothesis.
+    """One way to find terms in a hypothesis: how often each phrase has yet to begin, and the one being written.
 
-    Attributes:
-        missing: How often each phrase has yet to begin.
-        phrase: The phrase being written, or complete if what follows is a new word; -1 if there is none.
-        variant: Its variant.
-        written: Number of its tokens.
+    Of that, -1 if there is none, so many tokens of a variant are written; all, if it counts once a new word follows.
     """
 
     missing: tuple[int, ...]
@@ -149,19 +142,15 @@ class Reading(NamedTuple):
 
 
 class State:
-    """All ways to find the terms of a sentence in a hypothesis.
+    """All ways to find the terms of a sentence in a hypothesis, which may end inside of a word.
 
-    Attributes:
-        needed: Fewest tokens that would complete the terms.
-        in_word: Whether the text so far ends inside of a word.
-        readings: Those ways.
-        moves: The states after tokens that have been asked for, and by edges after those of no term.
-        costs: The tokens needed after tokens of terms that have been asked for, and by start after those of no term.
-        advancing: The tokens that leave fewer tokens needed, once they have been asked for.
+    `needed` is the number of tokens that would complete the terms, at least.
     """
 
     def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
         self.needed, self.in_word, self.readings = needed, in_word, readings
+        # What has been asked for: states and tokens needed after tokens of terms, and after others by their edges or
+        # start; the tokens that leave fewer tokens needed.
         self.moves: dict[Any, State] = {}
         self.costs: dict[int | None, int] = {}
         self.advancing: list[int] | None = None

@@ -27,13 +27,7 @@ POLL_INTERVAL = 0.05
 
 
 class Share:
-    """The chunks of this process: of every `size` chunks, the one whose number is its rank.
-
-    Attributes:
-        rank: Number of this process, from 0.
-        size: Number of processes.
-        chunk_size: Lines in a chunk.
-    """
+    """The chunks of this process: of as many as there are processes, the one whose number is its rank, from 0."""
 
     def __init__(self, chunk_size: int):
         check_range(POSITIVE, chunk_size=chunk_size)
@@ -74,13 +68,9 @@ def line_output(
 ) -> Iterator[LineOutput]:
     """Open an output; it appears once it has a line for each source. Finished chunks outlast an interruption.
 
-    Args:
-        path: The output, "-" for standard output, which like a pipe or a device is written to directly.
-        sources: Lines of the input of all processes.
-        settings: What decides the lines besides their sources, as JSON values.
-        share: The share of this process.
-        resume: Keep the chunks that an interrupted run has finished.
-        again: How to continue an interrupted run, for messages.
+    Standard output, "-", is written to directly, as are pipes and devices. The sources are those of all processes;
+    `settings` is what decides the lines besides them, as JSON values. `resume` keeps the chunks that an interrupted run
+    has finished; `again` says how to continue one, in messages.
 
     Raises:
         DataError: There are finished chunks but `resume` is false, they were made of other sources or with other

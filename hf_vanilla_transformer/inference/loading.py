@@ -282,17 +282,17 @@ def _how_to_convert(source: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def _one_line_errors(what: str, on_code: str = NEEDS_TRUST) -> Iterator[None]:
-    """Turn any error into a ValueError of one line: damaged files raise errors of many kinds."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    # A panic of the tokenizers library is no Exception.
-    except BaseException as error:
-        if isinstance(error, UnpicklingError):
+    """Turn any error into a ValueError of one line, with words of our own about code."""
+    with as_value_errors(f"{what}: "):
+        try:
+            yield
+        except UnpicklingError:
             # Its own text advises to unpickle anything.
-            raise ValueError(f"{what}: {PICKLE}") from None
-        raise ValueError(f"{what}: {on_code if needs_trust(error) else one_line(error)}") from error
+            raise ValueError(PICKLE) from None
+        except Exception as error:
+            if needs_trust(error):
+                raise ValueError(on_code) from error
+            raise
 
 
 def needs_trust(error: BaseException) -> bool:

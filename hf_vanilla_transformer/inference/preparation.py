@@ -63,14 +63,10 @@ PLAIN_PUNCTUATION = {
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, and what the model translates for it.
+    """A sentence with its case, in which it is answered, and what is translated: in sentence case, with placeholders.
 
-    Attributes:
-        source: The sentence.
-        case: Its case, in which it is answered.
-        protected: What is translated: in sentence case, with placeholders; None if there is nothing to translate.
-        raw: Whether it is translated as it is, and the translation stays as it is.
-        direction: Its language and that of the translation, for models of many; None: the tokenizer's current ones.
+    `protected` is None if there is nothing to translate. If `raw`, the sentence and its translation stay as they are.
+    `direction` has the languages, for models of many; None: the tokenizer's current ones.
     """
 
     source: str

@@ -71,13 +71,9 @@ Edit = tuple[int, int, str]
 
 
 class Item(NamedTuple):
-    """A part of a sentence that is not translated.
+    """A part of a sentence that is not translated, and where it was in the protected text.
 
-    Attributes:
-        text: What it is.
-        start: Where its placeholder begins in the protected text, or where it was before it was left out.
-        placeholder: Its placeholder; "" if there was none for it.
-        gap: White space before it that was left out with it.
+    There its placeholder stands; if there was none for it, "", it was left out together with the gap before it.
     """
 
     text: str
@@ -88,12 +84,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectedText:
-    """A sentence with placeholders instead of its items.
-
-    Attributes:
-        text: What is translated.
-        items: The items, in order.
-    """
+    """A sentence with placeholders instead of its items, which are in order."""
 
     text: str
     items: tuple[Item, ...] = ()
@@ -187,13 +178,7 @@ def _with_gaps(text: str, place: int, items: Iterable[str]) -> str:
 
 
 class Protector:
-    """Finds the items of sentences.
-
-    Args:
-        patterns: Regular expressions of further items.
-        is_known: Whether a vocabulary can write a character; words with others are items.
-        with_numbers: Whether numbers are items.
-    """
+    """Finds the items of sentences: numbers, if they count, matches of patterns, words with unknown characters."""
 
     def __init__(
         self,

@@ -19,12 +19,9 @@ SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Layout:
-    """A text as its sentences and what stands between them.
+    """A text as its sentences, and the white space before each and after the last one.
 
-    Attributes:
-        sentences: None is blank or has white space at its ends.
-        gaps: White space before each sentence, and after the last one.
-        is_cut: Whether some are pieces of a sentence.
+    No sentence is blank or has white space at its ends. If `is_cut`, some are pieces of a sentence.
     """
 
     sentences: tuple[str, ...]

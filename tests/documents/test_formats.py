@@ -23,13 +23,38 @@ def test_text_comes_back_as_text():
     assert open_document("a\n", "text").render(["b"]) == "b\n"
 
 
-def test_mistakes_are_named():
-    with pytest.raises(DataError, match=r"^x.txt, line 2: byte 0xff is not UTF-8"):
-        open_document(b"a\n\xff", "text", name="x.txt")
-    with pytest.raises(DataError, match="UTF-16"):
-        open_document("a".encode("utf-16"), "text")
-    with pytest.raises(DataError, match="unknown kind 'pdf'"):
-        open_document("a", "pdf")
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><xliff>&b;</xliff>'
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("text", b"a\n\xff", ", line 2: byte 0xff is not UTF-8"),
+        ("text", "a".encode("utf-16"), " is UTF-16"),
+        ("pdf", "a", ": unknown kind 'pdf'"),
+        ("html", b"<meta charset='iso-8859-1'><p>a</p>", " declares the encoding iso-8859-1; save it as UTF-8"),
+        ("xliff", b'<?xml version="1.0" encoding="UTF-16"?><xliff/>', " declares the encoding UTF-16; save it as"),
+        ("po", 'msgid "a\nmsgstr ""\n', ", line 1: not PO ("),
+        ("po", 'msgid "a"\nfoo\n', ", line 2: not PO ("),
+        ("po", 'msgid "a"\nmsgid "b"\n', ", line 2: not PO ("),
+        ("po", "/etc", ", line 1: not PO ("),
+        ("srt", "1\n00:00:01,000 -> 00:00:02,000\na\n", ", line 3: 'a' instead of a cue's times"),
+        ("srt", "\n1\n00:00:01,000 --> x\na\n", ", line 3: '00:00:01,000 --> x' instead"),
+        ("vtt", "WEBVTTX\n", ", line 1: not WebVTT"),
+        ("vtt", "WEBVTT\n\na\nb\n", ", line 3: 'a' instead"),
+        ("xliff", "<xliff>\n<a></xliff>", ", line 2: not XML (mismatched tag"),
+        ("xliff", "", ", line 1: not XML"),
+        ("xliff", BOMB, ": refused, since it declares a document type"),
+        ("xliff", "<html/>", ": its first element is 'html', not xliff"),
+    ],
+)
+def test_faults_are_named_with_their_place(kind, content, message):
+    with pytest.raises(DataError) as error:
+        open_document(content, kind, name="x.y")
+    assert str(error.value).startswith(f"x.y{message}") and "\n" not in str(error.value)
+
+
+def test_a_text_for_each_segment():
     with pytest.raises(ValueError, match="0 texts for 1 segments"):
         open_document("a", "text").render([])
 
@@ -73,12 +98,3 @@ def test_any_document_is_read_or_refused(kind, data):
     assert isinstance(rendered, bytes)
     open_document(rendered, kind)
     assert document.render(filled) == rendered
-
-
-@pytest.mark.parametrize(
-    ("kind", "content"),
-    [("html", b"<meta charset='iso-8859-1'><p>a</p>"), ("xliff", b'<?xml version="1.0" encoding="UTF-16"?><xliff/>')],
-)
-def test_an_encoding_that_is_declared_is_not_contradicted(kind, content):
-    with pytest.raises(DataError, match="declares the encoding .*; save it as UTF-8"):
-        open_document(content, kind, name="a")

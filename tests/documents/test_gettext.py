@@ -1,8 +1,6 @@
 import polib
-import pytest
 
 from hf_vanilla_transformer.documents import open_document
-from hf_vanilla_transformer.errors import DataError
 
 PO = r"""# Comment
 msgid ""
@@ -65,13 +63,3 @@ def test_a_template_has_as_many_forms_as_msgstr():
     document = open_document(content, "po")
     (entry,) = polib.pofile(document.render(["x", "y"]))
     assert entry.msgstr_plural == {0: "x", 1: "y"}
-
-
-@pytest.mark.parametrize(
-    "content, line",
-    [('msgid "a\nmsgstr ""\n', 1), ('msgid "a"\nfoo\n', 2), ('msgid "a"\nmsgid "b"\n', 2), ("/etc", 1)],
-)
-def test_faults_are_named_with_their_line(content, line):
-    with pytest.raises(DataError) as error:
-        open_document(content, "po", name="x.po")
-    assert str(error.value).startswith(f"x.po, line {line}: not PO (") and "\n" not in str(error.value)

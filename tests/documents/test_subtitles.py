@@ -1,7 +1,6 @@
 import pytest
 
 from hf_vanilla_transformer.documents import open_document
-from hf_vanilla_transformer.errors import DataError
 
 SRT = """1
 00:00:01,600 --> 00:00:04,200 X1:40 X2:600
@@ -63,18 +62,3 @@ def test_line_breaks_go_with_the_words_and_leave_no_blank_line():
     for links in ([(0, 4), (2, 0), (3, 0)], [(i, 0) for i in range(5)]):
         assert "\n\n" not in document.render([segment.fill("v w --> y z", links)])
         assert str(document.render([segment.fill("v w --> y z", links)])).count("-->") == 1
-
-
-@pytest.mark.parametrize(
-    "content, kind, message",
-    [
-        ("1\n00:00:01,000 -> 00:00:02,000\na\n", "srt", "x, line 3: 'a' instead of a cue's times"),
-        ("\n1\n00:00:01,000 --> x\na\n", "srt", "x, line 3: '00:00:01,000 --> x' instead"),
-        ("WEBVTTX\n", "vtt", "x, line 1: not WebVTT"),
-        ("WEBVTT\n\na\nb\n", "vtt", "x, line 3: 'a' instead"),
-    ],
-)
-def test_faults_are_named_with_their_line(content, kind, message):
-    with pytest.raises(DataError) as error:
-        open_document(content, kind, name="x")
-    assert str(error.value).startswith(message)

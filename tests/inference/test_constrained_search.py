@@ -120,10 +120,8 @@ class TestPresence:
 
     def test_terms_may_use_barred_tokens(self):
         model, tokenizer = build("shared")
-        barred = {
-            "no_repeat_ngram_size": 1,
-            "bad_words_ids": [tokenizer("gato", add_special_tokens=False)["input_ids"]],
-        }
+        term = tokenizer("gato", add_special_tokens=False)["input_ids"]
+        barred = {"no_repeat_ngram_size": 1, "bad_words_ids": [term]}
         results = translate(model, tokenizer, SENTENCES, num_beams=4, max_new_tokens=20, glossary=GLOSSARY, **barred)
         assert_terms(SENTENCES, results)
 
@@ -215,14 +213,8 @@ class TestSearch:
         model, tokenizer = build("shared")
         with torch.no_grad():
             model.lm_head.bias[model.config.eos_token_id] += 4
-        options = {
-            "num_beams": 4,
-            "num_hypotheses": 2,
-            "with_scores": True,
-            "early_stopping": True,
-            "max_new_tokens": 15,
-            "glossary": GLOSSARY,
-        }
+        options = {"num_beams": 4, "num_hypotheses": 2, "with_scores": True, "early_stopping": True}
+        options |= {"max_new_tokens": 15, "glossary": GLOSSARY}
         together = translate(model, tokenizer, SENTENCES, **options)
         for sentence, expected in zip(SENTENCES, together, strict=True):
             (alone,) = translate(model, tokenizer, [sentence], **options)
@@ -297,13 +289,8 @@ class TestTerms:
 
     def test_occurrences_are_counted_apart(self):
         tokenizer = train_tokenizer(["el gato negro y"], algorithm="word")
-        for text, needed in [
-            ("gato negro", 1),
-            ("gato negro y gato", 0),
-            ("gato y gato negro", 0),
-            ("gato gato", 1),
-            ("negro gato", 2),
-        ]:
+        texts = {"gato negro": 1, "gato negro y gato": 0, "gato y gato negro": 0, "gato gato": 1, "negro gato": 2}
+        for text, needed in texts.items():
             assert self.needed(tokenizer, text, "gato", "gato negro") == needed, text
         assert self.needed(tokenizer, "gato y gato", "gato", "gato") == 0
         assert self.needed(tokenizer, "gato y", "gato", "gato") == 1
@@ -340,15 +327,12 @@ class TestTerms:
 
 
 class TestRefusals:
-    def test_a_translation_that_the_vocabulary_cannot_write(self):
-        model, tokenizer = build("shared")
-        with pytest.raises(ValueError, match="translation 'Zürich' cannot be written .*change it"):
-            translate(model, tokenizer, ["no"], glossary=Glossary.of({"Zurich": "Zürich"}))
-
-    def test_sampling(self):
+    def test_sampling_and_a_translation_that_the_vocabulary_cannot_write(self):
         model, tokenizer = build("shared")
         with pytest.raises(ValueError, match="by beam search, not by sampling; leave out `do_sample`"):
             translate(model, tokenizer, ["no"], glossary=GLOSSARY, do_sample=True)
+        with pytest.raises(ValueError, match="translation 'Zürich' cannot be written .*change it"):
+            translate(model, tokenizer, ["no"], glossary=Glossary.of({"Zurich": "Zürich"}))
 
     def test_a_model_that_is_none_of_transformers(self):
         model, tokenizer = build("shared")

@@ -18,6 +18,7 @@ UNUSABLE = {
     "eos_token_id": ([None], {"a": 1}, [2, "3"], []),
     "bad_words_ids": ([5], [[]], "x", [["a"]]),
     "early_stopping": ("always", 2),
+    "alignment_heads": ([[0]], [["a", 0]], [0, 1], "0-1", [[-1, 0]], [[0.5, 0]]),
 }
 
 

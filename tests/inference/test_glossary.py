@@ -84,7 +84,6 @@ def test_a_file(tmp_path, compressed):
         ("dog\tperro\ncat gato\n", "line 2: 0 tabs; write a term, one tab and its translation"),
         ("dog\tperro\tcan\n", "line 1: 2 tabs; write a term"),
         ("\n\tperro\n", "line 2: an empty term"),
-        ("dog\t\n", "line 1: an empty translation"),
         ("dog\tperro\ncat\tgato\ndog\tcan\n", "line 3: the term 'dog' has two translations, 'perro' and 'can'; keep"),
     ],
 )

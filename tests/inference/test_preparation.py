@@ -48,6 +48,17 @@ def copying():
     return model.eval(), tokenizer
 
 
+@pytest.fixture
+def trained_on(copying, monkeypatch):
+    """Set what the generation settings say of the model's training."""
+
+    def say(**settings):
+        for name, value in settings.items():
+            monkeypatch.setattr(copying[0].generation_config, f"training_{name}", value, raising=False)
+
+    return say
+
+
 def best(translator, *texts, **options):
     return [row[0].text for row in translate(*translator, list(texts), **options)]
 
@@ -96,30 +107,22 @@ def test_case_by_rule(copying):
     ("capitals", "lower", "upper"),
     [(True, "The dog in Paris", "The dog in Paris"), (False, "the dog in paris", "the dog in Paris")],
 )
-def test_case_is_that_of_training(copying, capitals, lower, upper):
-    model, tokenizer = copying
-    model.generation_config.training_capitals = capitals
-    try:
-        preparation = Preparation(model, tokenizer)
-    finally:
-        del model.generation_config.training_capitals
+def test_case_is_that_of_training(copying, trained_on, capitals, lower, upper):
+    trained_on(capitals=capitals)
+    preparation = Preparation(*copying)
     assert preparation.sentence("the dog in paris").text == lower
     assert preparation.sentence("THE DOG IN PARIS").text == upper
     assert preparation.sentence("The dog").text == "The dog"
     uncased = train_tokenizer(["the dog in paris"] * 3, vocab_size=300)
-    assert Preparation(model, uncased).sentence("The DOG in Paris").text == "the dog in paris"
+    assert Preparation(copying[0], uncased).sentence("The DOG in Paris").text == "the dog in paris"
 
 
 @pytest.mark.parametrize("knows", [True, False, None])
-def test_numbers_that_training_never_showed_are_left_out(copying, knows):
-    model, plain = copying[0], train_tokenizer(SENTENCES * 3, vocab_size=400)
+def test_numbers_that_training_never_showed_are_left_out(copying, trained_on, knows):
     if knows is not None:
-        model.generation_config.training_numbers = knows
-    try:
-        text = Preparation(model, plain).sentence("The dog 1234 sees a cat.").text
-    finally:
-        if knows is not None:
-            del model.generation_config.training_numbers
+        trained_on(numbers=knows)
+    plain = train_tokenizer(SENTENCES * 3, vocab_size=400)
+    text = Preparation(copying[0], plain).sentence("The dog 1234 sees a cat.").text
     assert text == ("The dog sees a cat." if knows is False else "The dog 1234 sees a cat.")
 
 
@@ -131,31 +134,24 @@ def test_what_has_no_letters_is_its_own_translation(copying, text):
     assert translate(*copying, [text], raw=True)[0][0].text != text or text == "-"
 
 
-def test_paragraphs(copying):
+def test_paragraphs(copying, trained_on):
     model, tokenizer = copying
     sentences = ["The dog sees a cat.", "Dogs sleep.", "A cat sleeps in Paris."]
     text = "  ".join(sentences)
     options = {"with_scores": True, "with_alignments": True, "num_beams": 3, "num_hypotheses": 2}
     ((first, second),) = translate(model, tokenizer, [text], **options)
-    parts = [row for row in translate(model, tokenizer, sentences, **options)]
+    parts = translate(model, tokenizer, sentences, **options)
     assert first.text == text and second.text == "  ".join(row[1].text for row in parts)
     assert first.score == pytest.approx(sum(row[0].score for row in parts) / 3, rel=1e-4)
     assert first.alignment[5:7] == [(i + 5, k + 5) for i, k in parts[1][0].alignment]
     assert translate(model, tokenizer, [text], split_sentences="never")[0][0].text != text
-    model.generation_config.training_paragraphs = True
-    try:
-        assert best(copying, text) != [text] and best(copying, text, split_sentences="always") == [text]
-    finally:
-        del model.generation_config.training_paragraphs
+    trained_on(paragraphs=True)
+    assert best(copying, text) != [text] and best(copying, text, split_sentences="always") == [text]
 
 
-def test_sentences_longer_than_in_training_are_cut(copying, caplog):
-    model, tokenizer = copying
-    model.generation_config.training_source_length = 8
-    try:
-        rows = translate(model, tokenizer, ["The dog sees a cat, the dog sees a cat, dogs sleep.", "Dogs sleep."])
-    finally:
-        del model.generation_config.training_source_length
+def test_sentences_longer_than_in_training_are_cut(copying, trained_on, caplog):
+    trained_on(source_length=8)
+    rows = translate(*copying, ["The dog sees a cat, the dog sees a cat, dogs sleep.", "Dogs sleep."])
     assert rows[0][0].remarks == ["cut"] and rows[1][0].remarks is None
     assert len(rows[0][0].text) > len("The dog sees a cat.") * 1.5
     assert "of 2 lines, 1 had a sentence longer than any in training" in caplog.text

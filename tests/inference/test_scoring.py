@@ -119,9 +119,6 @@ def test_settings_of_generate_are_those_of_the_model():
     expected = score(model, tokenizer, ENGLISH, SPANISH)
     model.generation_config = GenerationConfig(bos_token_id=1, pad_token_id=0, eos_token_id=2)
     assert score(model, tokenizer, ENGLISH, SPANISH) == expected
-    model.generation_config.bos_token_id = None
-    with pytest.raises(ValueError, match="no decoder_start_token_id"):
-        score(model, tokenizer, ENGLISH, SPANISH)
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():

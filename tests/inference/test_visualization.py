@@ -1,17 +1,19 @@
-import importlib
+"""Figures, their fonts, and what is said where matplotlib is missing."""
+
+import runpy
 import sys
 
 import numpy as np
 import pytest
 import torch
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from matplotlib import font_manager
 from matplotlib.image import imread
 
 from drawings import attention, panels, tick_labels, visible
-from hf_vanilla_transformer.inference.visualization import (
-    plot_attention,
-    plot_position_encoding,
-    plot_training_curve,
-)
+from hf_vanilla_transformer.inference import visualization
+from hf_vanilla_transformer.inference.visualization import plot_attention, plot_position_encoding, plot_training_curve
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]
@@ -37,11 +39,6 @@ def test_attention_of_one_head(tmp_path):
     assert imread(tmp_path / "new" / "attention.png").std() > 0.05
 
 
-def test_small_weights_can_have_a_darker_scale():
-    (axes,) = panels(plot_attention(attention(len(TARGET), len(SOURCE)), SOURCE, TARGET, limit=0.3))
-    assert axes.get_images()[0].get_clim() == (0, 0.3)
-
-
 @pytest.mark.parametrize("heads", [1, 2, 5, 8])
 def test_every_column_and_row_of_heads_has_its_tokens(heads):
     weights = attention(heads, len(TARGET), len(SOURCE))
@@ -55,7 +52,7 @@ def test_every_column_and_row_of_heads_has_its_tokens(heads):
     assert sum(tick_labels(axes.yaxis) == TARGET for axes in drawn) == len(rows)
 
 
-def test_long_sentences_get_small_labels(tmp_path):
+def test_long_sentences_get_small_labels():
     tokens = [f"token{i}" for i in range(60)]
     figure = plot_attention(attention(60, 60), tokens, tokens)
     width, height = figure.get_size_inches()
@@ -103,10 +100,6 @@ def test_position_encoding(tmp_path):
     assert (tmp_path / "positions.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_position_encoding_of_two_dimensions(tmp_path):
-    assert len(panels(plot_position_encoding(np.zeros((1, 2)), tmp_path / "positions.png"))) == 2
-
-
 @pytest.mark.parametrize("encoding", [torch.zeros(1, 5, 4), torch.zeros(5), np.full((2, 2), np.inf), np.zeros((0, 4))])
 def test_bad_position_encoding(encoding):
     with pytest.raises(ValueError, match=r"`encoding` must be finite numbers of shape \(positions, d_model\)"):
@@ -146,9 +139,6 @@ def test_training_curve_says_what_the_losses_are():
     probabilities[0, 3] += 0.9
     least = torch.nn.functional.cross_entropy(probabilities.log(), label, label_smoothing=0.1)
     assert line.get_ydata()[0] == pytest.approx(least.item(), abs=1e-6)
-
-
-def test_training_curve_of_a_loss_without_smoothing():
     (loss_axes, *_) = panels(plot_training_curve(LOG, dropout=0.1, vocab_size=50))
     legend = [text.get_text() for text in loss_axes.get_legend().get_texts()]
     assert legend == ["training, with dropout 0.1", "validation, without (best 4.5 at step 20)"]
@@ -183,15 +173,7 @@ def test_bad_log_history(log_history, message):
 def test_no_window_system_is_touched(monkeypatch):
     # pyplot would choose a backend.
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    for name in ("figures", "visualization"):
-        monkeypatch.delitem(sys.modules, f"hf_vanilla_transformer.inference.{name}")
-        # Importing it again replaces the attribute.
-        monkeypatch.setattr(f"hf_vanilla_transformer.inference.{name}", None)
-    module = importlib.import_module("hf_vanilla_transformer.inference.visualization")
-    assert module.plot_position_encoding([[0.0, 1.0]]).axes
-
-
-# Axes
+    assert runpy.run_path(visualization.__file__)["plot_position_encoding"]([[0.0, 1.0]]).axes
 
 
 def test_long_tokens_leave_room_and_control_characters_are_escaped(tmp_path):
@@ -206,17 +188,61 @@ def test_long_tokens_leave_room_and_control_characters_are_escaped(tmp_path):
 def test_self_attention_has_the_same_name_on_both_axes():
     figure = plot_attention(attention(7, 7), SOURCE, SOURCE, keys="source", queries="source")
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "source (queries)")
-    figure = plot_attention(attention(5, 7), SOURCE, TARGET)
+    figure = plot_attention(attention(5, 7), SOURCE, TARGET, limit=0.3)
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("source (keys)", "target (queries)")
-
-
-# Single points
+    assert panels(figure)[0].get_images()[0].get_clim() == (0, 0.3)
 
 
 def test_a_run_of_one_epoch_is_seen():
     figure = plot_training_curve([{"step": 60, "loss": 5.0, "learning_rate": 1e-3}])
     assert [len(visible(axes)) for axes in panels(figure)] == [1, 1]
-    (_, curves) = panels(plot_position_encoding(torch.randn(1, 8)))
-    assert len(visible(curves)) == 4
+    for encoding, lines in ((torch.randn(1, 8), 4), (np.zeros((1, 2)), 2)):
+        (_, curves) = panels(plot_position_encoding(encoding))
+        assert len(visible(curves)) == lines
     # A line of many points needs none.
     assert panels(plot_training_curve(LOG))[0].lines[0].get_marker() == "None"
+
+
+def test_missing_matplotlib_names_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "hf-vanilla-transformer\[plot\]"'):
+        runpy.run_path(visualization.__file__)
+
+
+CHINESE = ["猫", "坐", "在", "垫子", "上"]
+
+
+@pytest.fixture
+def only_own_font(monkeypatch):
+    """As on a machine without any other font."""
+    own = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
+    monkeypatch.setattr(visualization, "_find_new_fonts", lambda: None)
+    return own
+
+
+def test_boxes_are_announced_once_by_the_name_of_the_script(only_own_font, tmp_path, caplog):
+    plot_attention(attention(5, 5), CHINESE, ["안녕", *SOURCE[:4]], tmp_path / "attention.png", title="注意")
+    (record,) = caplog.records
+    assert "figure '注意': no installed font has" in record.message and "(CJK, HANGUL)" in record.message
+    assert "install" in record.message and "\n" not in record.message
+
+
+def test_another_font_that_has_the_characters_draws_them(only_own_font, tmp_path, caplog):
+    characters = {f"u{ord(each):X}": ord(each) for each in "".join(CHINESE)}
+    builder = FontBuilder(1000, isTTF=True)
+    builder.setupGlyphOrder([".notdef", *characters])
+    builder.setupCharacterMap({code: name for name, code in characters.items()})
+    builder.setupGlyf({name: TTGlyphPen(None).glyph() for name in (".notdef", *characters)})
+    builder.setupHorizontalMetrics({name: (1000, 0) for name in (".notdef", *characters)})
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": "A Few Words", "styleName": "Regular"})
+    builder.setupOS2(usWeightClass=400)
+    builder.setupPost()
+    builder.save(tmp_path / "font.ttf")
+    font_manager.fontManager.addfont(tmp_path / "font.ttf")
+    figure = plot_attention(attention(5, 5), CHINESE, SOURCE[:5], title="垫子")
+    assert panels(figure)[0].get_xticklabels()[0].get_fontfamily() == ["DejaVu Sans", "A Few Words"]
+    assert caplog.text == ""
+    # Nothing is missing, or this would warn.
+    figure.savefig(tmp_path / "attention.png")
