@@ -205,7 +205,7 @@ def _document_kind(arguments: Namespace) -> str | None:
 
 
 def _translate_document(arguments: Namespace, kind: str, target_lang: str | None, translate: Any) -> None:
-    from ..inference.documents import translate_document
+    from ..inference.translation import translate_document
 
     (path,) = arguments.input
     with open_input(path) as file:

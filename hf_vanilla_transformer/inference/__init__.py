@@ -3,13 +3,12 @@
 from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
 from .decoding import Hypothesis
-from .documents import translate_document
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary, read_glossary
 from .pipeline import TranslationPipeline
 from .reranking import ChannelReranker
 from .scoring import Score, score
-from .translation import load, translate, translate_lines
+from .translation import load, translate, translate_document, translate_lines
 
 __all__ = [
     "CTranslate2Model",

@@ -298,12 +298,8 @@ class BatchTranslator:
             return []
         target_tokenizer = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
         wanted = [{target_tokenizer.convert_tokens_to_ids(name) for name in each} for each in placeholders]
-        rows = iter(found)
-        return [
-            i
-            for i, tokens in enumerate(wanted)
-            if any([tokens.difference(row) for row, _ in islice(rows, self.num_hypotheses)])
-        ]
+        own = [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
+        return [i for i, tokens in enumerate(wanted) if any(tokens.difference(row) for row, _ in own[i])]
 
     def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[Generated]:
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)

@@ -309,7 +309,7 @@ def _without_load_report() -> Iterator[None]:
         return "LOAD REPORT" not in record.getMessage()
 
     # Not by the logger's level, on which transformers bases what else it checks and logs.
-    source = logging.get_logger("transformers.modeling_utils")
+    source: Any = logging.get_logger("transformers.modeling_utils")
     source.addFilter(drop_report)
     try:
         yield
