@@ -5,7 +5,6 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
@@ -24,7 +23,7 @@ from .decoding import BatchTranslator, Hypothesis, encode
 from .languages import check_direction, directions_of, is_multilingual
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
-from .preparation import Preparation, Sentence, SplitSentences
+from .preparation import Preparation, SplitSentences
 from .scoring import Score, Target, score
 from .teacher_forcing import position_limit, tightest_limit
 from .translation import REMARKS, checked_sentence, checked_sentences, finished, joined
@@ -191,11 +190,8 @@ class TranslationPipeline(Base):
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
         preparation = self._preparation(protect, raw)
         layout = preparation.layout(input_, split_sentences, direction and direction[0])
-        sentences = [replace(preparation.sentence(each), direction=direction) for each in layout.sentences] or [
-            Sentence("")
-        ]
-        texts = [preparation.given(each) for each in sentences]
-        rows, truncated = encode(self.tokenizer, texts, limit, repeat(direction))
+        sentences = [preparation.sentence(each, None, direction) for each in layout.sentences or ("",)]
+        rows, truncated = encode(self.tokenizer, [each.given for each in sentences], limit, repeat(direction))
         if truncated and not truncation:
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
         for i, (sentence, ids) in enumerate(zip(sentences, rows, strict=True), start=1):
@@ -282,7 +278,7 @@ class TranslationPipeline(Base):
             )
             rows.append([Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)])
         sentences = [each["sentence"] for each in model_outputs]
-        rows = finished(self.model, self.tokenizer, sentences, rows, source_prefix=self._prefix)
+        rows = finished(self.model, self.tokenizer, sentences, rows)
         hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
             logger.warning(f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")

@@ -66,7 +66,8 @@ class Sentence:
     """A sentence with its case, in which it is answered, and what is translated: in sentence case, with placeholders.
 
     `protected` is None if there is nothing to translate. If `raw`, the sentence and its translation stay as they are.
-    `direction` has the languages, for models of many; None: the tokenizer's current ones.
+    `direction` has the languages, for models of many; None: the tokenizer's current ones. The prefix stands before
+    what is translated.
     """
 
     source: str
@@ -74,15 +75,17 @@ class Sentence:
     protected: ProtectedText | None = None
     raw: bool = False
     direction: Direction | None = None
+    prefix: str = ""
 
     @property
     def text(self) -> str:
         """What is translated; "" if there is nothing to."""
         return self.protected.text if self.protected else ""
 
-    def given(self, source_prefix: str = "") -> str:
-        """Return what the model is given, after what stands before every sentence; "" if it is given nothing."""
-        return source_prefix + self.text if self.text else ""
+    @property
+    def given(self) -> str:
+        """What the model is given; "" if it is given nothing."""
+        return self.prefix + self.text if self.text else ""
 
     @property
     def placeholders(self) -> tuple[str, ...]:
@@ -180,17 +183,14 @@ class Preparation:
 
     def num_tokens(self, sentence: str) -> int:
         """Return the number of tokens that the model is given for a sentence, end token included; 0 if none."""
-        ((ids,), _) = encode(self.tokenizer, [self.given(self.sentence(sentence))])
+        ((ids,), _) = encode(self.tokenizer, [self.sentence(sentence).given])
         return len(ids)
 
-    def given(self, sentence: Sentence) -> str:
-        """Return what the model is given for a sentence."""
-        return sentence.given(self.source_prefix)
-
-    def sentence(self, source: str, glossary: Glossary | None = None) -> Sentence:
+    def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Sentence:
         """Prepare a sentence; terms of the glossary are translated as it tells, even if they look like items."""
+        given: dict[str, Any] = {"direction": direction, "prefix": self.source_prefix}
         if self.raw or not source.strip():
-            return Sentence(source, protected=ProtectedText(source), raw=True)
+            return Sentence(source, protected=ProtectedText(source), raw=True, **given)
         text = source
         if not source.isascii() and not all(map(self._alphabet.can_write, source)):
             text = normalize("NFC", source)
@@ -208,13 +208,13 @@ class Preparation:
             spans += names
         protected = self._with_plain_punctuation(with_placeholders(text, spans, self.placeholders))
         if not any(map(str.isalpha, protected.text)):
-            return Sentence(source)
+            return Sentence(source, **given)
         kept = {word for start, end in terms for word in text[start:end].split()}
         text = self._in_sentence_case(protected.text, case, kept)
         # Letters whose other case is longer, such as ß, would move the items.
         if len(text) != len(protected.text):
             text = protected.text
-        return Sentence(source, case, replace(protected, text=text))
+        return Sentence(source, case, replace(protected, text=text), **given)
 
     def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
         """Return a text as the model saw text in training, but for words that are kept."""

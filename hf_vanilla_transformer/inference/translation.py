@@ -189,22 +189,19 @@ def translate_lines(
                     for line, direction in zip(chunk, given, strict=True)
                 ]
                 sentences = [
-                    replace(preparation.sentence(each, glossary), direction=direction)
+                    preparation.sentence(each, glossary, direction)
                     for layout, direction in zip(layouts, given, strict=True)
                     for each in layout.sentences
                 ]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(chunk)
-                texts = [preparation.given(sentence) for sentence in sentences]
+                texts = [sentence.given for sentence in sentences]
                 ids, truncated = encode(tokenizer, texts, limit, [sentence.direction for sentence in sentences])
                 placeholders = [sentence.placeholders for sentence in sentences]
                 results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
                 if reranker is not None:
                     results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
-                results = finished(
-                    model, tokenizer, sentences, results, with_alignments, max_tokens, limit, source_prefix
-                )
-                rows = iter(results)
+                rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
                 counts.update(lines=len(chunk), sentences=len(sentences), truncated=truncated)
                 for layout in layouts:
                     hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
@@ -249,7 +246,6 @@ def finished(
     with_alignments: bool = False,
     max_tokens: int = 4096,
     max_source_length: int | None = None,
-    source_prefix: str = "",
 ) -> list[list[Hypothesis]]:
     """Return what a model made of prepared sentences as translations of the sentences.
 
@@ -265,16 +261,16 @@ def finished(
     alignments = word_alignments(
         model,
         tokenizer,
-        [pairs[i][0].given(source_prefix) for i in chosen],
+        [pairs[i][0].given for i in chosen],
         [pairs[i][1].text for i in chosen],
         max_tokens=max_tokens,
         max_source_length=max_source_length,
         directions=[pairs[i][0].direction for i in chosen],
     )
     links = dict(zip(chosen, alignments, strict=True))
-    prefix = len(source_prefix.split())
     results = []
     for i, (sentence, each) in enumerate(pairs):
+        prefix = len(sentence.prefix.split())
         own = [(source - prefix, target) for source, target in links.get(i, ()) if source >= prefix]
         text, alignment = sentence.finished(each.text, own)
         remarks = ["short"] if is_suspicious(sentence.source, text) else None

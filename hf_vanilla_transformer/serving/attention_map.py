@@ -63,7 +63,7 @@ def attend(choice: Choice, source: str, target: str) -> AttendedPair:
     limit = position_limit(model.config)
     preparation = choice.model.preparation
     sentence = preparation.sentence(source)
-    (source_ids,), _ = encode(tokenizer, [preparation.given(sentence)], limit)
+    (source_ids,), _ = encode(tokenizer, [sentence.given], limit)
     said = preparation.said(sentence, target)
     target_ids = tokenizer(text_target=said, truncation=limit is not None, max_length=limit)["input_ids"]
     weights = None

@@ -176,7 +176,7 @@ class ServedModel(Batcher):
             set_languages(self.tokenizer, key.source, key.target)
         self._translator(key.options)
         prepared = (self.preparation.sentence(sentence) for sentence, _, _ in items)
-        ids, _ = encode(self.tokenizer, [self.preparation.given(each) for each in prepared])
+        ids, _ = encode(self.tokenizer, [each.given for each in prepared])
         return [len(row) for row in ids]
 
     def batch_size(self, longest: int, key: _Key) -> int:
