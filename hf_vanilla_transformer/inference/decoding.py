@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import islice, repeat
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
@@ -40,6 +40,14 @@ NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None
 
 # Target ids, from the start token on, and score of a hypothesis.
 Generated = tuple[list[int], float | None]
+
+
+class Source(NamedTuple):
+    """The ids of a sentence, none if it is blank, and the terms and placeholders that its translations must have."""
+
+    ids: list[int]
+    terms: Terms | None = None
+    placeholders: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -204,38 +212,32 @@ class BatchTranslator:
             found.append(Terms(self._vocabulary, phrases) if phrases else None)
         return found
 
-    def translate_chunk(
-        self,
-        ids: list[list[int]],
-        bar: tqdm,
-        terms: Sequence[Terms | None],
-        placeholders: Sequence[Sequence[str]],
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence, given by its ids, its terms and its placeholders."""
+    def translate_chunk(self, sources: Sequence[Source], bar: tqdm) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence."""
         blank = Hypothesis("", 0.0 if self.with_scores else None)
-        results = [[blank] * self.num_hypotheses for _ in ids]
-        bar.update(sum(not row for row in ids))
+        results = [[blank] * self.num_hypotheses for _ in sources]
+        bar.update(sum(not source.ids for source in sources))
         with decoding_session(self.model):
-            for indices in self._batches(ids, terms):
-                constraints = [each for i in indices if (each := terms[i])]
-                found = self.generate_batch([ids[i] for i in indices], constraints, [placeholders[i] for i in indices])
-                texts = self.tokenizer.batch_decode([row for row, _ in found], skip_special_tokens=True)
-                hypotheses = iter(Hypothesis(text, score) for text, (_, score) in zip(texts, found, strict=True))
-                for i in indices:
-                    results[i] = list(islice(hypotheses, self.num_hypotheses))
+            for indices in self._batches(sources):
+                found = self.generate_batch([sources[i] for i in indices])
+                rows = [tokens for each in found for tokens, _ in each]
+                texts = iter(self.tokenizer.batch_decode(rows, skip_special_tokens=True))
+                for i, each in zip(indices, found, strict=True):
+                    results[i] = [Hypothesis(next(texts), score) for _, score in each]
                 bar.update(len(indices))
         return results
 
-    def _batches(self, ids: list[list[int]], terms: Sequence[Terms | None]) -> Iterator[list[int]]:
+    def _batches(self, sources: Sequence[Source]) -> Iterator[list[int]]:
         """Yield the indices of sentences to decode together, which all have terms, and as many beams, or none."""
         groups: dict[int, list[int]] = {}
-        for i in (i for i, row in enumerate(ids) if row):
-            groups.setdefault(self._constrained_beams(terms[i]), []).append(i)
+        for i, source in enumerate(sources):
+            if source.ids:
+                groups.setdefault(self._constrained_beams(source.terms), []).append(i)
         for num_beams, group in sorted(groups.items()):
             # From long to short: if memory runs out, it does so at once.
-            order = sorted(group, key=lambda i: -len(ids[i]))
+            order = sorted(group, key=lambda i: -len(sources[i].ids))
             while order:
-                size = self.batch_size(len(ids[order[0]]), num_beams)
+                size = self.batch_size(len(sources[order[0]].ids), num_beams)
                 yield order[:size]
                 order = order[size:]
 
@@ -265,43 +267,39 @@ class BatchTranslator:
         padded = -(-longest // multiple) * multiple
         return max(longest, min(padded, position_limit(self.model.config) or padded))
 
-    def generate_batch(
-        self, ids: list[list[int]], terms: Sequence[Terms] = (), placeholders: Sequence[Sequence[str]] = ()
-    ) -> list[Generated]:
-        """Return the B * n hypotheses of sources that are not blank, all of them with terms or none.
+    def generate_batch(self, sources: Sequence[Source]) -> list[list[Generated]]:
+        """Return the hypotheses of sentences that are not blank, all of them with terms or none.
 
-        Where a placeholder of the source is missing in a translation, the search is repeated with it as a term.
+        Where a translation lacks a placeholder, the search is repeated with it as a term.
         """
-        found = self._generate(ids, terms)
-        if not self._is_searched or not (again := self._without(placeholders, found)):
+        found = self._generate(sources)
+        pairs = enumerate(zip(sources, found, strict=True))
+        again = [i for i, pair in pairs if self._is_searched and self._lacks_placeholder(*pair)]
+        if not again:
             return found
-        vocabulary, n = TermVocabulary.of(self.tokenizer), self.num_hypotheses
-        required = [
-            Terms(
-                vocabulary,
-                [*(terms[i].phrases if terms else ()), *vocabulary.phrases(self.tokenizer, placeholders[i])],
-            )
-            for i in again
-        ]
+        required = [self._with_placeholders_as_terms(sources[i]) for i in again]
         # They need more beams than the batch was made for.
-        for batch in self._batches([ids[i] for i in again], required):
+        for batch in self._batches(required):
             # A GlossaryError says that there is no room for them.
             with suppress(GlossaryError):
-                others = iter(self._generate([ids[again[i]] for i in batch], [required[i] for i in batch]))
-                for i in batch:
-                    found[again[i] * n : (again[i] + 1) * n] = islice(others, n)
+                for i, each in zip(batch, self._generate([required[i] for i in batch]), strict=True):
+                    found[again[i]] = each
         return found
 
-    def _without(self, placeholders: Sequence[Sequence[str]], found: Sequence[Generated]) -> list[int]:
-        """Return the sentences of which one of the B * n translations lacks a placeholder."""
-        if not any(placeholders):
-            return []
-        target_tokenizer = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
-        wanted = [{target_tokenizer.convert_tokens_to_ids(name) for name in each} for each in placeholders]
-        own = [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
-        return [i for i, tokens in enumerate(wanted) if any(tokens.difference(row) for row, _ in own[i])]
+    def _lacks_placeholder(self, source: Source, hypotheses: Sequence[Generated]) -> bool:
+        side = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
+        wanted = {side.convert_tokens_to_ids(name) for name in source.placeholders}
+        return bool(wanted) and any(wanted.difference(tokens) for tokens, _ in hypotheses)
 
-    def _generate(self, ids: list[list[int]], terms: Sequence[Terms]) -> list[Generated]:
+    def _with_placeholders_as_terms(self, source: Source) -> Source:
+        vocabulary = TermVocabulary.of(self.tokenizer)
+        own = source.terms.phrases if source.terms else []
+        return source._replace(
+            terms=Terms(vocabulary, [*own, *vocabulary.phrases(self.tokenizer, source.placeholders)])
+        )
+
+    def _generate(self, sources: Sequence[Source]) -> list[list[Generated]]:
+        ids, terms = [source.ids for source in sources], [source.terms for source in sources if source.terms]
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
         limits: list[int] = []
         if not bounds:
@@ -347,7 +345,8 @@ class BatchTranslator:
         rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
         is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
-        return list(zip(sequences.where(is_output, padding).tolist(), scores, strict=True))
+        found = list(zip(sequences.where(is_output, padding).tolist(), scores, strict=True))
+        return [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
 
     def _check_ids(self, largest: int) -> None:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None

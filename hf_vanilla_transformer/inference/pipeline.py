@@ -5,7 +5,7 @@ Shape legend: B batch, S source length, T target length, n translations a text.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..options import check_choice
 from ..text.sentences import Layout
-from .decoding import BatchTranslator, Hypothesis, encode
+from .decoding import BatchTranslator, Hypothesis, Source, encode
 from .languages import check_direction, directions_of, is_multilingual
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
@@ -240,10 +240,9 @@ class TranslationPipeline(Base):
         translator = BatchTranslator(self.model, self.tokenizer, n, 1, return_scores, options)
         given, padding = input_tensors["sentence"], self.tokenizer.pad_token_id or 0
         sentences = given if isinstance(given, list) else [given]
-        placeholders = [each.placeholders for each, row in zip(sentences, ids, strict=True) if row]
-        found = iter(translator.generate_batch(list(filter(None, ids)), placeholders=placeholders) if any(ids) else ())
-        blank = ([padding], 0.0)
-        hypotheses = [each for row in ids for each in (islice(found, n) if row else [blank] * n)]
+        sources = [Source(row, None, each.placeholders) for row, each in zip(ids, sentences, strict=True) if row]
+        found = iter(translator.generate_batch(sources) if sources else ())
+        hypotheses = [each for row in ids for each in (next(found) if row else [([padding], 0.0)] * n)]
         sequences = [torch.tensor(tokens, device="cpu") for tokens, _ in hypotheses]
         outputs = {"output_ids": pad_sequence(sequences, True, padding).view(len(ids), n, -1)}
         if return_scores:

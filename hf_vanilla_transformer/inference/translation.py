@@ -19,7 +19,7 @@ from ..errors import lone_surrogate, one_line
 from ..options import POSITIVE, Range, check_choice, check_range
 from ..text.sentences import Layout
 from .alignment import word_alignments
-from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, encode
+from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, Source, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .languages import Languages, directions_of
@@ -198,7 +198,8 @@ def translate_lines(
                 texts = [sentence.given for sentence in sentences]
                 ids, truncated = encode(tokenizer, texts, limit, [sentence.direction for sentence in sentences])
                 placeholders = [sentence.placeholders for sentence in sentences]
-                results = translator.translate_chunk(ids, bar, translator.terms(texts, ids, limit), placeholders)
+                sources = list(map(Source, ids, translator.terms(texts, ids, limit), placeholders))
+                results = translator.translate_chunk(sources, bar)
                 if reranker is not None:
                     results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
                 rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
