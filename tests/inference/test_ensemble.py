@@ -50,6 +50,11 @@ def models(request):
 
 
 @pytest.fixture
+def ensemble(models):
+    return VanillaTransformerEnsemble(models)
+
+
+@pytest.fixture
 def source():
     batch = SHARED([each for each in SENTENCES if each], padding=True, return_tensors="pt")
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -93,18 +98,6 @@ class Ids(torch.nn.Module):
 
     def forward(self, input_ids, **kwargs):
         return BaseModelOutput(last_hidden_state=input_ids)
-
-
-def plain_greedy(models, ids, steps):
-    """Return the tokens and their summed log-probability, one sentence at a time without padding."""
-    tokens, total = [1], 0.0
-    while len(tokens) <= steps and tokens[-1] != END:
-        with torch.no_grad():
-            given = {"input_ids": ids[None], "decoder_input_ids": torch.tensor([tokens]), "use_cache": False}
-            mean = torch.stack([model(**given).logits[0, -1].double().softmax(-1) for model in models]).mean(0)
-        tokens.append(int(mean.argmax()))
-        total += math.log(mean.max())
-    return tokens, total
 
 
 class TestEqualMembers:
@@ -180,25 +173,22 @@ class TestDifferentMembers:
         close(found.double(), alone.logsumexp(0) - math.log(len(models)))
         assert -600 < found.max() < -400
 
-    def test_greedy_search(self, models, source):
+    def test_greedy_search(self, ensemble, models, source):
         options = {"max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True}
-        for given in on_either_side(source, models):
-            found = VanillaTransformerEnsemble(models).generate(**given, **options)
-            lengths, steps = [], torch.stack(found.scores, 1).log_softmax(-1)
-            for i, (ids, mask) in enumerate(zip(source["input_ids"], source["attention_mask"], strict=True)):
-                tokens, total = plain_greedy(models, ids[mask.bool()], 9)
-                assert found.sequences[i, : len(tokens)].tolist() == tokens
-                own = steps[i].gather(1, found.sequences[i, 1:, None])[: len(tokens) - 1]
-                assert float(own.sum()) == pytest.approx(total, abs=1e-4)
-                lengths.append(len(tokens))
-            assert len(set(lengths)) > 1
+        ours = [ensemble.generate(**given, **options) for given in on_either_side(source, models)]
+        expected = Plain(models).generate(**source, **options, use_cache=False)
+        is_token = expected.sequences[:, 1:, None] != 0
+        assert len(set(is_token.sum(1).flatten().tolist())) > 1
+        for found in ours:
+            assert torch.equal(found.sequences, expected.sequences)
+            steps = [torch.stack(each.scores, 1).double().log_softmax(-1) * is_token for each in (found, expected)]
+            close(*steps, 1e-4)
 
     @pytest.mark.parametrize("max_final", [0, 1], ids=["final ones dropped", "none dropped"])
-    def test_beam_search(self, models, source, monkeypatch, max_final):
+    def test_beam_search(self, ensemble, models, source, monkeypatch, max_final):
         monkeypatch.setattr(beam_search, "MAX_FINAL", max_final)
         options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 9}
         report = {"return_dict_in_generate": True, "output_scores": True}
-        ensemble = VanillaTransformerEnsemble(models)
         ours = [ensemble.generate(**given, **options) for given in on_either_side(source, models)]
         found = ensemble.generate(**source, **options, **report)
         expected = Plain(models).generate(**source, **options, **report, use_cache=False)
@@ -208,8 +198,8 @@ class TestDifferentMembers:
         assert len({tuple(row) for row in ours[0].tolist()}) == len(ours[0])
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True}], ids=str)
-    def test_padding_is_inferred_from_ids(self, models, source, options):
-        ensemble, ids = VanillaTransformerEnsemble(models), source["input_ids"]
+    def test_padding_is_inferred_from_ids(self, ensemble, source, options):
+        ids = source["input_ids"]
 
         def decode(**given):
             torch.manual_seed(3)
@@ -218,8 +208,8 @@ class TestDifferentMembers:
         assert torch.equal(decode(), decode(attention_mask=source["attention_mask"]))
         assert not torch.equal(decode(), decode(attention_mask=torch.ones_like(ids)))
 
-    def test_a_static_cache_changes_nothing(self, models, source):
-        ensemble, options = VanillaTransformerEnsemble(models), {"num_beams": 3, "max_new_tokens": 6}
+    def test_a_static_cache_changes_nothing(self, ensemble, source):
+        options = {"num_beams": 3, "max_new_tokens": 6}
         expected = ensemble.generate(**source, **options)
         assert torch.equal(ensemble.generate(**source, **options, cache_implementation="static"), expected)
 
@@ -236,8 +226,7 @@ class TestDifferentMembers:
             )[0, len(prefix) :]
             assert row[3 : 3 + len(alone)].tolist() == alone.tolist()
 
-    def test_go_on_from_a_cache(self, models, source):
-        ensemble = VanillaTransformerEnsemble(models)
+    def test_go_on_from_a_cache(self, ensemble, models, source):
         whole = ensemble.generate(**source, max_new_tokens=6, min_new_tokens=6)
         first = ensemble.generate(**source, max_new_tokens=3, min_new_tokens=3, return_dict_in_generate=True)
         given = {"past_key_values": first.past_key_values, "decoder_input_ids": first.sequences}
@@ -245,28 +234,24 @@ class TestDifferentMembers:
         with pytest.raises(ValueError, match="is no cache of this ensemble"):
             VanillaTransformerEnsemble(models[:2]).generate(**source, max_new_tokens=3, **given)
 
-    def test_scores_of_given_translations(self, models, source):
-        ensemble = VanillaTransformerEnsemble(models)
+    def test_scores_of_given_translations(self, ensemble, source):
         options = {"num_beams": 3, "max_new_tokens": 9, "length_penalty": 0.0}
         found = ensemble.generate(**source, **options, return_dict_in_generate=True, output_scores=True)
         scores = score(ensemble, SHARED, [each for each in SENTENCES if each], found.sequences)
         assert [each.log_prob for each in scores] == pytest.approx(found.sequences_scores.tolist(), abs=1e-4)
 
-    def test_terms_of_a_glossary(self, models):
-        found = translate(
-            VanillaTransformerEnsemble(models), SHARED, SENTENCES, glossary=Glossary.of({"cat": "calle ancha"})
-        )
+    def test_terms_of_a_glossary(self, ensemble):
+        found = translate(ensemble, SHARED, SENTENCES, glossary=Glossary.of({"cat": "calle ancha"}))
         for sentence, (hypothesis,) in zip(SENTENCES, found, strict=True):
             assert ("calle ancha" in hypothesis.text) >= ("cat" in sentence)
 
-    def test_alignments_are_those_of_the_first(self, models):
-        found = translate(VanillaTransformerEnsemble(models), SHARED, SENTENCES, num_beams=2, with_alignments=True)
+    def test_alignments_are_those_of_the_first(self, ensemble, models):
+        found = translate(ensemble, SHARED, SENTENCES, num_beams=2, with_alignments=True)
         texts = [own[0].text for own in found]
         assert [own[0].alignment for own in found] == word_alignments(models[0], SHARED, SENTENCES, texts)
         assert any(own[0].alignment for own in found)
 
-    def test_in_a_pipeline(self, models):
-        ensemble = VanillaTransformerEnsemble(models)
+    def test_in_a_pipeline(self, ensemble):
         pipe = pipeline("translation", model=ensemble, tokenizer=SHARED, device="cpu")
         expected = translate(ensemble, SHARED, SENTENCES, num_beams=3, max_length=9)
         found = pipe(SENTENCES, num_beams=3, max_length=9, batch_size=len(SENTENCES))
