@@ -58,22 +58,16 @@ class Glossary:
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
         """Return where the terms in a normalized text begin and end."""
-        found, start = [], 0
+        found: list[tuple[int, int]] = []
         edges = word_edges(text)
-        while start < len(text):
-            if start in edges and (end := self._longest_at(text, start, edges)):
-                found.append((start, end))
-                start = end
-            else:
-                start += 1
+        for start in sorted(edges):
+            if found and start < found[-1][1]:
+                continue
+            ends = (start + length for length in self._lengths if start + length in edges)
+            longest = next((end for end in ends if self._spelling(text[start:end]) in self._translations), None)
+            if longest is not None:
+                found.append((start, longest))
         return found
-
-    def _longest_at(self, text: str, start: int, edges: set[int]) -> int | None:
-        """Return the end of the longest term that starts here."""
-        for end in (start + length for length in self._lengths):
-            if end in edges and self._spelling(text[start:end]) in self._translations:
-                return end
-        return None
 
     def _spelling(self, text: str) -> str:
         """Return the text as the glossary spells it, if it does."""

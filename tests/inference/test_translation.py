@@ -161,15 +161,6 @@ def test_dropout_is_off_and_the_mode_restored():
     assert not model.training
 
 
-def test_encode_cuts_keeps_the_end_and_counts():
-    whole, cut = encode(SHARED, ["the cat sleeps in a house", " ", "a cat"])
-    assert [len(ids) for ids in whole] == [7, 0, 3] and cut == 0
-    ids, cut = encode(SHARED, ["the cat sleeps in a house", " ", "a cat"], max_source_length=4)
-    assert ids == [whole[0][:3] + [END], [], whole[2]] and cut == 1
-    assert encode(SHARED, ["a cat"], max_source_length=3) == ([whole[2]], 0)
-    assert encode(SHARED, []) == ([], 0)
-
-
 def test_long_sources_are_cut_and_counted(translator, caplog):
     sentences = ["the cat sleeps in a house", "a cat", "two dogs run in the red street", ""]
     options = {"max_length": 8, "num_beams": 2}
@@ -204,17 +195,6 @@ def test_sinusoids_have_no_limit(caplog):
     )
     assert whole[0][0].score != pytest.approx(cut[0][0].score, rel=1e-3)
     assert "1 of 1 sentences had more than 8 tokens and were truncated" in cut_warnings(caplog)
-
-
-def test_bounds_of_the_output(translator, monkeypatch):
-    model, tokenizer = translator
-    set_end_bias(model, -1e4)
-    calls = record_generate(model, monkeypatch)
-    longest = len(encode(tokenizer, SENTENCES[:1])[0][0])
-    bounds = [({}, longest + EXTRA_OUTPUT_TOKENS), ({"max_length": 7}, 7), ({"max_new_tokens": 7}, 8)]
-    for options, length in bounds:
-        translate(model, tokenizer, SENTENCES, **options)
-        assert calls.pop()[1].shape == (len(SENTENCES), length)
 
 
 @pytest.mark.parametrize("with_scores", [False, True])
