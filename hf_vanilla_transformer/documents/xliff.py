@@ -146,10 +146,10 @@ def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
 def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
     """Return the markup of tokens, with the language of the translation where that of the source is named."""
     markup = [token.markup for token in tokens]
-    if language is not None:
-        for i, token in enumerate(tokens):
-            source, target = LANGUAGES.get(token.name, ("", ""))
-            if token.opens and source in token.attributes:
+    for i, token in enumerate(tokens):
+        if language is not None and token.opens and token.name in LANGUAGES:
+            source, target = LANGUAGES[token.name]
+            if source in token.attributes:
                 markup[i] = token.having(**{target: language})
     return markup
 

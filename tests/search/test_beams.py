@@ -46,9 +46,11 @@ def searched_by_ours(model, input_ids, logits_processor, stopping_criteria, gene
     return beam_search.beam_search(model, beams, input_ids, logits_processor, generation_config, kwargs)
 
 
-def both_ways(model, source, **options):
+def assert_equal(own, model, source, **options):
+    """One search of ours finds the sequences of transformers."""
     options = {"num_beams": 4, "max_new_tokens": 12, **options}
-    return model.generate(**source, **options), model.generate(**source, **options, **REPORT).sequences
+    found, expected = model.generate(**source, **options), model.generate(**source, **options, **REPORT).sequences
+    assert torch.equal(found, expected) and len(own) == 1
 
 
 @pytest.fixture
@@ -86,11 +88,8 @@ class TestEqualsTransformers:
     @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 1.0, 2.0])
     @pytest.mark.parametrize("ends", [2, ENDS, None], ids=["one end", "several ends", "no end"])
     def test_stopping(self, own, early_stopping, length_penalty, ends):
-        model, source = varied_model(), padded_source(7)
         options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "eos_token_id": ends}
-        found, expected = both_ways(model, source, **options)
-        assert torch.equal(found, expected)
-        assert len(own) == 1
+        assert_equal(own, varied_model(), padded_source(7), **options)
 
     def test_these_settings_end_sentences_at_different_lengths(self):
         out = varied_model().generate(**padded_source(7), num_beams=4, max_new_tokens=12, eos_token_id=ENDS)
@@ -117,17 +116,10 @@ class TestEqualsTransformers:
         ids=lambda options: next(iter(options)),
     )
     def test_other_settings(self, own, options):
-        found, expected = both_ways(
-            varied_model(), padded_source(7), **{"eos_token_id": ENDS, **on(TEST_DEVICE, options)}
-        )
-        assert torch.equal(found, expected)
-        assert len(own) == 1
+        assert_equal(own, varied_model(), padded_source(7), **{"eos_token_id": ENDS, **on(TEST_DEVICE, options)})
 
     def test_a_large_vocabulary(self, own):
-        model = varied_model(vocab_size=5000)
-        found, expected = both_ways(model, padded_source(7), eos_token_id=list(range(2, 400)))
-        assert torch.equal(found, expected)
-        assert len(own) == 1
+        assert_equal(own, varied_model(vocab_size=5000), padded_source(7), eos_token_id=list(range(2, 400)))
 
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_a_padded_prefix(self, own, side):
@@ -135,9 +127,7 @@ class TestEqualsTransformers:
         mask = torch.ones_like(prefix)
         mask[::2, 0 if side == "left" else 2] = 0
         given = {"decoder_input_ids": prefix.masked_fill(mask == 0, 0), "decoder_attention_mask": mask}
-        found, expected = both_ways(varied_model(), padded_source(7), eos_token_id=ENDS, **given)
-        assert torch.equal(found, expected)
-        assert len(own) == 1
+        assert_equal(own, varied_model(), padded_source(7), eos_token_id=ENDS, **given)
 
     def test_an_encoded_source(self, own):
         model, source = varied_model(), padded_source(7)
@@ -151,9 +141,7 @@ class TestEqualsTransformers:
     def test_more_beams_than_tokens(self, own):
         model = one_layer_model(vocab_size=6, tie_word_embeddings=False)
         source = {"input_ids": torch.tensor([[4, 5, 3], [3, 3, 4]])}
-        found, expected = both_ways(model, source, num_beams=5, num_return_sequences=5)
-        assert torch.equal(found, expected)
-        assert len(own) == 1
+        assert_equal(own, model, source, num_beams=5, num_return_sequences=5)
 
     @pytest.mark.parametrize("options", [{"do_sample": True}, REPORT], ids=["sampling", "reports"])
     def test_left_to_transformers(self, own, options):
