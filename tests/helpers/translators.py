@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     BartConfig,
@@ -153,3 +154,18 @@ def set_end_bias(model: Any, bias: float) -> Any:
     biases = model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else model.lm_head.bias.data
     biases[IDS["eos_token_id"]] = bias
     return model
+
+
+def texts(results: Any) -> list[list[str]]:
+    """Return the texts of what `translate` returned."""
+    return [[each.text for each in hypotheses] for hypotheses in results]
+
+
+def assert_alike(found: Any, expected: Any, **tolerance: float) -> None:
+    """Compare what `translate` returned: equal texts, and scores within a tolerance."""
+    assert texts(found) == texts(expected)
+    own, others = ([each.score for hypotheses in results for each in hypotheses] for results in (found, expected))
+    if None in others:
+        assert own == others
+    else:
+        assert own == pytest.approx(others, **tolerance)

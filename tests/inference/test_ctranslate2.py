@@ -12,8 +12,8 @@ from hf_vanilla_transformer.export.ctranslate2 import write_ctranslate2
 from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate
-from tiny import close, tiny_model
-from translators import ENGLISH, save_translator, set_end_bias, trained
+from tiny import tiny_model
+from translators import ENGLISH, assert_alike, save_translator, set_end_bias, texts, trained
 
 pytest.importorskip("ctranslate2", reason="exported models run in CTranslate2, of the extra `export`")
 
@@ -50,12 +50,7 @@ class TestGenerate:
         sentences = [*ENGLISH, " ", "the cat see a house in two street"]
         expected = translate(model, tokenizer, sentences, with_scores=True, **options)
         found = translate(runtime, own_tokenizer, sentences, with_scores=True, **options)
-        assert [[each.text for each in row] for row in found] == [[each.text for each in row] for row in expected]
-        close(
-            torch.tensor([[h.score for h in row] for row in found]),
-            torch.tensor([[h.score for h in row] for row in expected]),
-            1e-4,
-        )
+        assert_alike(found, expected, abs=1e-4, rel=1e-4)
 
     @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3, "num_hypotheses": 3}], ids=str)
     @pytest.mark.parametrize("settings", [{}, {"forced_eos_token_id": 2}], ids=str)
@@ -65,18 +60,9 @@ class TestGenerate:
         export_model(tmp_path / "model", "ctranslate2", tmp_path / "exported")
         runtime, _ = load_ctranslate2(tmp_path / "exported")
         sentences = ["no", *ENGLISH, "a red house", "no a cat " * 4]
-        alone, together, expected = (
-            [row for rows in found for row in rows]
-            for found in (
-                [translate(runtime, tokenizer, [sentence], with_scores=True, **options) for sentence in sentences],
-                [translate(runtime, tokenizer, sentences, with_scores=True, **options)],
-                [translate(model, tokenizer, sentences, with_scores=True, **options)],
-            )
-        )
-        texts = [[[each.text for each in row] for row in rows] for rows in (alone, together, expected)]
-        assert texts[0] == texts[1] == texts[2]
-        scores = [[each.score for row in rows for each in row] for rows in (alone, together)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+        alone = [translate(runtime, tokenizer, [sentence], with_scores=True, **options)[0] for sentence in sentences]
+        assert_alike(alone, translate(runtime, tokenizer, sentences, with_scores=True, **options), abs=1e-5)
+        assert texts(alone) == texts(translate(model, tokenizer, sentences, with_scores=True, **options))
 
     def test_other_criteria_are_refused(self, saved):
         *_, (runtime, tokenizer) = saved

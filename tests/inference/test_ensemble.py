@@ -15,7 +15,7 @@ from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.search import beams as beam_search
 from tiny import close, tiny_config
-from translators import SHARED, build, save_translator
+from translators import SHARED, assert_alike, build, save_translator, texts
 
 KINDS = ("shared", "pair", "learned", "marian", "m2m100")
 SENTENCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", "", "we see a small cat"]
@@ -119,22 +119,19 @@ class TestEqualMembers:
         ensemble = VanillaTransformerEnsemble([model] * size)
         expected = translate(model, tokenizer, SENTENCES, with_scores=True, **options)
         found = translate(ensemble, tokenizer, SENTENCES, with_scores=True, **options)
-        for own, others in zip(found, expected, strict=True):
-            assert [each.text for each in own] == [each.text for each in others]
-            assert [each.score for each in own] == pytest.approx([each.score for each in others], abs=ACROSS_BATCHES)
+        assert_alike(found, expected, abs=ACROSS_BATCHES)
         # Our beam search, which reports no scores.
-        without = [[each.text for each in own] for own in translate(ensemble, tokenizer, SENTENCES, **options)]
-        assert without == [[each.text for each in own] for own in expected]
+        assert texts(translate(ensemble, tokenizer, SENTENCES, **options)) == texts(expected)
 
     def test_draw_the_same_samples(self):
         for model in members(FOREIGN):
-            texts = []
+            drawn = []
             for each in (model, VanillaTransformerEnsemble([model, model])):
                 torch.manual_seed(3)
                 options = {"do_sample": True, "temperature": 3.0, "num_hypotheses": 3, "max_length": 8}
                 found = translate(each, SHARED, SENTENCES, **options)
-                texts.append([hypothesis.text for own in found for hypothesis in own])
-            assert texts[0] == texts[1] and len(set(texts[0])) > 10
+                drawn.append([text for own in texts(found) for text in own])
+            assert drawn[0] == drawn[1] and len(set(drawn[0])) > 10
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_in_half_precision(self, source, dtype):
@@ -247,8 +244,8 @@ class TestDifferentMembers:
 
     def test_alignments_are_those_of_the_first(self, ensemble, models):
         found = translate(ensemble, SHARED, SENTENCES, num_beams=2, with_alignments=True)
-        texts = [own[0].text for own in found]
-        assert [own[0].alignment for own in found] == word_alignments(models[0], SHARED, SENTENCES, texts)
+        best = [own[0].text for own in found]
+        assert [own[0].alignment for own in found] == word_alignments(models[0], SHARED, SENTENCES, best)
         assert any(own[0].alignment for own in found)
 
     def test_in_a_pipeline(self, ensemble):

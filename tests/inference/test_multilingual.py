@@ -23,7 +23,7 @@ from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
-from translators import DIRECTIONS, ENGLISH, SHARED, SPANISH, build, several_languages
+from translators import DIRECTIONS, ENGLISH, SHARED, SPANISH, assert_alike, build, several_languages, texts
 
 TARGETS = ["es", "en", "de", "es", "en"]
 
@@ -38,10 +38,6 @@ def model():
 @pytest.fixture
 def tokenizer():
     return build("multilingual")[1]
-
-
-def texts(results):
-    return [[each.text for each in hypotheses] for hypotheses in results]
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +107,8 @@ def test_translations_to_one_language_or_one_each(model, tokenizer, by_target):
     for target, expected in by_target.items():
         assert translate(model, tokenizer, ENGLISH, tgt_lang=target, **options) == expected
     found = translate(model, tokenizer, ENGLISH, src_lang="en", tgt_lang=TARGETS, **options)
-    assert texts(found) == texts(mixed(by_target))
+    assert_alike(found, mixed(by_target), abs=1e-5)
     assert [each.alignment for (each,) in found] == [each.alignment for (each,) in mixed(by_target)]
-    assert [each.score for (each,) in found] == pytest.approx([each.score for (each,) in mixed(by_target)], abs=1e-5)
     # Without a trace.
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", "es")
     assert translate(model, tokenizer, ENGLISH, **options) == by_target["es"]

@@ -12,7 +12,7 @@ from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS, output_limit
 from hf_vanilla_transformer.inference.translation import translate
-from translators import SPANISH, build, set_end_bias
+from translators import SPANISH, assert_alike, build, set_end_bias
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -63,13 +63,6 @@ SEARCHES = {
 }
 
 
-def assert_equal(found, expected):
-    assert [[each.text for each in row] for row in found] == [[each.text for each in row] for row in expected]
-    scores = [[each.score for row in rows for each in row] for rows in (found, expected)]
-    if scores[1][0] is not None:
-        assert scores[0] == pytest.approx(scores[1], abs=1e-5, rel=1e-5)
-
-
 # Without scores, our own search is taken.
 CASES = [
     *product(MODELS, ["greedy", "beams"], [True]),
@@ -82,7 +75,7 @@ CASES = [
 def test_a_batch_is_translated_as_each_sentence_alone(kind, search, with_scores):
     translator, options = MODELS[kind](), {**SEARCHES[search], "with_scores": with_scores}
     alone = [translate(*translator, [sentence], **options)[0] for sentence in SENTENCES]
-    assert_equal(translate(*translator, SENTENCES, **options), alone)
+    assert_alike(translate(*translator, SENTENCES, **options), alone, abs=1e-5, rel=1e-5)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -138,7 +131,7 @@ def test_terms_of_a_glossary(kind, bias):
     options["bad_words_ids"] = [[0], [1], [3]]
     sentences = [SENTENCES[1], "no small cat", "street"]
     alone = [translate(model, tokenizer, [sentence], **options)[0] for sentence in sentences]
-    assert_equal(translate(model, tokenizer, sentences, **options), alone)
+    assert_alike(translate(model, tokenizer, sentences, **options), alone, abs=1e-5, rel=1e-5)
     if bias == NEVER:
         # So many tokens besides, as the translation of the term has.
         assert len(alone[-1][0].text.split()) + 1 == 2 + EXTRA_OUTPUT_TOKENS + len(SPANISH[2].split())

@@ -11,7 +11,7 @@ from hf_vanilla_transformer.inference import decoding as decoding
 from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
 from hf_vanilla_transformer.inference.translation import cross_attention, load, translate, translate_lines
-from translators import SHARED, build, save_translator, set_end_bias
+from translators import SHARED, build, save_translator, set_end_bias, texts
 
 KINDS = ("shared", "pair", "marian")
 SENTENCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", "we see a small cat", "no"]
@@ -31,10 +31,6 @@ def record_generate(model, monkeypatch):
 
     monkeypatch.setattr(model, "generate", recording, raising=False)
     return calls
-
-
-def texts(results):
-    return [[hypothesis.text for hypothesis in hypotheses] for hypotheses in results]
 
 
 def cut_warnings(caplog):
