@@ -1,7 +1,8 @@
-"""Callbacks of the trainer."""
+"""Callbacks of the trainer: the best checkpoint, what breaks ties, early stopping, and what sessions pass on."""
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -10,10 +11,40 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 from transformers.utils import logging
 
-from .best_model import breaks_tie
 from .checkpoints import best_checkpoint, weights_fault
 
 logger = logging.get_logger(__name__)
+
+# Scores of an evaluation, besides its loss.
+METRICS = ("bleu", "chrf", "exact_match")
+
+# Those that break ties, the first one first.
+TIE_BREAKERS = ("chrf", "exact_match", "bleu")
+
+
+def metric_name(args: TrainingArguments) -> str:
+    """Name of the metric of the best model in an evaluation."""
+    return f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+
+
+def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[str, float]) -> bool:
+    """Whether the evaluation of this step equals the best one by the metric that decides, and is better by others."""
+    name = metric_name(args)
+    value = metrics.get(name)
+    if value is None or value != state.best_metric:
+        return False
+    tied = [each for each in state.log_history if each.get(name) == value and each["step"] != state.global_step]
+    return bool(tied) and all(_rank(metrics, name) > _rank(each, name) for each in tied)
+
+
+def _rank(evaluation: Mapping[str, float], name: str) -> tuple[float, ...]:
+    """What breaks a tie of the metric of this name; more is better."""
+    known = next((metric for metric in (*METRICS, "loss") if name.endswith(f"_{metric}")), None)
+    prefix = name.removesuffix(known) if known else "eval_"
+    scores = [evaluation.get(f"{prefix}{metric}", 0.0) for metric in TIE_BREAKERS]
+    loss = evaluation.get(f"{prefix}loss", math.inf)
+    # Of translations that score the same, the later ones are no improvement; of those that score nothing, they may be.
+    return (*scores, -loss if math.isfinite(loss) and not any((evaluation[name], *scores)) else -math.inf)
 
 
 class SamplerEpoch(TrainerCallback):
@@ -55,12 +86,8 @@ class BestCheckpointLocation(TrainerCallback):
             state.best_model_checkpoint = state.best_metric = state.best_global_step = None
 
 
-def _stored_states(state: TrainerState) -> dict[str, Any]:
-    """States of the callbacks in a checkpoint; `Trainer` updates those that have an entry and adds none."""
-    return cast(dict[str, Any], state.stateful_callbacks)
-
-
-# Checkpoints store the state of the following callbacks under the names of their classes.
+# Checkpoints store the state of the following callbacks under the names of their classes. `Trainer` updates those that
+# have an entry and adds none.
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -94,7 +121,7 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        stored = _stored_states(state).setdefault(type(self).__name__, self.state())
+        stored = cast(Any, state.stateful_callbacks).setdefault(type(self).__name__, self.state())
         self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"]
         if state.global_step and self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
@@ -108,7 +135,7 @@ class RunRecord(TrainerCallback, ExportableState):
     Attributes:
         seconds: Training time before this session.
         since_epoch: First epoch whose time is recorded: 0, or later if an earlier release began the run.
-        train_pairs: Pairs kept of a stream, at the last checkpoint; None if the training data are no stream.
+        train_pairs: Pairs kept of a stream, at the last checkpoint.
         skipped_steps: Steps skipped for a loss or gradient that was not finite.
         skipped_in_a_row: Those since a step was taken.
         first_step: Steps before this session; not stored.
@@ -136,7 +163,7 @@ class RunRecord(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._start, self.first_step = time.perf_counter(), state.global_step
-        states, name = _stored_states(state), type(self).__name__
+        states, name = cast(dict[str, Any], state.stateful_callbacks), type(self).__name__
         stored = states.get(name, {}) if state.global_step else {}
         vars(self).update(self.initial | stored.get("attributes", {}))
         states[name] = self.state()
@@ -155,11 +182,7 @@ class RunRecord(TrainerCallback, ExportableState):
 
 
 def mean_training_loss(history: list[dict[str, float]]) -> float | None:
-    """Mean loss of the logged steps, whatever the logging intervals; None if no loss was logged.
-
-    Args:
-        history: `TrainerState.log_history`; each loss is the mean since the previous one.
-    """
+    """Mean loss of all steps by a log whose losses are each the mean since the one before; None without any."""
     logged = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
     steps = [0, *(step for step, _ in logged)]
     weighted = [(step - before) * loss for before, (step, loss) in zip(steps, logged, strict=False)]

@@ -1,16 +1,19 @@
-"""Evaluating a trained model: choice between it and an average, test scores, sample translations."""
+"""Evaluating a trained model: scores by direction, choice between it and an average, sample translations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from statistics import mean
+from typing import Any, NamedTuple, cast
 
 import datasets
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_utils import EvalPrediction
 
 from ..data.arguments import SPLITS
+from ..data.augmentation import has_placeholders, protect_pairs
 from ..data.batching import token_lengths
 from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.reading import PAIR_FEATURES
@@ -21,13 +24,10 @@ from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
 from ..inference.translation import translate
 from .arguments import VanillaTransformerTrainingArguments
-from .best_model import METRICS, TIE_BREAKERS
+from .callbacks import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .direction_scores import numbers, scores_by_direction
-from .metrics import METRIC_NAMES, bleu_fault
-from .results import Results, Sample
-from .setup import TokenizedSplits
-from .text_splits import Direction, TextSplits, part_numbers
+from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores, usable_tokenizer
+from .text_splits import Direction, TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 
 # Number of samples, and the longest side of one in tokens: people read them.
@@ -37,20 +37,101 @@ SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
 ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
 
 
+class Sample(NamedTuple):
+    """A sentence pair and its translation; `direction`, of a model of several, is such as "en to de"."""
+
+    source: str
+    reference: str
+    translation: str
+    direction: str = ""
+
+    def lines(self) -> dict[str, str]:
+        """What is shown, by name, each on one line and the direction first."""
+        texts = {"direction": self.direction, **self._asdict()}
+        return {name: " ".join(text.split()) for name, text in texts.items() if text or name != "direction"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of an experiment.
+
+    Attributes:
+        entries: Those of `all_results.json`: data and training, the model that was chosen, and its scores.
+        model: The chosen model.
+        samples: Some pairs with their translations; may be empty.
+        translations: Translations of the test pairs; None without such pairs.
+        bleu_fault: Why BLEU says little about the test pairs, if it does.
+    """
+
+    entries: dict[str, Any]
+    model: PreTrainedModel
+    samples: list[Sample]
+    translations: list[str] | None = None
+    bleu_fault: str | None = None
+
+
+def corpus_scorer(
+    tokenizer: PreTrainedTokenizerBase, text: TextSplits, pairs: datasets.Dataset, bleu_tokenize: str | None = None
+) -> Any:
+    """Return a `compute_metrics` that scores generated ids against the targets of pairs, by direction."""
+    columns = pairs[:]
+    references = (protect_pairs(columns) if has_placeholders(tokenizer) else columns)["target"]
+
+    def score(prediction: EvalPrediction) -> dict[str, float]:
+        ids = cast(np.ndarray, prediction.predictions)
+        texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
+        return numbers(scores_by_direction(text, pairs, cast(list[str], texts), bleu_tokenize, references=references))
+
+    return score
+
+
+def scores_by_direction(
+    text: TextSplits,
+    pairs: datasets.Dataset,
+    translations: Sequence[str],
+    tokenize: str | None,
+    metrics: Iterable[str] = FAST_METRICS,
+    references: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Score translations of pairs by `translation_scores`; several directions each, as `bleu_en-de`, and their mean.
+
+    By default BLEU's tokenizer is that of each target language, and references are the targets of the pairs.
+    """
+    references = pairs["target"][:] if references is None else references
+    found = {
+        direction: translation_scores(
+            [translations[row] for row in rows],
+            [references[row] for row in rows],
+            tokenize=tokenize or usable_tokenizer(direction[1]),
+            metrics=metrics,
+        )
+        for direction, rows in text.rows_by_direction(pairs).items()
+    }
+    first = next(iter(found.values()))
+    if len(found) == 1:
+        return first
+    scores: dict[str, Any] = {}
+    for name, value in first.items():
+        column: list[Any] = [each[name] for each in found.values()]
+        # Of languages that are split in other ways, signatures differ.
+        scores[name] = " and ".join(dict.fromkeys(column)) if isinstance(value, str) else mean(column)
+    for direction, own in found.items():
+        scores |= {f"{name}_{'-'.join(map(str, direction))}": value for name, value in own.items()}
+    return scores
+
+
+def numbers(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return scores without their signatures."""
+    return {name: value for name, value in scores.items() if not isinstance(value, str)}
+
+
 def training_results(
     trainer: VanillaTransformerTrainer, metrics: dict[str, float], ids: TokenizedSplits
 ) -> dict[str, Any]:
     """Summarize a finished training over all of its sessions, as `all_results.json` has it.
 
-    Args:
-        trainer: Trainer of the last session.
-        metrics: Those of its `TrainOutput`, which cover all sessions.
-        ids: Tokenized pairs.
-
-    Returns:
-        Pairs kept of each split, time in seconds, mean loss, epochs, parameters, steps (skipped ones included),
-        skipped steps, source and target tokens a second (evaluation included; none for a stream) and, if the run
-        ended with the best checkpoint, its name and the metric that chose it.
+    Its `metrics`, those of `TrainOutput`, cover all sessions too. Steps include skipped ones, tokens a second the time
+    of evaluations; a stream has none.
     """
     state, record, seconds = trainer.state, trainer.run_record, metrics["train_runtime"]
     pairs = {split: count.kept for split, count in ids.counts.items() if count.read}
@@ -95,11 +176,7 @@ class Evaluation:
     trust_remote_code: bool = False
 
     def results(self, training: dict[str, Any]) -> Results:
-        """Choose the model, score it on the test pairs, and translate samples.
-
-        Args:
-            training: Entries of the results on the training.
-        """
+        """Choose the model, score it on the test pairs, and translate samples; `training` are the entries so far."""
         model, chosen = self.choose_model()
         self.choose_alignment_heads(model)
         translations, scores, fault = self.score_test(model)
@@ -114,11 +191,8 @@ class Evaluation:
         """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
         By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide
-        where it ties. The average wins ties of all, and runs without validation pairs.
-
-        Returns:
-            The better one, and entries of the results: the number of checkpoints in the average, the scores of each
-            candidate, the metric, and the name of the model, "trained" or "averaged".
+        where it ties. The average wins ties of all, and runs without validation pairs. Returns the better one, and
+        entries of the results on both.
         """
         args, validation = self.args, self.text.validation
         models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
@@ -128,13 +202,12 @@ class Evaluation:
             models["averaged"] = average_checkpoints(checkpoints, self.trust_remote_code)
             models["averaged"].generation_config = models["trained"].generation_config
             entries["averaged_checkpoints"] = len(checkpoints)
-        metric = None
+        metric = args.metric_for_best_model if validation is not None else None
+        if validation is not None and metric not in METRICS:
+            metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"
         for name, model in models.items():
             model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
             if validation is not None:
-                metric = args.metric_for_best_model
-                if metric not in METRICS:
-                    metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"
                 translations = self.translations(model, validation)
                 found = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
                 entries |= {f"validation_{name}_{each}": value for each, value in numbers(found).items()}
@@ -144,7 +217,9 @@ class Evaluation:
             return (*known, name == "averaged")
 
         best = max(models, key=rank)
-        return models[best], entries | ({"chosen_model_metric": metric} if metric else {}) | {"chosen_model": best}
+        if metric:
+            entries["chosen_model_metric"] = metric
+        return models[best], entries | {"chosen_model": best}
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
@@ -167,14 +242,12 @@ class Evaluation:
 
     def translations(self, model: PreTrainedModel, pairs: datasets.Dataset) -> list[str]:
         """Translate the sources of pairs with the model's own generation settings."""
-        options: dict[str, Any] = {
-            "max_source_length": self.limits.source,
-            "show_progress": not self.args.disable_tqdm,
-        }
+        options: dict[str, Any] = {"show_progress": not self.args.disable_tqdm}
         if has_tags(self.tokenizer):
             directions = [self.text.parts[number].direction for number in part_numbers(pairs)]
             options |= dict(zip(("src_lang", "tgt_lang"), zip(*directions, strict=True), strict=True))
-        found = translate(model, self.tokenizer, pairs["source"][:], **options)
+        limit = self.limits.source
+        found = translate(model, self.tokenizer, pairs["source"][:], max_source_length=limit, **options)
         return [hypotheses[0].text for hypotheses in found]
 
     def select_direction(self, direction: Direction) -> None:
@@ -193,10 +266,7 @@ class Evaluation:
         return translations, entries, bleu_fault(test["target"][:], tokenize)
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
-        """Translate some pairs; return the name of their split, and the samples.
-
-        The direction of the first one stays selected.
-        """
+        """Translate some pairs of a split, which is named too; the direction of the first one stays selected."""
         split, pairs = self.choose_samples()
         if not pairs:
             return split, []
@@ -226,7 +296,7 @@ class Evaluation:
 def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, Any]], bool]) -> Iterator[dict[str, Any]]:
     """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, as corpora are often sorted.
 
-    Of a stream, yield all usable pairs.
+    Of a stream, yield all of them.
     """
     if not isinstance(pairs, datasets.Dataset):
         yield from filter(is_usable, pairs)

@@ -66,9 +66,7 @@ class AlignmentHead:
     def weights(self, attention_mask: Tensor | None, labels: Tensor) -> Tensor:
         """Return the last weights (B, T, S) without dropout, float32, and forget them.
 
-        Args:
-            attention_mask: 1 at source tokens (B, S); None shows all.
-            labels: Labels (B, T); the model moves padding before them to the end.
+        The mask (B, S) is 1 at source tokens. The model moves padding before labels (B, T) to the end; here it is back.
         """
         queries, keys = self._kept.pop("queries"), self._kept.pop("keys")
         scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.attention.scaling
@@ -80,14 +78,9 @@ class AlignmentHead:
 
 
 def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
-    """Sum the cross-entropy of attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
+    """Sum the cross-entropy of float32 attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
 
-    Args:
-        weights: What each target token attends to, in float32.
-        alignments: What it should attend to (B, T, S): probabilities, or a row of zeros to leave it alone.
-
-    Raises:
-        ValueError: The shapes differ.
+    Alignments (B, T, S) have the probabilities that a target token should attend with, or zeros to leave it alone.
     """
     if weights.shape != alignments.shape:
         raise ValueError(

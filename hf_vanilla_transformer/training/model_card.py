@@ -23,8 +23,8 @@ from ..data.corpora import corpora_of
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
+from .evaluation import Results
 from .metrics import METRIC_NAMES
-from .results import Results
 from .synthetic import CORPORA_FILE
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))

@@ -21,10 +21,10 @@ from ..errors import one_line
 from ..files import atomic_update
 from ..inference.translation import cross_attention
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
-from .best_model import METRICS
+from .callbacks import METRICS
+from .evaluation import Results
 from .metrics import FAST_METRICS, METRIC_NAMES
 from .model_card import scored_directions, write_eval_results, write_model_card
-from .results import Results
 from .run_folder import save_final_model
 from .setup import Experiment
 from .text_splits import part_numbers

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.arguments import DataArguments
-from ..data.augmentation import parse_shares
 from ..data.batching import check_token_ids, token_lengths
-from ..data.encoding import LengthLimits, PairCounts, TokenizedStream, tokenize_pairs
+from ..data.encoding import LengthLimits, PairCounts, tokenize_pairs
 from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..inference.languages import has_tags, set_language_ids
@@ -35,16 +34,15 @@ from .arguments import (
     set_learning_rate,
 )
 from .auto_preset import use_auto_preset
-from .best_model import METRICS
-from .callbacks import EarlyStopping
+from .callbacks import METRICS, EarlyStopping
 from .checkpoints import trained_with
-from .direction_scores import corpus_scorer
+from .evaluation import corpus_scorer
 from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
-from .text_splits import TextSplits, align_text, load_text, part_numbers
-from .tokenizer import load_or_train_tokenizer, name_languages, source_prefixes
+from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
+from .tokenizer import load_or_train_tokenizer, source_prefixes
 from .trainer import VanillaTransformerTrainer
 from .trainer_loss import AlignedPairsCollator, data_seed, is_resampled, resampling
 from .vocabulary import add_embeddings, vocabulary_sizes
@@ -63,33 +61,16 @@ SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE = 2000, 0.2, 0.05
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
 
-
-@dataclass(frozen=True)
-class TokenizedSplits:
-    """Token ids of the pairs that the filters keep.
-
-    Attributes:
-        train: Training pairs.
-        validation: Validation pairs, if any.
-        counts: Pairs read, kept and dropped, for each split.
-    """
-
-    train: datasets.Dataset | TokenizedStream
-    validation: datasets.Dataset | None
-    counts: dict[str, PairCounts]
+# Fields of a configuration that `vocabulary_sizes` gives.
+VOCABULARY_SIZES = ("vocab_size", "decoder_vocab_size")
 
 
 @dataclass(frozen=True)
 class Experiment:
     """Everything that training and evaluation need.
 
-    Attributes:
-        text: Sentence pairs.
-        ids: Their token ids.
-        tokenizer: For both.
-        trainer: Has model and arguments.
-        plan: Lines on what the preset `auto` has chosen, and why; empty for another preset.
-        bleu_fault: Why BLEU cannot tell translations of the validation pairs apart, if it cannot.
+    `plan` has lines on what the preset `auto` has chosen, and `bleu_fault` says why BLEU cannot tell translations of
+    the validation pairs apart, if it cannot.
     """
 
     text: TextSplits
@@ -108,13 +89,8 @@ def set_up(
 ) -> Experiment:
     """Read the data, train or load the tokenizer, build or load the model, and create the trainer.
 
-    The first process does so before the others, which then read its caches.
-
-    Args:
-        model_args: Model and tokenizer.
-        data_args: Parallel text.
-        args: Training; what depends on text or preset is set here.
-        checkpoint: Resume from it, with its model and tokenizer.
+    The first process does so before the others, which then read its caches. What depends on text or preset is set in
+    `args`. A run that is resumed has model and tokenizer of its checkpoint.
 
     Raises:
         ValueError: Data or arguments cannot be used (`DataError` for data), or are not those of the checkpoint.
@@ -131,19 +107,15 @@ def set_up(
         use_preset_smoothing(args, model_args)
         fit_schedule(args, text)
         bleu_fault = fit_metrics(args, text)
-        source, dropout = model_args, {}
+        source = model_args
         if checkpoint:
             source = ModelArguments(
                 model_name_or_path=checkpoint,
                 attn_implementation=model_args.attn_implementation,
                 trust_remote_code=model_args.trust_remote_code,
             )
-            dropout = asked_dropout(model_args)
         tokenizer = load_or_train_tokenizer(source, args, text)
-        name_languages(tokenizer, text)
-        added = has_tags(tokenizer) or any(part.tag for part in text.parts) or "items" in parse_shares(args.augment)
-        has_new_tokens = bool(source.extend_vocab or added)
-        model = load_or_build_model(source, tokenizer, has_new_tokens, **dropout)
+        model = load_or_build_model(source, tokenizer, **asked_dropout(model_args) if checkpoint else {})
         set_learning_rate(args, model)
         record = experiment_record(model_args, data_args, text, checkpoint)
         if checkpoint:
@@ -201,11 +173,7 @@ def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: 
 def guide_alignments(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
 ) -> None:
-    """Choose the head that learns alignments: the first of the last layer, which knows best what it predicts.
-
-    Raises:
-        ValueError: The model, the tokenizer or the batches cannot be guided.
-    """
+    """Choose the head that learns alignments: the first of the last layer, which knows best what it predicts."""
     if "smoothing" not in signature(model.forward).parameters:
         raise ValueError(
             f"`guided_alignment`: {type(model).__name__} cannot be guided, only models of this package; leave it out"
@@ -221,11 +189,7 @@ def guide_alignments(
 
 
 def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> None:
-    """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs.
-
-    Raises:
-        DataError: Early stopping was requested, but there are no validation pairs.
-    """
+    """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs."""
     if text.validation is None:
         if args.early_stopping_patience is not None:
             raise DataError("`early_stopping_patience` needs validation pairs; set `validation_split_size` or a file")
@@ -239,14 +203,10 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
 
 
 def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> str | None:
-    """Choose BLEU's tokenizer and the metric of the best model, unless they are given.
+    """Choose BLEU's tokenizer by the target languages, and the metric of the best model by the validation targets.
 
-    Args:
-        args: Receives them; no tokenizer if target languages need several.
-        text: The target languages decide about the tokenizer, the validation targets about the metric.
-
-    Returns:
-        Why BLEU cannot tell translations of the validation pairs apart; None if it can, or there are none.
+    What is given stays; if languages need several tokenizers, there is none. Returns why BLEU cannot tell translations
+    of the validation pairs apart; None if it can, or there are no such pairs.
     """
     if args.bleu_tokenize is None:
         found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
@@ -261,15 +221,9 @@ def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> 
 
 
 def load_or_build_model(
-    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase, may_have_new_tokens: bool = False, **dropout: Any
+    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase, **dropout: Any
 ) -> PreTrainedModel:
-    """Load the model that the arguments name, or build one for the tokenizer's vocabulary.
-
-    Args:
-        model_args: What to load or build.
-        tokenizer: Of the run.
-        may_have_new_tokens: Whether the tokenizer may have more tokens than the one saved with the model.
-        **dropout: Fields of the configuration to change in a model that is loaded.
+    """Load the model that the arguments name, with this dropout, or build one for the tokenizer's vocabulary.
 
     Raises:
         ValueError: An override is impossible, tokenizer and model do not fit, or the attention cannot be used.
@@ -278,8 +232,7 @@ def load_or_build_model(
     if model_args.model_name_or_path:
         name, trust_remote_code = model_args.model_name_or_path, model_args.trust_remote_code
         model = load_model(name, trust_remote_code=trust_remote_code, **dropout)
-        if may_have_new_tokens:
-            add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
+        add_embeddings(model, load_tokenizer(name, trust_remote_code=trust_remote_code), tokenizer)
         check_tokenizer_fits(model.config, tokenizer)
     else:
         config = configuration(model_args, tokenizer)
@@ -297,11 +250,10 @@ def load_or_build_model(
 
 def configuration(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerConfig:
     """Return the configuration of a model that is trained from scratch with a tokenizer."""
-    source_size, target_size = vocabulary_sizes(tokenizer)
-    sizes = {"vocab_size": source_size, "decoder_vocab_size": target_size}
+    fields: dict[str, Any] = dict(zip(VOCABULARY_SIZES, vocabulary_sizes(tokenizer), strict=True))
     # One matrix can serve both sides only if ids mean the same on both.
-    shared = {"share_encoder_decoder_embeddings": not hasattr(tokenizer, "target_vocab_size")}
-    return preset_config(model_args.preset, **{**sizes, **shared, **parse_overrides(model_args.config_overrides)})
+    fields["share_encoder_decoder_embeddings"] = not hasattr(tokenizer, "target_vocab_size")
+    return preset_config(model_args.preset, **fields | parse_overrides(model_args.config_overrides))
 
 
 def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -319,11 +271,8 @@ def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> Non
             f"the tokenizer has {theirs}, but the model {ours}: use the model's own tokenizer or, to train from "
             f"scratch, `config_overrides={remedy}`"
         )
-    limits = (config.vocab_size, getattr(config, "decoder_vocab_size", None) or config.vocab_size)
-    for name, size, limit in zip(
-        ("vocab_size", "decoder_vocab_size"), vocabulary_sizes(tokenizer), limits, strict=True
-    ):
-        if size > limit:
+    for name, size in zip(VOCABULARY_SIZES, vocabulary_sizes(tokenizer), strict=True):
+        if size > (limit := getattr(config, name, None) or config.vocab_size):
             raise ValueError(
                 f"the tokenizer has {size} tokens, but the {name} of the model is {limit}: use the model's own "
                 "tokenizer, or raise the field"
@@ -340,10 +289,6 @@ def tokenize_splits(
     """Tokenize every split; evaluation pairs are truncated, never dropped, for their length.
 
     Training pairs that each epoch tokenizes anew keep their texts.
-
-    Raises:
-        DataError: No pair is left, or an id has no embedding.
-        ValueError: BPE-dropout is wanted, but the tokenizer is none of BPE.
     """
     ids, counts = {}, {}
     limit = position_limit(config)
@@ -394,10 +339,9 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
     sources = [row["source"] for row in rows]
     counts = [len(split_sentences(row["source"], text.part_of(row).source_lang).sentences) > 1 for row in rows]
     settings.training_source_length = length
-    settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(counts)
-    settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(sources)
-    with_digit = sum(any(map(str.isdigit, source)) for source in sources)
-    settings.training_numbers = with_digit >= NUMBER_SHARE * len(sources)
+    settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(rows)
+    settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(rows)
+    settings.training_numbers = sum(any(map(str.isdigit, text)) for text in sources) >= NUMBER_SHARE * len(rows)
     # Settings that come from the configuration lose names that transformers does not know.
     settings._from_model_config = False
 
@@ -409,13 +353,10 @@ def make_trainer(
     ids: TokenizedSplits,
     args: VanillaTransformerTrainingArguments,
 ) -> VanillaTransformerTrainer:
-    """Create the trainer, which scores generated translations of the validation pairs.
-
-    Raises:
-        ValueError: A reporting tool is not installed, or the generation settings contradict each other.
-    """
+    """Create the trainer, which scores generated translations of the validation pairs."""
     set_generation_defaults(model, args)
-    validation, scorer, callbacks = None, None, []
+    validation = scorer = rows = None
+    callbacks = []
     if ids.validation is not None and text.validation is not None:
         # Sentences of similar length finish decoding together.
         order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
@@ -424,7 +365,6 @@ def make_trainer(
             scorer = corpus_scorer(tokenizer, text, text.validation.select(order), args.bleu_tokenize)
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
-    rows = None
     if isinstance(ids.train, datasets.Dataset):
         rows = text.epoch_rows(part_numbers(ids.train), data_seed(args))
     if rows and not args.max_tokens:

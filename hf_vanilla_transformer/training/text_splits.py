@@ -1,4 +1,4 @@
-"""Sentence pairs of a run: loaded, aligned, and grouped by corpus and direction."""
+"""Sentence pairs of a run, as text and as token ids: loaded, aligned, and grouped by corpus and direction."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from ..data.alignments import Link
 from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import EpochRows
 from ..data.corpora import Part, corpora_of, rows_per_epoch
-from ..data.encoding import add_alignments
+from ..data.encoding import PairCounts, TokenizedStream, add_alignments
 from ..data.reading import PART_COLUMN
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
@@ -56,7 +56,6 @@ class TextSplits:
         return len({part.direction for part in self.parts}) > 1
 
     def part_of(self, pair: Mapping[str, Any]) -> Part:
-        """Return the part of a pair."""
         return self.parts[pair.get(PART_COLUMN, 0)]
 
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[Direction, np.ndarray]:
@@ -90,34 +89,34 @@ class TextSplits:
         return np.array([not part.is_reversed for part in self.parts])[numbers]
 
 
+@dataclass(frozen=True)
+class TokenizedSplits:
+    """Token ids of the pairs that the filters keep; `counts` has the pairs read, kept and dropped of each split."""
+
+    train: datasets.Dataset | TokenizedStream
+    validation: datasets.Dataset | None
+    counts: dict[str, PairCounts]
+
+
 def part_numbers(pairs: datasets.Dataset) -> np.ndarray:
-    """Return the number of the part of each row."""
+    """Number of the part of each row."""
     if PART_COLUMN not in pairs.column_names:
         return np.zeros(len(pairs), np.int32)
     return np.asarray(pairs.with_format("numpy")[PART_COLUMN][:])
 
 
 def load_text(data_args: DataArguments) -> TextSplits:
-    """Load the pairs of every split.
-
-    Raises:
-        DataError: The data cannot be used, or there are no training pairs.
-    """
+    """Load the pairs of every split; raises DataError if there are no training pairs or data cannot be used."""
     loaded = dict(load_parallel_text(data_args))
     if "train" not in loaded:
         raise DataError("there are no training pairs; give a training file or a data set with a train split")
-    held_out = {split: _in_memory(pairs, split) for split, pairs in loaded.items() if split != "train"}
+    for split, pairs in loaded.items():
+        if split != "train" and not isinstance(pairs, datasets.Dataset):
+            loaded[split] = datasets.Dataset.from_list(list(pairs))
+            if not len(loaded[split]):
+                raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
     corpora = corpora_of(data_args)
-    return TextSplits(loaded["train"], **held_out, parts=corpora.parts, temperature=corpora.temperature)
-
-
-def _in_memory(pairs: Any, split: str) -> datasets.Dataset:
-    if isinstance(pairs, datasets.Dataset):
-        return pairs
-    pairs = datasets.Dataset.from_list(list(pairs))
-    if not len(pairs):
-        raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
-    return pairs
+    return TextSplits(**loaded, parts=corpora.parts, temperature=corpora.temperature)
 
 
 def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:

@@ -33,44 +33,37 @@ def load_or_train_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name; if they name none, the first process trains one.
 
-    Args:
-        model_args: What to load, extend or train.
-        args: Folder, processes and augmentation of the run: with inserted items, the tokenizer has placeholders.
-        text: Training pairs; the tokenizer gets their languages and tags, but learns nothing of those.
-
-    Raises:
-        ValueError: It cannot be loaded, extended or trained.
+    It gets languages and tags of the training pairs and, if the run inserts items, placeholders, but learns none.
     """
     tags = [part.tag for part in text.parts if part.tag]
     placeholders = PLACEHOLDERS if "items" in parse_shares(args.augment) else ()
     # As they are written, whatever else the tokenizer makes of a text.
     added = [AddedToken(token, normalized=False) for token in dict.fromkeys([*tags, *placeholders])]
+    texts = partial(_texts, text, data_seed(args))
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
         tokenizer = load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
         if model_args.extend_vocab:
-            tokenizer = extend_tokenizer(tokenizer, partial(_texts, text, data_seed(args)), model_args.extend_vocab)
+            tokenizer = extend_tokenizer(tokenizer, texts, model_args.extend_vocab)
     elif model_args.separate_vocabularies and text.has_several_directions:
         raise ValueError("`separate_vocabularies`: several languages need one for all; leave it out")
     elif args.process_index > 0:
         tokenizer = load_tokenizer(args.output_dir)
     else:
         languages = {*chain(*text.trained)} if text.has_several_directions else ()
-        tokenizer = _train_tokenizer(model_args, partial(_texts, text, data_seed(args)), len(added) + len(languages))
+        tokenizer = _train_tokenizer(model_args, texts, len(added) + len(languages))
         # The other processes must have the very same.
         save_tokenizer(tokenizer, args.output_dir)
-    tokenizer = with_directions(tokenizer, text)
+    if text.has_several_directions or has_tags(tokenizer):
+        tokenizer = _with_directions(tokenizer, text)
     tokenizer.add_tokens(added)
+    if len(text.trained) == 1 and not is_multilingual(tokenizer):
+        # Saved, as Marian's tokenizers do.
+        tokenizer.init_kwargs |= dict(zip(("source_lang", "target_lang"), text.trained[0], strict=True))
     return tokenizer
 
 
-def with_directions(tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that knows the directions of the training pairs, if there are several now or before.
-
-    Raises:
-        ValueError: It is multilingual in another way, or cannot be, or the pairs do not say their languages.
-    """
-    if not (text.has_several_directions or has_tags(tokenizer)):
-        return tokenizer
+def _with_directions(tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that knows the directions of the training pairs."""
     if is_multilingual(tokenizer) and not has_tags(tokenizer):
         raise ValueError(
             f"{type(tokenizer).__name__} has languages of its own; train one direction, or a model of this package"
@@ -97,18 +90,11 @@ def _texts(text: TextSplits, seed: int, *sides: str) -> Iterator[str]:
     return (row[side] for row in rows for side in sides)
 
 
-def name_languages(tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> None:
-    """Make a tokenizer of one direction save its languages, if they are known, as Marian's tokenizers do."""
-    if len(text.trained) == 1 and not is_multilingual(tokenizer):
-        tokenizer.init_kwargs |= dict(zip(("source_lang", "target_lang"), text.trained[0], strict=True))
-
-
 def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
     """Train a tokenizer whose vocabulary has room for so many tokens more."""
-    algorithm, min_frequency = model_args.tokenizer_algorithm, model_args.min_frequency
-    if min_frequency is None:
-        # The unigram model prunes by likelihood, not by counts.
-        min_frequency = 1 if algorithm == "unigram" else 2
+    algorithm = model_args.tokenizer_algorithm
+    # The unigram model prunes by likelihood, not by counts.
+    fewest = 1 if algorithm == "unigram" else 2
 
     def learn(*sides: str) -> PreTrainedTokenizerFast:
         return train_tokenizer(
@@ -116,7 +102,7 @@ def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) ->
             algorithm=algorithm,
             vocab_size=model_args.vocab_size,
             reserved=reserved,
-            min_frequency=min_frequency,
+            min_frequency=fewest if model_args.min_frequency is None else model_args.min_frequency,
             lowercase=model_args.lowercase,
             normalization=model_args.normalization,
         )

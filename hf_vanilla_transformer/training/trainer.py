@@ -23,8 +23,7 @@ from ..data.fingerprint import data_fingerprint
 from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
-from .best_model import breaks_tie, metric_name
-from .callbacks import BestCheckpointLocation, mean_training_loss
+from .callbacks import BestCheckpointLocation, breaks_tie, mean_training_loss, metric_name
 from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
 from .options import AUTO_METRIC
 from .resuming import DATA, NEW_OPTIMIZER, SCORES, TEXT, Changes, changes_summary, check_changes, run_record

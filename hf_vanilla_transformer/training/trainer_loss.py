@@ -43,7 +43,7 @@ from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from .arguments import VanillaTransformerTrainingArguments, set_learning_rate
 from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
-from .rdrop import mean_divergence, repeated
+from .rdrop import mean_divergence
 
 # Labels of all accumulated batches in all processes; None: those of the batch alone.
 Count = Tensor | int | None
@@ -56,11 +56,6 @@ class EndlessStream(IterableDataset):
         self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yield the batches of epochs 0, 1, 2, ...
-
-        Raises:
-            DataError: An epoch has no batch.
-        """
         for epoch in count():
             self.batches.set_epoch(epoch)
             batch = None
@@ -112,8 +107,16 @@ class LossTrainer(Seq2SeqTrainer):
             self.data_collator = AlignedPairsCollator(tokenizer, model=model)
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
-        if self.args.packing:
-            self._check_packing(unwrapped)
+        if self.args.packing and not getattr(unwrapped, "takes_packing", False):
+            raise ValueError(
+                f"`packing`: {type(model).__name__} takes no packed pairs, only models of this package do; leave it "
+                "out"
+            )
+        if self.args.packing and self.args.n_gpu > 1:
+            raise ValueError(
+                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one for each "
+                "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
+            )
         self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
             # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
@@ -127,22 +130,10 @@ class LossTrainer(Seq2SeqTrainer):
         self.add_callback(SamplerEpoch)
         self._alignment_head: AlignmentHead | None = None
         # Mean loss and number of labels of each batch of an evaluation.
-        self._batch_losses: list[torch.Tensor] = []
+        self._batch_losses: list[Tensor] = []
 
     # Makes a batch of pairs with `args.packing`.
     packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
-
-    def _check_packing(self, model: Any) -> None:
-        if not getattr(model, "takes_packing", False):
-            raise ValueError(
-                f"`packing`: {type(self.model).__name__} takes no packed pairs, only models of this package do; leave "
-                "it out"
-            )
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one for each "
-                "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
-            )
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; see `Trainer.train`. The model ends without hooks."""
@@ -195,19 +186,19 @@ class LossTrainer(Seq2SeqTrainer):
 
     def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
         """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
-        labels, doubled = inputs["labels"], repeated(inputs)
+        labels = inputs["labels"]
+        # The rows of one pass after those of the other.
+        doubled = {name: torch.cat([each] * 2) if isinstance(each, Tensor) else each for name, each in inputs.items()}
         without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
         if "skip_logits" in doubled:
             skips = without_logits is not None
             doubled |= {"skip_logits": skips, "output_hidden_states": skips}
-        number = None if count is None else 2 * count
-        loss, outputs = self._guided_loss(model, doubled, True, number)
+        loss, outputs = self._guided_loss(model, doubled, True, None if count is None else 2 * count)
         if without_logits is None:
             logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[1]
             divergence = mean_divergence(logits, labels, count)
         else:
-            states = outputs["decoder_hidden_states"][-1]
-            summed = without_logits(states, labels.ne(IGNORE_INDEX))
+            summed = without_logits(outputs["decoder_hidden_states"][-1], labels.ne(IGNORE_INDEX))
             divergence = mean_over_labels(summed, labels, count)
         loss = loss + self.args.rdrop_alpha / 2 * self._loss_scale(count) * divergence
         return (loss, outputs) if return_outputs else loss
@@ -252,22 +243,20 @@ class LossTrainer(Seq2SeqTrainer):
         if self.train_dataset is None:
             raise ValueError("training needs a `train_dataset`.")
         dataset: Any = self.train_dataset
-        options: dict[str, Any] = {
-            "collate_fn": self.data_collator,
-            "num_workers": self.args.dataloader_num_workers,
-            "pin_memory": self.args.dataloader_pin_memory,
-            "persistent_workers": self.args.dataloader_persistent_workers,
-            "prefetch_factor": self.args.dataloader_prefetch_factor,
-        }
-        if isinstance(dataset, datasets.Dataset) and is_resampled(self.args):
-            options["collate_fn"] = self._resampling(dataset)
-        elif isinstance(dataset, datasets.Dataset):
-            dataset = self._remove_unused_columns(dataset, description="training")
+        collator: Any = self.data_collator
+        if not isinstance(dataset, datasets.Dataset):
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        elif is_resampled(self.args):
+            collator = self._resampling(dataset)
         else:
-            options["collate_fn"] = self._get_collator_with_removed_columns(self.data_collator, description="training")
+            dataset = self._remove_unused_columns(dataset, description="training")
+        names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+        options = {"collate_fn": collator, **{name: getattr(self.args, f"dataloader_{name}") for name in names}}
         if not hasattr(dataset, "__len__"):
             return self._stream_loader(dataset, options)
-        return self._shard(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
+        # Each of n processes has every n-th batch; the sampler made their number a multiple of n.
+        with replaced(self.accelerator, "even_batches", False):
+            return self.accelerator.prepare(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
 
     def _resampling(self, dataset: datasets.Dataset) -> Resampling:
         """Return a collator that tokenizes anew in each epoch; batches stay those of the plain lengths."""
@@ -282,8 +271,7 @@ class LossTrainer(Seq2SeqTrainer):
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
         tokenizer: Any = self.processing_class
-        limits = LengthLimits(limit, limit)
-        return resampling(tokenizer, self.args, limits, self.data_collator, self.source_prefixes)
+        return resampling(tokenizer, self.args, LengthLimits(limit, limit), self.data_collator, self.source_prefixes)
 
     def _sampler(self, dataset: Any) -> TokenBudgetBatchSampler:
         return TokenBudgetBatchSampler(
@@ -316,14 +304,10 @@ class LossTrainer(Seq2SeqTrainer):
             rank=self.args.process_index,
         )
         # A worker without a shard of the stream would wait for pairs that never come.
-        workers = min(options["num_workers"], getattr(stream, "num_shards", options["num_workers"]))
-        single = {"persistent_workers": False, "prefetch_factor": None} if workers == 0 else {}
-        return DataLoader(EndlessStream(batches), batch_size=None, **{**options, "num_workers": workers, **single})
-
-    def _shard(self, loader: DataLoader) -> DataLoader:
-        """Give each of n processes every n-th batch; the sampler made the number of batches a multiple of n."""
-        with replaced(self.accelerator, "even_batches", False):
-            return self.accelerator.prepare(loader)
+        options["num_workers"] = min(options["num_workers"], getattr(stream, "num_shards", options["num_workers"]))
+        if not options["num_workers"]:
+            options |= {"persistent_workers": False, "prefetch_factor": None}
+        return DataLoader(EndlessStream(batches), batch_size=None, **options)
 
     # Evaluation
 
@@ -361,12 +345,12 @@ class LossTrainer(Seq2SeqTrainer):
 
     def prediction_step(
         self,
-        model: torch.nn.Module,
+        model: nn.Module,
         inputs: dict[str, Any],
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
-    ) -> tuple[Any, torch.Tensor | None, torch.Tensor | None]:
+    ) -> tuple[Any, Tensor | None, Tensor | None]:
         """Evaluate a batch; outputs are bounded, since an untrained model rarely ends its sentences."""
         given = gen_kwargs or getattr(self, "_gen_kwargs", {})
         options = {name: value for name, value in given.items() if value is not None}
@@ -376,7 +360,7 @@ class LossTrainer(Seq2SeqTrainer):
         if "labels" in inputs:
             inputs = {**inputs, "labels": self._mask_duplicates(inputs["labels"])}
         outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **options)
-        loss = cast(torch.Tensor | None, outputs[0])
+        loss = cast(Tensor | None, outputs[0])
         if loss is not None and "labels" in inputs:
             count = inputs["labels"].ne(IGNORE_INDEX).sum()
             self._batch_losses.append(torch.stack([loss.float(), count.to(loss.device, torch.float32)]))
@@ -394,7 +378,7 @@ class LossTrainer(Seq2SeqTrainer):
         forced_end = options.get("forced_eos_token_id", settings.forced_eos_token_id)
         return row_limit_options(limits, model.device, forced_end, **options)
 
-    def _mask_duplicates(self, labels: torch.Tensor) -> torch.Tensor:
+    def _mask_duplicates(self, labels: Tensor) -> Tensor:
         """Mask the labels (B, T) of rows that only fill the last batch of several processes."""
         state = self.accelerator.gradient_state
         if self.args.world_size == 1 or not state.end_of_dataloader or state.remainder < 1:
@@ -421,11 +405,7 @@ def resampling(
     collate: Callable[[list[Any]], Any] = list,
     prefixes: Prefixes = (),
 ) -> Resampling:
-    """Return what tokenizes training pairs anew in each epoch.
-
-    Raises:
-        ValueError: BPE-dropout is wanted, but the tokenizer is none of BPE.
-    """
+    """Return what tokenizes training pairs anew in each epoch; raises ValueError for BPE-dropout without BPE."""
     seed, shares = data_seed(args), parse_shares(args.augment)
     dropping = DroppingTokenizer(tokenizer, args.bpe_dropout, seed) if args.bpe_dropout else tokenizer
     noise = Noise(shares, seed, tokenizer) if shares else None

@@ -32,26 +32,30 @@ def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def extend_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Texts, size: int) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that has learned further merges of BPE on new texts; old tokens keep their ids.
+    """Return a tokenizer that has learned up to `size` further merges of BPE on new texts; old tokens keep their ids.
 
-    Args:
-        tokenizer: A fast tokenizer of BPE, of one vocabulary or one a side.
-        texts: Texts of the sides that it is called with.
-        size: Most new tokens of a vocabulary.
-
-    Raises:
-        ValueError: The tokenizer is none of BPE.
+    Of a vocabulary for each side, both learn as many.
     """
-    files: dict[str, tuple[Any, tuple[str, ...]]] = {"tokenizer.json": (tokenizer, SIDES)}
-    if hasattr(tokenizer, "target_vocab_size"):
-        files = {f"{side}_tokenizer.json": (getattr(tokenizer, f"{side}_tokenizer"), (side,)) for side in SIDES}
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        for name, (each, sides) in files.items():
-            backend = _bpe_backend(each)
-            merges = _learn_merges(backend, texts(*sides), size)
-            Path(folder, name).write_text(_with_merges(backend, merges), encoding="utf-8")
+        if hasattr(tokenizer, "target_vocab_size"):
+            for side in SIDES:
+                content = _extended(getattr(tokenizer, f"{side}_tokenizer"), texts(side), size)
+                Path(folder, f"{side}_tokenizer.json").write_text(content, encoding="utf-8")
+        else:
+            Path(folder, "tokenizer.json").write_text(_extended(tokenizer, texts(*SIDES), size), encoding="utf-8")
         return load_tokenizer(folder)
+
+
+def _extended(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], size: int) -> str:
+    """Return the tokenizer.json of a tokenizer with further merges."""
+    backend = _bpe_backend(tokenizer)
+    content = json.loads(backend.to_str())
+    merges = _learn_merges(backend, texts, size)
+    next_id = 1 + max(backend.get_vocab(with_added_tokens=True).values())
+    content["model"]["vocab"] |= {"".join(pair): next_id + i for i, pair in enumerate(merges)}
+    content["model"]["merges"] += merges
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _bpe_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -67,7 +71,10 @@ def _bpe_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 def _learn_merges(backend: Tokenizer, texts: Iterable[str], size: int) -> list[Merge]:
     """Return the merges that BPE would learn next if it went on with these texts."""
-    counts = _count_words(backend, texts)
+    normalize = backend.normalizer.normalize_str if backend.normalizer else str
+    split = backend.pre_tokenizer.pre_tokenize_str
+    # Merges stay within words.
+    counts = Counter(word for text in texts for word, _ in split(normalize(text)))
     segments = {word: [token.value for token in backend.model.tokenize(word)] for word in counts}
     pairs: Counter[Merge] = Counter()
     words: defaultdict[Merge, set[str]] = defaultdict(set)
@@ -96,13 +103,6 @@ def _learn_merges(backend: Tokenizer, texts: Iterable[str], size: int) -> list[M
     return merges
 
 
-def _count_words(backend: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Count the parts of texts that merges stay within."""
-    normalize = backend.normalizer.normalize_str if backend.normalizer else str
-    split = backend.pre_tokenizer.pre_tokenize_str
-    return Counter(word for text in texts for word, _ in split(normalize(text)))
-
-
 def _merged(tokens: list[str], pair: Merge) -> list[str]:
     merged: list[str] = []
     for token in tokens:
@@ -113,23 +113,11 @@ def _merged(tokens: list[str], pair: Merge) -> list[str]:
     return merged
 
 
-def _with_merges(backend: Tokenizer, merges: list[Merge]) -> str:
-    """Return the tokenizer.json of a tokenizer with further merges."""
-    content = json.loads(backend.to_str())
-    next_id = 1 + max(backend.get_vocab(with_added_tokens=True).values())
-    content["model"]["vocab"] |= {"".join(pair): next_id + i for i, pair in enumerate(merges)}
-    content["model"]["merges"] += merges
-    return json.dumps(content, ensure_ascii=False)
-
-
 @torch.no_grad()
 def add_embeddings(model: PreTrainedModel, before: PreTrainedTokenizerBase, after: PreTrainedTokenizerBase) -> None:
-    """Give new tokens embeddings: each begins as the mean of those that it was written in before.
+    """Give new tokens embeddings, in larger matrices if needed: each is the mean of those it was written in before.
 
-    Args:
-        model: Its matrices become larger where they are too small.
-        before: Tokenizer of the model.
-        after: The same with more tokens, whose ids follow.
+    `after` is the tokenizer `before` with more tokens, whose ids follow.
     """
     old, new = vocabulary_sizes(before), vocabulary_sizes(after)
     if old == new:

@@ -9,7 +9,7 @@ from hf_vanilla_transformer.data.encoding import LengthLimits
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.best_model import METRICS
+from hf_vanilla_transformer.training.callbacks import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 from hf_vanilla_transformer.training.evaluation import Evaluation
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES

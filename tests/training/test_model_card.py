@@ -12,6 +12,7 @@ from huggingface_hub._eval_results import parse_eval_result_entries
 
 from experiments import arguments
 from hf_vanilla_transformer.data.arguments import DataArguments
+from hf_vanilla_transformer.training.evaluation import Results, Sample
 from hf_vanilla_transformer.training.model_card import (
     TEMPLATE,
     add_spread,
@@ -19,7 +20,6 @@ from hf_vanilla_transformer.training.model_card import (
     write_eval_results,
     write_model_card,
 )
-from hf_vanilla_transformer.training.results import Results, Sample
 from hub_server import hub_of_this_process
 from parallel_text import write
 from paths import ROOT

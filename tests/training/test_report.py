@@ -9,9 +9,9 @@ import pytest
 from experiments import arguments, sentences
 from hf_vanilla_transformer.training import report
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.evaluation import Results, Sample
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.model_card import TEMPLATE
-from hf_vanilla_transformer.training.results import Results, Sample
 from hf_vanilla_transformer.training.setup import set_up
 from parallel_text import tsv, write
 from trainers import TOKENIZER, trainable_model
