@@ -76,11 +76,7 @@ class ModelArguments(ModelOptions):
 
 @short_errors()
 def parse_overrides(text: str | None) -> dict[str, Any]:
-    """Parse `"d_model=256,norm_position=pre"` to `{"d_model": 256, "norm_position": "pre"}`.
-
-    Raises:
-        ValueError: A part is not `field=value`, the field is unknown or set twice, or the value has the wrong type.
-    """
+    """Parse `"d_model=256,norm_position=pre"` to `{"d_model": 256, "norm_position": "pre"}`; raises ValueError."""
     own = VanillaTransformerConfig.__annotations__
     types = {entry.name: entry.type for entry in fields(VanillaTransformerConfig) if entry.name in own}
     overrides: dict[str, Any] = {}

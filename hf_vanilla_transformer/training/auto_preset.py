@@ -30,15 +30,10 @@ MAX_WORD_LENGTH = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train on a corpus of a size.
+    """How to train on a corpus of up to so many words of both sides, read until there were so many in all.
 
-    Attributes:
-        words: Size of the largest corpus, in words of both sides.
-        words_in_all: Words to train on, over all epochs.
-        preset: Model shape.
-        vocab_size: Tokens to learn, at most.
-        overrides: Fields that replace those of the preset.
-        training: Fields of `VanillaTransformerTrainingArguments` and `DataArguments`.
+    The vocabulary has at most this size. `overrides` replace fields of the preset; `training` has fields of
+    `VanillaTransformerTrainingArguments` and `DataArguments`.
     """
 
     words: float
@@ -66,7 +61,7 @@ TOKENS_PER_WORD = 1.4
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
 _AS_TYPED = {"augment": DEFAULT}
-
+_PAPER = _AS_TYPED | {"warmup_steps": 4000}
 _SMALL_CORPUS = _AS_TYPED | {
     "guided_alignment": AUTO,
     "muon": True,
@@ -80,8 +75,8 @@ _SMALL_CORPUS = _AS_TYPED | {
 PLANS = (
     Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
     Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
-    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _AS_TYPED | {"warmup_steps": 4000}),
-    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _AS_TYPED | {"warmup_steps": 4000}),
+    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _PAPER),
+    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _PAPER),
 )
 
 # Why a setting differs from the paper.
@@ -108,18 +103,8 @@ def use_auto_preset(
 ) -> tuple[ModelArguments, list[str]]:
     """Replace the preset `auto` by settings that suit the size of the corpus; those that are given stay.
 
-    Args:
-        model_args: Model and tokenizer; left as they are.
-        data_args: Parallel text; changed in place.
-        args: Training; changed in place.
-        train: Training pairs.
-        distinct: Share of them that are not pairs of the other direction with the sides exchanged.
-
-    Returns:
-        Model and tokenizer, and a line on the plan and on each setting of it; no line for another preset.
-
-    Raises:
-        ValueError: The training pairs are a stream, whose words cannot be counted.
+    Changes `data_args` and `args`, and returns other `model_args`, with lines on the plan and its settings. `distinct`
+    is the share of pairs that are not those of the other direction with the sides exchanged.
     """
     if model_args.preset != AUTO_PRESET:
         return model_args, []
@@ -129,8 +114,7 @@ def use_auto_preset(
     plan = next(plan for plan in PLANS if words <= plan.words)
     settings, overrides = plan.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
-    for name, reason in _obstacles(args, train).items():
-        stays.setdefault(name, f"{NONE}: {reason}")
+    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, train).items()} | stays
     chosen = copy(model_args)
     chosen.preset = plan.preset
     if chosen.vocab_size is None:
@@ -138,20 +122,16 @@ def use_auto_preset(
     chosen.config_overrides = join_overrides(plan.overrides | overrides)
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
-    paper_warmup = settings["warmup_steps"] == _paper_value("warmup_steps", plan.preset)
-    if not paper_warmup and "warmup_steps" not in stays:
+    # The paper's value of what a plan may leave as it is.
+    paper = {"dropout": preset_config(plan.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
+    if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
         args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
     facts = {"per_token": distinct * words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
     lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
-        reason = "the paper's" if value == _paper_value(name, plan.preset) else REASONS[name].format(**facts)
+        reason = "the paper's" if value == paper.get(name) else REASONS[name].format(**facts)
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
     return chosen, lines
-
-
-def _paper_value(name: str, preset: str) -> Any:
-    """Return the paper's value of a setting that a plan may leave as it is, or else None."""
-    return {"dropout": preset_config(preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}.get(name)
 
 
 def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:

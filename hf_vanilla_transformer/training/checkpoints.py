@@ -28,25 +28,22 @@ MANIFEST = "manifest.json"
 RESUME_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
 
 CHUNK = 1 << 20
+PREFIX = f"{PREFIX_CHECKPOINT_DIR}-"
 
 
 def publish_checkpoint(
     partial: Path, checkpoint: Path, scheduled: bool = True, record: Mapping[str, Any] | None = None
 ) -> None:
-    """Move a fully written checkpoint into place atomically, with a manifest.
+    """Move a fully written checkpoint from a temporary folder into place atomically, with a manifest.
 
-    Args:
-        partial: Its temporary folder.
-        checkpoint: Its place; a checkpoint there is replaced.
-        scheduled: Whether its step is one that the run saves at, rather than the one at which it was interrupted.
-        record: What it was trained with, as JSON can hold it.
+    The manifest says what it was trained with, and whether its run saves at its step, or was interrupted there.
     """
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     entries = {file.relative_to(partial).as_posix(): _fingerprint(file) for file in files}
-    manifest = partial / MANIFEST
     content = {"scheduled": scheduled, "trained_with": record, "files": entries}
-    manifest.write_text(json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n", encoding="utf-8")
-    for path in (*files, manifest, *(path for path in partial.rglob("*") if path.is_dir()), partial):
+    text = json.dumps({**content, "checksum": _checksum(content)}, indent=2) + "\n"
+    (partial / MANIFEST).write_text(text, encoding="utf-8")
+    for path in (*sorted(partial.rglob("*")), partial):
         flush_to_disk(path)
     if os.path.lexists(checkpoint):
         delete_checkpoint(checkpoint)
@@ -64,15 +61,10 @@ def delete_checkpoint(checkpoint: Path) -> None:
 
 
 def rotate_checkpoints(saved: Path, limit: int | None, best: str | Path | None) -> None:
-    """Delete the checkpoints that one just saved makes superfluous.
+    """Delete the checkpoints that one just saved makes superfluous: unscheduled ones and, beyond a limit, the oldest.
 
-    These are the unscheduled ones and, beyond the limit, the oldest. Those of later steps, damaged or left behind by a
-    resumption from an earlier step, count as the oldest.
-
-    Args:
-        saved: The checkpoint.
-        limit: Number of checkpoints to keep; None or 0: all.
-        best: The best one, which stays.
+    Those of later steps, damaged or left behind by a resumption from an earlier step, count as the oldest. The best
+    stays, and without a limit all do.
     """
     kept = {saved, Path(best)} if best else {saved}
     others = [checkpoint for checkpoint in _checkpoints(saved.parent) if checkpoint not in kept]
@@ -111,11 +103,7 @@ def best_checkpoint(checkpoint: Path) -> Path | None:
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
-    """Why training cannot resume from a checkpoint; None if it is complete.
-
-    Every file must be as the manifest says. `Trainer` and earlier releases, which write none, write
-    `trainer_state.json` last, so that its presence shows that the checkpoint was written to the end.
-    """
+    """Why training cannot resume from a checkpoint; None if it is complete, every file as the manifest says."""
     folder = Path(checkpoint)
     if (folder / MANIFEST).exists():
         return _manifest_fault(folder)
@@ -157,12 +145,7 @@ def _manifest_fault(folder: Path, endings: tuple[str, ...] = ("",)) -> str | Non
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest of a checkpoint.
-
-    Raises:
-        OSError: There is none.
-        ValueError: It is damaged.
-    """
+    """Read the manifest of a checkpoint; raises OSError if there is none, and ValueError if it is damaged."""
     content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     entries = content.get("files") if isinstance(content, dict) else None
     whole = isinstance(entries, dict) and all(
@@ -179,14 +162,15 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:
-    size = checksum = 0
+    checksum = 0
     with file.open("rb") as content:
         while chunk := content.read(CHUNK):
-            size, checksum = size + len(chunk), zlib.crc32(chunk, checksum)
-    return {"bytes": size, "crc32": f"{checksum:08x}"}
+            checksum = zlib.crc32(chunk, checksum)
+        return {"bytes": content.tell(), "crc32": f"{checksum:08x}"}
 
 
 def _state_fault(file: Path) -> str | None:
+    """`Trainer` and earlier releases, without a manifest, write this file last: it shows that all were written."""
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
     except OSError:
@@ -243,16 +227,12 @@ def _is_usable(checkpoint: Path, fault_of: Callable[[Path], str | None] = checkp
 
 def _checkpoints(run_dir: str | Path) -> list[Path]:
     """Checkpoint folders of a run, oldest first, complete or not."""
-    folders = [path for path in Path(run_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _number(path).isdecimal()]
-    return sorted(folders, key=_step)
-
-
-def _number(checkpoint: Path) -> str:
-    return checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+    folders = Path(run_dir).glob(f"{PREFIX}*")
+    return sorted((path for path in folders if path.name.removeprefix(PREFIX).isdecimal()), key=_step)
 
 
 def _step(checkpoint: Path) -> int:
-    return int(_number(checkpoint))
+    return int(checkpoint.name.removeprefix(PREFIX))
 
 
 def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bool = False) -> PreTrainedModel:

@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,11 +26,8 @@ def comet_scores(
 ) -> dict[str, float]:
     """Score the translations of each system by a COMET model, on a GPU if there is one.
 
-    Args:
-        systems: Translations of the N sources by the name of the system.
-        sources: N sentences.
-        references: Of each sentence one or more; COMET compares with one at a time, and the mean counts.
-        model: Name on the Hub, or a .ckpt file.
+    Of several references of a sentence, COMET compares with one at a time, and the mean counts. The model is a name on
+    the Hub, or a .ckpt file.
 
     Raises:
         ValueError: The numbers of sentences differ, or the program is not installed or cannot use the model.
@@ -47,9 +43,8 @@ def comet_scores(
         source, reference, scores = (Path(folder, name) for name in ("sources", "references", "scores.json"))
         _write(source, _repeated(sources, counts))
         _write(reference, (text for row in references for text in row))
-        gpus = int(torch.cuda.is_available())
-        options = {"-s": source, "-r": reference, "--model": model, "--gpus": gpus, "--to_json": scores}
-        words = [program, "--quiet", "--only_system", "-t", *paths.values(), *chain(*options.items())]
+        words = [program, "--quiet", "--only_system", "-t", *paths.values(), "-s", source, "-r", reference]
+        words += ["--model", model, "--gpus", int(torch.cuda.is_available()), "--to_json", scores]
         try:
             done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
             if not done.returncode:

@@ -77,7 +77,12 @@ def distill(
         ValueError: As `train_translation` and `translate_lines`; or CTranslate2 is not installed.
     """
     # Before hours of translation.
-    _check(data_args)
+    if missing := ctranslate2_missing():
+        raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
+    if data_args.streaming:
+        raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
+    if given := data_args.corpora or data_args.monolingual_target:
+        raise DataError(f"{given}: the pairs are the training pairs and those of the teacher; leave other ones out")
     languages = model_languages(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)
@@ -86,13 +91,8 @@ def distill(
         text = load_text(replace(data_args, train_weight=1.0))
     folder = Path(data_args.synthetic_dir or args.output_dir)
     sources = (source for batch in text.train.iter(1000) for source in batch["source"])
-    options: dict[str, Any] = {
-        "num_hypotheses": num_hypotheses,
-        "num_beams": num_beams,
-        "max_tokens": max_tokens,
-        "max_source_length": data_args.max_source_length,
-        **languages,
-    }
+    options: dict[str, Any] = {"num_beams": num_beams, "max_source_length": data_args.max_source_length, **languages}
+    options |= {"num_hypotheses": num_hypotheses, "max_tokens": max_tokens}
     files = translate_to_files(teacher, tokenizer, sources, folder / "distilled", args, **options)
     sentences, translations = map(str, files)
     data_args = with_synthetic(data_args, args, source_file=sentences, target_file=translations, hold_out="false")
@@ -101,17 +101,11 @@ def distill(
     train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}
-    export = _export(args.output_dir, model_args.trust_remote_code)
-    return _compare(teacher, tokenizer, text, export, model_args.trust_remote_code, args, languages)
-
-
-def _check(data_args: DataArguments) -> None:
-    if missing := ctranslate2_missing():
-        raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
-    if data_args.streaming:
-        raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
-    if given := data_args.corpora or data_args.monolingual_target:
-        raise DataError(f"{given}: the pairs are the training pairs and those of the teacher; leave other ones out")
+    export = Path(args.output_dir, EXPORT_FOLDER)
+    # Of a run that was interrupted after it.
+    shutil.rmtree(export, ignore_errors=True)
+    export_model(args.output_dir, "ctranslate2", export, model_args.trust_remote_code, quantization="int8")
+    return _compare(teacher, tokenizer, text, model_args.trust_remote_code, args, languages)
 
 
 def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTokenizerBase) -> ModelArguments:
@@ -129,24 +123,17 @@ def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTok
     return narrowed
 
 
-def _export(output_dir: str, trust_remote_code: bool) -> Path:
-    folder = Path(output_dir, EXPORT_FOLDER)
-    # Of a run that was interrupted after it.
-    shutil.rmtree(folder, ignore_errors=True)
-    return export_model(output_dir, "ctranslate2", folder, trust_remote_code, quantization="int8")
-
-
 def _compare(
     teacher: Any,
     tokenizer: PreTrainedTokenizerBase,
     text: TextSplits,
-    export: Path,
     trust_remote_code: bool,
     args: VanillaTransformerTrainingArguments,
     languages: dict[str, str | None],
 ) -> dict[str, Any]:
     """Measure teacher, student and export; print and save the results."""
-    pairs = text.validation if text.test is None else text.test
+    export = Path(args.output_dir, EXPORT_FOLDER)
+    split, pairs = ("validation", text.validation) if text.test is None else ("test", text.test)
     if pairs is None:
         print(f"student      {export}; without validation or test pairs it is not compared with its teacher")
         return {}
@@ -164,12 +151,8 @@ def _compare(
         "student int8": measure(*exported),
         "student int8, greedy": measure(*exported, num_beams=1),
     }
-    comparison = {
-        "split": "validation" if text.test is None else "test",
-        "sentences": len(pairs),
-        "threads": torch.get_num_threads(),
-        "systems": systems,
-    }
+    threads = torch.get_num_threads()
+    comparison = {"split": split, "sentences": len(pairs), "threads": threads, "systems": systems}
     with atomic_write(Path(args.output_dir, COMPARISON_FILE)) as file:
         file.write(f"{json.dumps(comparison, indent=2)}\n".encode())
     print(_table(comparison), flush=True)
@@ -186,20 +169,18 @@ def _measure(
     translations = [hypotheses[0].text for hypotheses in translate(model, tokenizer, sources, **options)]
     seconds = time.perf_counter() - begin
     scores = translation_scores(translations, pairs["target"][:], tokenize=tokenize)
+    if isinstance(model, CTranslate2Model):
+        size = (model.folder / "model.bin").stat().st_size
+    else:
+        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     return {
         "device": str(model.device),
         "bleu": scores["bleu"],
         "chrf": scores["chrf"],
         "seconds": seconds,
         "sentences_per_second": len(sources) / seconds,
-        "megabytes": _weight_bytes(model) / 1e6,
+        "megabytes": size / 1e6,
     }
-
-
-def _weight_bytes(model: Any) -> int:
-    if isinstance(model, CTranslate2Model):
-        return (model.folder / "model.bin").stat().st_size
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def _table(comparison: dict[str, Any]) -> str:

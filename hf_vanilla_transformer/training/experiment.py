@@ -11,7 +11,7 @@ from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .evaluation import Evaluation, training_results
 from .model_card import TEMPLATE
 from .report import end_summary, save_card, save_pictures, save_results, start_summary
-from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final_model, save_tokenizer
+from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final
 from .setup import check_arguments, set_up
 from .synthetic import with_back_translations
 
@@ -58,8 +58,8 @@ def train_translation(
         if not trainer.is_world_process_zero():
             return training
         # Before the evaluation, so that an interruption loses nothing.
-        save_final_model(cast(PreTrainedModel, trainer.model), args.output_dir)
-        save_tokenizer(tokenizer, args.output_dir)
+        save_final(cast(PreTrainedModel, trainer.model), args.output_dir)
+        save_final(tokenizer, args.output_dir)
 
         # Evaluation and report
         limits = experiment.ids.counts["train"].limits

@@ -66,7 +66,7 @@ class AlignmentHead:
     def weights(self, attention_mask: Tensor | None, labels: Tensor) -> Tensor:
         """Return the last weights (B, T, S) without dropout, float32, and forget them.
 
-        The mask (B, S) is 1 at source tokens. The model moves padding before labels (B, T) to the end; here it is back.
+        The mask (B, S) is 1 at source tokens. Padding before labels (B, T), which the model moves, is back in place.
         """
         queries, keys = self._kept.pop("queries"), self._kept.pop("keys")
         scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.attention.scaling

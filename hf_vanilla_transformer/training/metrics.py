@@ -162,19 +162,13 @@ def _paired_test(
     """
     # The bootstrap has its confidence interval in any case.
     kind, confidence = ("bs", -1) if test == "bootstrap" else ("ar", 0)
-    paired = PairedTest(list(systems.items()), {"": metric}, None, kind, num_samples or 0, confidence)
-    signatures, table = paired()
+    signatures, table = PairedTest([*systems.items()], {"": metric}, None, kind, num_samples or 0, confidence)()
     ((name, signature),) = signatures.items()
     return str(signature), table[name]
 
 
 def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
-    """Raise a ValueError if a tokenizer of BLEU is unknown, or cannot be loaded here.
-
-    Args:
-        tokenize: Its name.
-        argument: Name of the argument that gave it, for the message.
-    """
+    """Raise a ValueError if a tokenizer of BLEU, which an argument names, is unknown or cannot be loaded here."""
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"`{argument}` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
     # Some need a package, others a download.
@@ -202,12 +196,7 @@ def usable_tokenizer(language: str | None) -> str:
 
 
 def bleu_fault(references: References, tokenize: str | None = None) -> str | None:
-    """Why BLEU cannot tell translations of a corpus apart; None if it can.
-
-    Args:
-        references: As for `translation_scores`.
-        tokenize: As for `translation_scores`.
-    """
+    """Why BLEU cannot tell translations of a corpus apart; None if it can. Arguments as for `translation_scores`."""
     tokenize = tokenize or DEFAULT_TOKENIZER
     split = BLEU(tokenize=tokenize).tokenizer
     rows = [[row] if isinstance(row, str) else row for row in references]
@@ -243,13 +232,15 @@ def _prepare(
 @contextmanager
 def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
     """Seed sacreBLEU, which reads the environment only."""
+    if seed is None:
+        yield
+        return
     old = os.environ.get(SEED_VARIABLE)
-    if seed is not None:
-        os.environ[SEED_VARIABLE] = str(seed)
+    os.environ[SEED_VARIABLE] = str(seed)
     try:
         yield
     finally:
-        os.environ.pop(SEED_VARIABLE, None)
+        del os.environ[SEED_VARIABLE]
         if old is not None:
             os.environ[SEED_VARIABLE] = old
 
@@ -270,14 +261,13 @@ def _check_translations(predictions: Sequence[str], references: References) -> l
     for row, prediction in enumerate(predictions):
         if not isinstance(prediction, str):
             raise ValueError(f"predictions[{row}] must be a string, not {prediction!r}; decode token ids first")
-    rows = [[reference] if isinstance(reference, str) else reference for reference in references]
-    for row, alternatives in enumerate(rows):
-        is_list = isinstance(alternatives, Sequence) and len(alternatives) > 0
-        if not is_list or not all(isinstance(reference, str) for reference in alternatives):
-            raise ValueError(
-                f"references[{row}] must be a string or a non-empty list of strings, not {alternatives!r}"
-            )
-    return [list(alternatives) for alternatives in rows]
+    rows = []
+    for row, given in enumerate(references):
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, Sequence) or not len(texts) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"references[{row}] must be a string or a non-empty list of strings, not {given!r}")
+        rows.append(list(texts))
+    return rows
 
 
 def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:

@@ -70,18 +70,10 @@ def write_model_card(
     args: VanillaTransformerTrainingArguments,
     template: str | Path = TEMPLATE,
 ) -> Path:
-    """Write the model card, `README.md`, into `args.output_dir`, and return its path.
-
-    Args:
-        results: Results of the experiment.
-        data_args: Its text.
-        args: Its training arguments.
-        template: Jinja template of the card.
-    """
+    """Write the model card, `README.md`, into `args.output_dir` by a Jinja template, and return its path."""
     name = Path(args.output_dir).resolve().name
     directions = results.entries["directions"]
-    languages = list(dict.fromkeys(chain(*directions)))
-    codes = [language for language in languages if LANGUAGE_CODE.fullmatch(language)]
+    codes = [language for language in dict.fromkeys(chain(*directions)) if LANGUAGE_CODE.fullmatch(language)]
     data = data_args.description
     if data_args.corpora and data_args.corpora == str(Path(args.output_dir, CORPORA_FILE)):
         data += " and synthetic pairs"
@@ -106,7 +98,7 @@ def write_model_card(
         data=data,
         direction=", ".join(" to ".join(pair) for pair in directions),
         languages=results.entries.get("sample_languages"),
-        tested=scored_directions(results.entries, "test"),
+        tested=scored_directions(results.entries),
         samples=[sample.lines() for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it holds.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
@@ -123,42 +115,30 @@ def write_model_card(
     return path
 
 
-def scored_directions(entries: Mapping[str, Any], split: str) -> list[str]:
-    """Return the directions that results have scores of, besides their mean, as "en-de"."""
-    names = (name.removeprefix(f"{split}_exact_match_") for name in entries)
-    return [name for name, key in zip(names, entries, strict=True) if name != key]
+def scored_directions(entries: Mapping[str, Any]) -> list[str]:
+    """Return the directions that results have test scores of, besides their mean, as "en-de"."""
+    prefix = "test_exact_match_"
+    return [name.removeprefix(prefix) for name in entries if name.startswith(prefix)]
 
 
 def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
     """Add to a card how far the scores of runs that differ in their seed only are apart; replaces an earlier table.
 
-    Args:
-        card: Card of one of the runs, as `write_model_card` leaves it.
-        runs: The results of each, as `all_results.json` has them; scores that not all have are left out.
+    Runs are their entries of `all_results.json`; scores that not all have are left out.
 
     Raises:
         ValueError: The card has no section on the training.
     """
-    rows = []
+    table = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
     for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
         scores = [run[f"test_{key}"] for run in runs if f"test_{key}" in run]
         if len(scores) == len(runs):
-            rows.append(f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n")
-    head = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
-    add_section(card, "Over several seeds", f"{head}{''.join(rows)}")
+            table += f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n"
+    add_section(card, "Over several seeds", table)
 
 
 def add_section(card: str | Path, title: str, content: str) -> None:
-    """Add a section to a card, before the one on the training; replaces an earlier one of this title.
-
-    Args:
-        card: A card as `write_model_card` leaves it.
-        title: Title of the section.
-        content: Its lines.
-
-    Raises:
-        ValueError: As `read_card`.
-    """
+    """Add a section to a card, before the one on the training; replaces an earlier one of this title."""
     heading = f"## {title}\n\n"
     text = re.sub(f"^{re.escape(heading)}.*?(?=^## )", "", read_card(card), flags=re.DOTALL | re.MULTILINE)
     before, training, after = text.partition(TRAINING_HEADING)
@@ -167,11 +147,7 @@ def add_section(card: str | Path, title: str, content: str) -> None:
 
 
 def read_card(card: str | Path) -> str:
-    """Read a card that sections can be added to.
-
-    Raises:
-        ValueError: It cannot be read, or has no section on the training.
-    """
+    """Read a card that sections can be added to; raises ValueError without a section on the training."""
     try:
         text = Path(card).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -186,13 +162,7 @@ def read_card(card: str | Path) -> str:
 def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
     """Write the scores on the test pairs of a dataset on the Hub as the Hub reads them beside a model.
 
-    Args:
-        results: Results of the experiment.
-        data_args: Its text.
-        folder: Folder of the model.
-
-    Returns:
-        The file; None without test pairs, or if they are of no dataset on the Hub.
+    Returns the file; None without test pairs, or if they are of no dataset on the Hub.
     """
     dataset = _test_dataset(data_args)
     if results.translations is None or not dataset:
@@ -259,7 +229,6 @@ def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | Non
     }
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if name not in unused}
     if links:
-        values["guided_alignment"] = Path(links).name
-        values["guided_alignment_weight"] = args.guided_alignment_weight
+        values |= {"guided_alignment": Path(links).name, "guided_alignment_weight": args.guided_alignment_weight}
     values = {name: getattr(value, "value", value) for name, value in values.items()}
     return {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}

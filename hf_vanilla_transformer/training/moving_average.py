@@ -15,12 +15,7 @@ WARM_UP = 10
 
 
 class MovingAverage:
-    """Exponential moving average of parameters, in float32.
-
-    Args:
-        parameters: What is averaged; the average starts with their values.
-        decay: Weight of the average so far in the next.
-    """
+    """Exponential moving average of parameters, in float32, which starts with their values."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float) -> None:
         self.decay = decay
@@ -34,20 +29,21 @@ class MovingAverage:
         values: Any = [each.detach().float() for each in self.parameters]
         get_ema_multi_avg_fn(decay)(cast(Any, self.averages), values, step)
 
-    @torch.no_grad()
     def copy_to_parameters(self) -> None:
         """Replace parameters with their averages."""
-        for parameter, average in zip(self.parameters, self.averages, strict=True):
-            parameter.copy_(average)
+        self._set(self.averages)
+
+    @torch.no_grad()
+    def _set(self, values: Iterable[torch.Tensor]) -> None:
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.copy_(value)
 
     @contextmanager
-    def applied(self) -> Iterator[list[torch.Tensor]]:
-        """Temporarily replace parameters with their averages, yielding the originals."""
+    def applied(self) -> Iterator[None]:
+        """Temporarily replace parameters with their averages."""
         trained = [each.detach().clone() for each in self.parameters]
-        self.copy_to_parameters()
+        self._set(self.averages)
         try:
-            yield trained
+            yield
         finally:
-            with torch.no_grad():
-                for parameter, value in zip(self.parameters, trained, strict=True):
-                    parameter.copy_(value)
+            self._set(trained)

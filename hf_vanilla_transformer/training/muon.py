@@ -12,12 +12,8 @@ from .arguments import VanillaTransformerTrainingArguments, bf16_is_fast
 class Muon(torch.optim.Muon):
     """`torch.optim.Muon` that multiplies in float32 where that is faster than bfloat16, its only precision.
 
-    Always with Nesterov momentum and updates of the size of Adam's. Its state is that of `torch.optim.Muon`.
-
-    Args:
-        params: Matrices, or groups of them.
-        lr: Learning rate.
-        **options: Other arguments of `torch.optim.Muon`.
+    Always with Nesterov momentum and updates of the size of Adam's. State and arguments are those of
+    `torch.optim.Muon`.
     """
 
     def __init__(self, params: Any, lr: float, **options: Any) -> None:
@@ -30,7 +26,11 @@ class Muon(torch.optim.Muon):
         for group in self.param_groups:
             for matrices in stackable(each for each in group["params"] if each.grad is not None):
                 gradients = [cast(Tensor, each.grad) for each in matrices]
-                means = [self._mean(*pair) for pair in zip(matrices, gradients, strict=True)]
+                states = [self.state[each] for each in matrices]
+                for state, gradient in zip(states, gradients, strict=True):
+                    if not state:
+                        state["momentum_buffer"] = torch.zeros_like(gradient)
+                means = [state["momentum_buffer"] for state in states]
                 if len(matrices) == 1:
                     self._update(matrices[0], gradients[0], means[0], group)
                     continue
@@ -38,38 +38,22 @@ class Muon(torch.optim.Muon):
                 self._update(matrix, gradient, mean, group)
                 torch._foreach_copy_([*matrices, *means], [*unstacked(matrix, matrices), *unstacked(mean, means)])
 
-    def _mean(self, matrix: Tensor, gradient: Tensor) -> Tensor:
-        state = self.state[matrix]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        return state["momentum_buffer"]
-
     def _update(self, matrix: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]) -> None:
         """Change a matrix (M, N), or a stack (K, M, N), and the mean of its gradients in place."""
         momentum = group["momentum"]
         mean.lerp_(gradient, 1 - momentum)
-        update = orthogonalized(
-            gradient.lerp(mean, momentum).to(self.precision),
-            group["ns_coefficients"],
-            group["ns_steps"],
-            group["eps"],
-        )
+        update = gradient.lerp(mean, momentum).to(self.precision)
+        update = orthogonalized(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
         # A matrix with orthonormal rows has root mean square entries of max(shape) ** -0.5; Adam's are about 0.2.
         size = 0.2 * max(matrix.shape[-2:]) ** 0.5
         matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * size)
 
 
 def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Bring the singular values near 1, by Newton-Schulz iterations.
+    """Bring the singular values of a matrix (M, N), or a stack (K, M, N), near 1, by Newton-Schulz iterations.
 
-    Args:
-        matrix: (M, N), or a stack (K, M, N), in the precision to compute in.
-        coefficients: Of x, x^3 and x^5 in the polynomial that maps the singular values.
-        steps: Iterations.
-        eps: Least Frobenius norm to divide by.
-
-    Returns:
-        (M, N), or (K, M, N).
+    The coefficients are those of x, x^3 and x^5 in the polynomial that maps them; `eps` is the least Frobenius norm to
+    divide by.
     """
     a, b, c = coefficients
     addmm = torch.addmm if matrix.dim() == 2 else torch.baddbmm
@@ -118,15 +102,9 @@ def unstacked(stack: Tensor, matrices: list[Tensor]) -> list[Tensor]:
 
 
 class MuonWithAdam(torch.optim.Optimizer):
-    """Two optimizers as one: `Muon` for matrices, `torch.optim.AdamW` for other parameters.
+    """Two optimizers as one: `Muon` for groups of matrices, `torch.optim.AdamW` for groups of other parameters.
 
     Muon's updates are scaled to the size of Adam's, so that one learning rate suits both.
-
-    Args:
-        matrices: Groups of parameters with two dimensions.
-        others: Groups of other parameters.
-        lr: Learning rate.
-        **adam: Other arguments of `AdamW`.
     """
 
     def __init__(self, matrices: list[dict[str, Any]], others: list[dict[str, Any]], lr: float, **adam: Any) -> None:
@@ -154,28 +132,27 @@ def muon_with_adam(
     model: nn.Module, decaying: Collection[str], args: VanillaTransformerTrainingArguments
 ) -> MuonWithAdam:
     """Return the optimizer of a model, with weight decay for the parameters of these names."""
-    matrices = layer_matrices(model)
-    others = {name for name, each in model.named_parameters() if each.requires_grad} - matrices
-    decay = args.weight_decay
+    # In the order of the model, which is the same in every run.
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    matrices, decay = layer_matrices(model), args.weight_decay
+    others = trained.keys() - matrices
+
+    def group(names: Collection[str], weight_decay: float) -> dict[str, Any]:
+        return {"params": [each for name, each in trained.items() if name in names], "weight_decay": weight_decay}
+
     return MuonWithAdam(
-        [_group(model, matrices, decay)],
-        [_group(model, others & {*decaying}, decay), _group(model, others - {*decaying}, 0.0)],
+        [group(matrices, decay)],
+        [group(others & {*decaying}, decay), group(others - {*decaying}, 0.0)],
         lr=cast(float, args.learning_rate),
         betas=(args.adam_beta1, args.adam_beta2),
         eps=args.adam_epsilon,
     )
 
 
-def _group(model: nn.Module, names: Collection[str], weight_decay: float) -> dict[str, Any]:
-    # In the order of the model, which is the same in every run.
-    parameters = [each for name, each in model.named_parameters() if name in names]
-    return {"params": parameters, "weight_decay": weight_decay}
-
-
 def layer_matrices(model: nn.Module) -> set[str]:
     """Names of the trained matrices in the layers: all but those of embeddings and of the output."""
     head = cast(Any, model).get_output_embeddings()
-    tables = [each for each in (*model.modules(),) if isinstance(each, nn.Embedding)] + ([head] if head else [])
+    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is head]
     excluded = {id(parameter) for table in tables for parameter in table.parameters()}
     named = model.named_parameters()
     return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}

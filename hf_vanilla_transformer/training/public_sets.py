@@ -27,11 +27,9 @@ class PublicSet(NamedTuple):
 
 
 def read_public_sets(names: Sequence[str], langpair: str) -> PublicSet:
-    """Read test sets, one after another; those that are not in sacreBLEU's folder yet are downloaded.
+    """Read test sets of names such as "wmt14/full" for languages such as "en-de", one after another.
 
-    Args:
-        names: Their names, such as "multi30k/2016" or "wmt14/full".
-        langpair: Source and target language, such as "en-de".
+    Those that are not in sacreBLEU's folder yet are downloaded.
 
     Raises:
         ValueError: A set or its pair of languages is unknown, or the set can be neither read nor downloaded.

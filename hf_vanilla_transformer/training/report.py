@@ -25,11 +25,11 @@ from .callbacks import METRICS
 from .evaluation import Results
 from .metrics import FAST_METRICS, METRIC_NAMES
 from .model_card import scored_directions, write_eval_results, write_model_card
-from .run_folder import save_final_model
+from .run_folder import save_final
 from .setup import Experiment
 from .text_splits import part_numbers
+from .tokenizer import vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
-from .vocabulary import vocabulary_sizes
 
 logger = logging.get_logger(__name__)
 
@@ -166,7 +166,7 @@ def end_summary(results: Results, output_dir: str) -> str:
         for key, name in METRIC_NAMES.items():
             lines.append(f"test {name:<17} {entries[f'test_{key}']:7.2f}  {entries[f'test_{key}_signature']}")
         lines.append(f"test {'exact match':<17} {entries['test_exact_match']:7.2f}  %")
-        for name in scored_directions(entries, "test"):
+        for name in scored_directions(entries):
             scores = (f"{entries[f'test_{key}_{name}']:.2f} {METRIC_NAMES[key]}" for key in FAST_METRICS)
             lines.append(f"  {name:<20} {', '.join(scores)}")
     if results.bleu_fault:
@@ -176,22 +176,19 @@ def end_summary(results: Results, output_dir: str) -> str:
     if skipped := entries["skipped_steps"]:
         lines.append(f"skipped      {skipped} of {entries['steps']} steps: loss or gradient not finite")
     lines.append(f"training     {entries['train_runtime'] / 60:.1f} minutes{speed}")
-    lines.append(f"model        {output_dir} ({_chosen(entries)})")
-    return "\n".join(lines)
-
-
-def _chosen(entries: dict[str, Any]) -> str:
-    name, metric = entries["chosen_model"], entries.get("chosen_model_metric")
-    if name == "trained" and (decided := entries.get("best_checkpoint_metric")):
-        return f"the trained weights of {entries['best_checkpoint']}, by {CHOOSING_METRICS[decided]}"
-    by = f", by {CHOOSING_METRICS[metric]}" if metric and "averaged_checkpoints" in entries else ""
-    return f"the {name} weights{by}"
+    name = entries["chosen_model"]
+    metric = entries.get("chosen_model_metric") if "averaged_checkpoints" in entries else None
+    chosen = f"the {name} weights"
+    if name == "trained" and entries.get("best_checkpoint_metric"):
+        chosen, metric = f"{chosen} of {entries['best_checkpoint']}", entries["best_checkpoint_metric"]
+    by = f", by {CHOOSING_METRICS[metric]}" if metric else ""
+    return "\n".join([*lines, f"model        {output_dir} ({chosen}{by})"])
 
 
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     """Write model, test translations, results and training log into the run's folder."""
     folder = Path(trainer.args.output_dir)
-    save_final_model(results.model, folder)
+    save_final(results.model, folder)
     # Together, so that scores and translations are always of the same model; killed meanwhile, there are no results.
     with atomic_update(folder, last="all_results.json") as partial:
         if results.translations is not None:

@@ -40,21 +40,28 @@ FIXED = frozenset(
     "separate_vocabularies lowercase normalization".split()
 ) | {TOKENIZER}
 
+# They may change while their product stays.
+BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
+
+# They determine the batches of an epoch and their order.
+ORDER = BATCH.union(
+    (TEXT, DATA, PARTS),
+    "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples max_source_length "
+    "max_target_length on_long max_length_ratio".split(),
+)
+
 # They change training, from the next step on: only with `resume_with_changes`.
-MEANT = frozenset(
+MEANT = ORDER.union(
+    (f"{FIELD}{name}" for name in DROPOUTS),
     # Optimizer
     "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 "
     "adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
     # Loss
-    "label_smoothing_factor guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
+    "label_smoothing_factor guided_alignment guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
     "average_tokens_across_devices "
-    # Batches and their order
-    "max_tokens per_device_train_batch_size gradient_accumulation_steps seed data_seed bpe_dropout augment "
-    "train_sampling_strategy length_column_name dataloader_drop_last streaming "
-    # Pairs
-    "validation_split_size test_split_size split_seed max_train_samples guided_alignment "
-    "max_source_length max_target_length on_long max_length_ratio".split()
-) | {TEXT, DATA, PARTS, PROCESSES, *(f"{FIELD}{name}" for name in DROPOUTS)}
+    # Batches
+    "bpe_dropout augment train_sampling_strategy length_column_name dataloader_drop_last".split(),
+)
 
 # They change no weight but for rounding, or only the length of the run; a change is taken over and logged.
 FREE = frozenset(
@@ -64,19 +71,6 @@ FREE = frozenset(
     "logging_strategy logging_steps logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end "
     "metric_for_best_model bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience "
     "save_only_model final_num_beams final_length_penalty source_lang target_lang".split()
-)
-
-# They may change while their product stays.
-BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
-
-# They determine the batches of an epoch and their order.
-ORDER = (
-    BATCH
-    | {TEXT, DATA, PARTS}
-    | frozenset(
-        "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples "
-        "max_source_length max_target_length on_long max_length_ratio".split()
-    )
 )
 
 # They make the saved state of the optimizer unusable.
@@ -115,14 +109,8 @@ def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
 def experiment_record(
     model_args: ModelArguments, data_args: DataArguments, text: Any, checkpoint: str | None
 ) -> dict[str, Any]:
-    """Return what a trainer does not know of an experiment: how its tokenizer was made, and its text.
-
-    Args:
-        model_args: As given. A run that is resumed has the model of the checkpoint, so what is not given says nothing.
-        data_args: Selection of pairs.
-        text: Splits.
-        checkpoint: The run is resumed from it.
-    """
+    """Return what a trainer does not know of an experiment: how its tokenizer was made, and its text."""
+    # A run that is resumed has the model of the checkpoint, so that what is not given says nothing.
     record = {**arguments_record(model_args, model_args.given if checkpoint else None), **arguments_record(data_args)}
     for name in ("model_name_or_path", "tokenizer_name_or_path"):
         if record.get(name):
@@ -163,18 +151,10 @@ def asked_dropout(model_args: ModelArguments) -> dict[str, Any]:
 
 
 def check_changes(checkpoint: str | Path, record: Mapping[str, Any], with_changes: bool = False) -> Changes:
-    """Compare what a run trains with with the record in the checkpoint that it is resumed from.
-
-    Args:
-        checkpoint: Its folder.
-        record: What the run trains with.
-        with_changes: Whether training may go on otherwise than it began.
-
-    Returns:
-        What has changed; nothing for a checkpoint without a record, of an earlier release.
+    """Return what has changed since the record in the checkpoint that a run is resumed from, if there is one.
 
     Raises:
-        ValueError: A change is impossible, or not meant.
+        ValueError: A change is impossible, or not meant: `with_changes` was not given.
     """
     before, now = trained_with(checkpoint) or {}, record
     changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}

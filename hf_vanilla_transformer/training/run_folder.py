@@ -72,9 +72,6 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
 
     The operating system drops the lock when the program ends, however it ends. Of several processes, which share the
     run, the first one holds it.
-
-    Raises:
-        ValueError: Another program holds it, or the folder cannot be made or written.
     """
     folder = Path(args.output_dir)
     make_folder(folder)
@@ -102,38 +99,24 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
 
 
 def make_folder(folder: Path, argument: str = "output_dir") -> None:
-    """Create the folder that an argument names, if needed.
-
-    Raises:
-        ValueError: It cannot be created.
-    """
+    """Create the folder that an argument names, if needed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"`{argument}` {folder} cannot be made: {error.strerror}; choose another") from error
 
 
-def save_final_model(model: PreTrainedModel, folder: str | Path) -> None:
-    """Save the model of a run in its folder, atomically."""
-    with atomic_update(folder, last=CONFIG_NAME, remedy=ROOM_AND_RESUME) as partial:
-        model.save_pretrained(partial)
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save the tokenizer of a run in its folder, atomically."""
-    with atomic_update(folder, last="tokenizer_config.json", remedy=ROOM_AND_RESUME) as partial:
-        tokenizer.save_pretrained(partial)
+def save_final(part: PreTrainedModel | PreTrainedTokenizerBase, folder: str | Path) -> None:
+    """Save the model or the tokenizer of a run in its folder, atomically."""
+    last = CONFIG_NAME if isinstance(part, PreTrainedModel) else "tokenizer_config.json"
+    with atomic_update(folder, last=last, remedy=ROOM_AND_RESUME) as partial:
+        part.save_pretrained(partial)
 
 
 def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
-    """Record the arguments of a run in its folder, or compare them with those of the run that it already holds.
+    """Record the arguments of a run in its folder, or raise a ValueError if it already holds one with others.
 
-    Args:
-        folder: Folder of the run, created if missing; it holds a run once it has a subfolder, that of a model.
-        arguments: Arguments by name, as JSON can hold them.
-
-    Raises:
-        ValueError: The run in the folder has other arguments, or the folder cannot be created.
+    It holds a run once it has a subfolder, that of a model.
     """
     file = folder / "arguments.json"
     # As read back from the file: lists for tuples.

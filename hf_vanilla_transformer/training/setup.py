@@ -42,10 +42,9 @@ from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
-from .tokenizer import load_or_train_tokenizer, source_prefixes
+from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
 from .trainer_loss import AlignedPairsCollator, data_seed, is_resampled, resampling
-from .vocabulary import add_embeddings, vocabulary_sizes
 
 logger = logging.get_logger(__name__)
 

@@ -48,20 +48,12 @@ def translate_to_files(
     num_hypotheses: int = 1,
     **options: Any,
 ) -> SyntheticText:
-    """Translate sentences into files, unless an earlier call did.
+    """Translate sentences into files, whose names begin with `files`, unless an earlier call did.
 
-    The names of the files hold a fingerprint of model, settings and sentences. Interrupted, the same call continues.
-    Blank and repeated sentences are left out. The line of a translation that is blank, or so long that it was cut
-    off, is empty; such pairs are dropped in training, as all pairs with an empty side.
-
-    Args:
-        model: Whatever `translate_lines` takes.
-        tokenizer: Its tokenizer.
-        sentences: Source sentences of the model.
-        files: Folder and begin of the names of the files.
-        args: Training that uses the pairs.
-        num_hypotheses: Translations of each sentence.
-        **options: Those of `translate_lines`; None means the default.
+    The names go on with a fingerprint of model, settings and sentences. Interrupted, the same call continues. Blank
+    and repeated sentences are left out. The line of a translation that is blank, or so long that it was cut off, is
+    empty; such pairs are dropped in training, as all pairs with an empty side. Options are those of `translate_lines`;
+    None means the default.
 
     Raises:
         DataError: There is no sentence, a file cannot be written, or several processes would write them.
@@ -96,15 +88,6 @@ def with_back_translations(
     """Return arguments with a further corpus, monolingual text and its translations, if there is such text.
 
     Sentences that are validation or test targets are left out: the model is scored by them.
-
-    Args:
-        data_args: With `monolingual_target`, or without, which returns them as they are.
-        args: Training that uses the pairs.
-        trust_remote_code: Whether to run Python code that comes with `reverse_model`.
-
-    Raises:
-        ValueError: As `load` and `translate_to_files`; the text cannot be read, or the model is known to translate
-            source to target.
     """
     if not (data_args.monolingual_target and data_args.reverse_model):
         return data_args
@@ -112,18 +95,18 @@ def with_back_translations(
         text = load_text(replace(data_args, monolingual_target=None, reverse_model=None, train_weight=1.0))
     if text.has_several_directions:
         raise DataError("`monolingual_target` is for one direction; translate the text, and list the pairs with a tag")
-    splits = (pairs for split, pairs in text.present().items() if split != "train")
-    held_out = {line.strip() for pairs in splits for line in pairs["target"][:]}
+    held_out = {line.strip() for pairs in (text.validation, text.test) if pairs for line in pairs["target"][:]}
     lines = [line for path in data_args.monolingual_target for line in read_lines(path)]
     usable = [line for line in lines if line.strip() not in held_out]
     if (excluded := len(lines) - len(usable)) and args.process_index == 0:
         logger.warning(f"{excluded} of {len(lines)} monolingual sentences are validation or test targets: left out")
     model, tokenizer = load(data_args.reverse_model, device=str(args.device), trust_remote_code=trust_remote_code)
-    what = f"`reverse_model` {data_args.reverse_model}"
     source_lang, target_lang = text.parts[0].direction
-    languages = model_languages(tokenizer, target_lang, source_lang, what)
+    options: dict[str, Any] = {
+        **model_languages(tokenizer, target_lang, source_lang, f"`reverse_model` {data_args.reverse_model}"),
+        "max_source_length": data_args.max_target_length,
+    }
     folder = Path(data_args.synthetic_dir or args.output_dir)
-    options: dict[str, Any] = {"max_source_length": data_args.max_target_length, **languages}
     files = translate_to_files(model, tokenizer, usable, folder / "back-translated", args, **options)
     pairs = {"source_file": str(files.translations), "target_file": str(files.sentences)}
     if source_lang and target_lang:

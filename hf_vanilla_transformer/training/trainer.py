@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import datasets
@@ -61,12 +62,12 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     """
 
     experiment: Mapping[str, Any] = {}
+    # What checkpoints say that they were trained with, and how that differs from the one that is resumed from.
+    trained_with: dict[str, Any] | None = None
     _changes: Changes = {}
-    _told_of_tie = False
     # Whether a checkpoint is being written, and whether at a step of the schedule.
     _is_saving, _is_scheduled = False, True
-    # What checkpoints say that they were trained with.
-    trained_with: dict[str, Any] | None = None
+    _told_of_tie = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,7 +93,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         self._begin(resume_from_checkpoint or None)
         self._clear_scratch(output_dir)
         if resume_from_checkpoint and self.args.should_save:
-            self._finish_rotation(Path(output_dir), Path(resume_from_checkpoint))
+            saved = Path(output_dir, Path(resume_from_checkpoint).name)
+            if saved.is_dir() and saved.samefile(resume_from_checkpoint):
+                # What this one made superfluous, if the program was killed before it could.
+                rotate_checkpoints(saved, self.args.save_total_limit, best_checkpoint(saved))
+                clear_scratch(output_dir)
         self._last_call_step = self._last_saved_step = None
         self._is_scheduled = True
         with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
@@ -143,11 +148,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     # Saving
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save a checkpoint, whole or not at all: under a temporary name, which changes once all processes are done.
-
-        Raises:
-            ValueError: The disk is full, or training diverged.
-        """
+        """Save a checkpoint, whole or not at all: under a temporary name until all processes are done."""
         counts = getattr(self.train_dataset, "counts", None)
         if isinstance(counts, PairCounts) and counts.read:
             # Of a stream, of which resuming a finished run reads nothing.
@@ -179,13 +180,6 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
 
-    def _finish_rotation(self, run_dir: Path, checkpoint: Path) -> None:
-        """Delete what the resumed checkpoint made superfluous: the program may have been killed before it could."""
-        saved = run_dir / checkpoint.name
-        if saved.is_dir() and saved.samefile(checkpoint):
-            rotate_checkpoints(saved, self.args.save_total_limit, best_checkpoint(saved))
-            clear_scratch(run_dir)
-
     def _clear_scratch(self, run_dir: str | Path) -> None:
         if self.args.should_save:
             clear_scratch(run_dir)
@@ -199,14 +193,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         """Push a checkpoint once it is complete; a push that fails in the background is reported."""
         if self._is_saving:
             return
-        earlier = self._push_jobs()
+        earlier = list(getattr(self.push_in_progress, "jobs", ()))
         super()._push_from_checkpoint(checkpoint_folder)
-        for job in self._push_jobs():
+        for job in getattr(self.push_in_progress, "jobs", ()):
             if job not in earlier:
                 job.add_done_callback(self._warn_of_failed_push)
-
-    def _push_jobs(self) -> list[Future[Any]]:
-        return [] if self.push_in_progress is None else list(self.push_in_progress.jobs)
 
     def _warn_of_failed_push(self, job: Future[Any]) -> None:
         if not job.cancelled() and (error := job.exception()):
@@ -266,16 +257,15 @@ class VanillaTransformerTrainer(OptimizerTrainer):
                 super()._load_optimizer_and_scheduler(checkpoint)
             return
         optimizer, schedule = cast(torch.optim.Optimizer, self.optimizer), cast(Any, self.lr_scheduler)
-        settings = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-        ]
+        settings = [{**group} for group in optimizer.param_groups]
         if not NEW_OPTIMIZER & self._changes.keys():
             if "lr_scheduler_type" in self._changes:
-                self.lr_scheduler = cast(Any, _WithoutState())
+                # The saved state of a schedule of another kind does not fit.
+                self.lr_scheduler = cast(Any, SimpleNamespace(load_state_dict=lambda state: None))
             with _loading(checkpoint):
                 super()._load_optimizer_and_scheduler(checkpoint)
             for group, own in zip(optimizer.param_groups, settings, strict=True):
-                group.update(own)
+                group.update({**own, "params": group["params"]})
         self.lr_scheduler = schedule
         if isinstance(schedule, LambdaLR):
             step = schedule.last_epoch or self.state.global_step
@@ -320,22 +310,18 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             logger.warning(f"step {self.state.global_step}: {name} is {value}, so this is not the best model")
             return False
         if breaks_tie(self.args, self.state, metrics):
-            self._tell_of_tie(metrics)
+            if not self._told_of_tie:
+                logger.warning(
+                    f"step {self.state.global_step}: {name} is {value:g} as before and cannot tell which model is "
+                    "better; chrF, exact match and, if all are 0, the loss decide where it ties"
+                )
+            self._told_of_tie = True
             # Whatever equals it is then better.
             self.state.best_metric = None
         if SCORES & self._changes.keys():
             self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
             self._changes = {name: change for name, change in self._changes.items() if name not in SCORES}
         return super()._determine_best_metric(metrics, trial)
-
-    def _tell_of_tie(self, metrics: Mapping[str, float]) -> None:
-        if not self._told_of_tie:
-            name = metric_name(self.args)
-            logger.warning(
-                f"step {self.state.global_step}: {name} is {metrics[name]:g} as before and cannot tell which model is "
-                "better; chrF, exact match and, if all are 0, the loss decide where it ties"
-            )
-        self._told_of_tie = True
 
 
 @contextmanager
@@ -354,9 +340,3 @@ def _loading(checkpoint: str | None) -> Iterator[None]:
             f"`resume_from_checkpoint` {checkpoint} cannot be loaded ({one_line(error)[:SHOWN_ERROR]}); resume from "
             "another checkpoint of this model"
         ) from error
-
-
-class _WithoutState:
-    """Null object for a schedule of another kind, whose saved state does not fit."""
-
-    def load_state_dict(self, state: Any) -> None: ...

@@ -22,7 +22,6 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from ..data.arguments import NONE
 from ..data.augmentation import Noise, parse_shares
 from ..data.batching import (
     EpochRows,
@@ -393,9 +392,9 @@ def data_seed(args: TrainingArguments) -> int:
     return args.seed if args.data_seed is None else args.data_seed
 
 
-def is_resampled(args: Any) -> bool:
+def is_resampled(args: VanillaTransformerTrainingArguments) -> bool:
     """Whether each epoch tokenizes the training pairs anew."""
-    return bool(getattr(args, "bpe_dropout", 0) or parse_shares(getattr(args, "augment", NONE)))
+    return bool(args.bpe_dropout or parse_shares(args.augment))
 
 
 def resampling(

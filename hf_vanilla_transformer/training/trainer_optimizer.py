@@ -45,7 +45,6 @@ class MicroBatch(NamedTuple):
 
     @property
     def sources(self) -> Sequence[torch.Tensor]:
-        """The ids of each source."""
         if self.input_ids is None:
             return []
         if self.edges is None:
@@ -54,12 +53,9 @@ class MicroBatch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step that is yet to be checked.
+    """A step that is yet to be checked, its number, counted from 1, and what this process contributes to it.
 
-    Attributes:
-        number: Counted from 1.
-        signal: A scalar, the same in all processes, that is finite if and only if losses and gradients are.
-        batches: What this process contributes.
+    The signal is a scalar, the same in all processes, that is finite if and only if losses and gradients are.
     """
 
     number: int
@@ -85,15 +81,12 @@ class OptimizerTrainer(LossTrainer):
     _average: MovingAverage | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set up as `LossTrainer`.
-
-        Raises:
-            ValueError: The weights are sharded, and cannot be averaged.
-        """
         super().__init__(*args, **kwargs)
-        if self.args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ValueError("`ema_decay` needs whole weights in each process; leave it out with FSDP and DeepSpeed")
         if self.args.ema_decay:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "`ema_decay` needs whole weights in each process; leave it out with FSDP and DeepSpeed"
+                )
             self.add_callback(_AverageAfterStep(self))
         self.add_callback(RunRecord)
         self._batches: list[MicroBatch] = []
@@ -176,10 +169,8 @@ class OptimizerTrainer(LossTrainer):
             return None
         # All at once: every read waits for the device.
         signals = torch.stack([step.signal.to(self.args.device, torch.float32) for step in steps]).tolist()
-        bad = (
-            self._describe(step, value) for step, value in zip(steps, signals, strict=True) if not math.isfinite(value)
-        )
-        return next(bad, None)
+        signalled = zip(steps, signals, strict=True)
+        return next((self._describe(step, value) for step, value in signalled if not math.isfinite(value)), None)
 
     def _check_steps(self) -> None:
         if fault := self._find_fault():
@@ -198,16 +189,13 @@ class OptimizerTrainer(LossTrainer):
     def _describe(self, step: Step, signal: float) -> str:
         """Say what of a step is not finite, and in which batch: the same in every process."""
         losses = [batch.loss.float().mean().item() for batch in step.batches]
-        first = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
-        bad_loss = first is not None
-        indices = range(len(losses)) if first is None else [first]
+        bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)][:1]
         place = [f"rank {self.args.process_index}"] if self.args.world_size > 1 else []
-        if bad_loss and len(losses) > 1:
-            place.append(f"micro-batch {indices[0] + 1} of {len(losses)}")
-        text = f"loss is {losses[indices[0]]}" if bad_loss else f"gradient norm is {signal}"
-        place += self._describe_pairs(step, indices)
-        fault = f"{text} ({', '.join(place)})" if place else text
-        faults = [(bad_loss, fault)]
+        if bad and len(losses) > 1:
+            place.append(f"micro-batch {bad[0] + 1} of {len(losses)}")
+        place += self._describe_pairs(step, bad or range(len(losses)))
+        text = f"loss is {losses[bad[0]]}" if bad else f"gradient norm is {signal}"
+        faults = [(bool(bad), f"{text} ({', '.join(place)})" if place else text)]
         if self.args.world_size > 1:
             faults = gather_object(faults)
         # The process whose loss it is; the gradients are everybody's.
@@ -240,11 +228,7 @@ class OptimizerTrainer(LossTrainer):
     # Skipping
 
     def _check_or_skip(self, model: torch.nn.Module) -> None:
-        """Check the step; if it is bad, leave the optimizer nothing to do.
-
-        Raises:
-            ValueError: A weight is not finite either, or too many steps in a row were skipped.
-        """
+        """Check the step; if it is bad, leave the optimizer nothing to do."""
         record, fault = self.run_record, self._find_fault()
         if fault is None:
             self._taken, record.skipped_in_a_row = self._taken + 1, 0
@@ -306,17 +290,9 @@ class OptimizerTrainer(LossTrainer):
 
     # The average
 
-    @property
-    def _trained_model(self) -> nn.Module:
-        return cast(nn.Module, self.model)
-
-    def update_average(self) -> None:
-        """Average the weights in, after a step of the optimizer."""
-        self._started_average().update(self.state.global_step)
-
-    def _started_average(self) -> MovingAverage:
-        if self._average is None:
-            self._average = MovingAverage(self._trained_model.parameters(), self.args.ema_decay)
+    def started_average(self) -> MovingAverage:
+        """The average, which begins as the weights where it is first asked for."""
+        self._average = self._average or MovingAverage(cast(nn.Module, self.model).parameters(), self.args.ema_decay)
         return self._average
 
     def _with_average(self) -> Any:
@@ -326,7 +302,7 @@ class OptimizerTrainer(LossTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self._average and self.args.should_save:
-            named = self._trained_model.named_parameters()
+            named = cast(nn.Module, self.model).named_parameters()
             weights = {name: each.detach().contiguous() for name, each in named if each.requires_grad}
             save_file(weights, Path(output_dir, TRAINED_WEIGHTS))
 
@@ -334,9 +310,9 @@ class OptimizerTrainer(LossTrainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint, TRAINED_WEIGHTS)
         if self.args.ema_decay:
-            self._started_average()
+            self.started_average()
         if file.is_file():
-            (self._trained_model if model is None else model).load_state_dict(load_file(file), strict=False)
+            cast(nn.Module, self.model if model is None else model).load_state_dict(load_file(file), strict=False)
 
 
 class _AverageAfterStep(TrainerCallback):
@@ -344,4 +320,4 @@ class _AverageAfterStep(TrainerCallback):
         self.trainer = trainer
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer.update_average()
+        self.trainer.started_average().update(self.trainer.state.global_step)

@@ -25,6 +25,7 @@ SHAPE |= {"vocab_size": len(TOKENIZER), "d_model": 16}
 
 # Options of a run that saves checkpoints.
 SAVING = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "logging_steps": 1}
+EVALUATING = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
 
 
 def text_pairs(rows=60, seed=0):
@@ -44,10 +45,11 @@ def trainable_model(seed=0, **options):
     return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**SHAPE, **options}))
 
 
-def trainable_marian(seed=0):
+def trainable_marian(seed=0, **options):
     torch.manual_seed(seed)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    return MarianMTModel(MarianConfig(**SHAPE, **ids, forced_eos_token_id=2, max_position_embeddings=64, dropout=0.0))
+    ids |= {"forced_eos_token_id": 2, "max_position_embeddings": 64, "dropout": 0.0}
+    return MarianMTModel(MarianConfig(**{**SHAPE, **ids, **options}))
 
 
 def train_args(folder, kind=VanillaTransformerTrainingArguments, **options):

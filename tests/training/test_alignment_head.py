@@ -116,14 +116,3 @@ def test_alignments_of_another_shape():
     batch["alignments"] = batch["alignments"][:, :, 1:]
     with pytest.raises(ValueError, match=r"`alignments` have shape \(4, 7, 7\).*by \(4, 7, 8\); pass \(B, T, S\)"):
         guided_loss(guided_model(), batch, 0.5)
-
-
-def test_detached_it_keeps_nothing():
-    model, batch = guided_model(), labelled_batch(2, 5)
-    head = AlignmentHead.of(model)
-    head.attach()
-    head.detach()
-    model(**batch)
-    with pytest.raises(KeyError):
-        head.weights(None, batch["labels"])
-    assert not any(layer._forward_hooks for layer in model.modules())

@@ -79,10 +79,6 @@ class TestTrainingArguments:
         args = VanillaTransformerTrainingArguments(str(tmp_path), dataloader_pin_memory=False)
         assert not args.accelerator_config.non_blocking
 
-    def test_unknown_policy(self, tmp_path):
-        with pytest.raises(ValueError, match="^`on_nonfinite` ignore is unknown; use stop or skip$"):
-            VanillaTransformerTrainingArguments(str(tmp_path), on_nonfinite="ignore")
-
     @pytest.mark.parametrize(
         ("options", "strategy", "steps"),
         [
@@ -99,29 +95,26 @@ class TestTrainingArguments:
         assert (args.save_strategy, args.save_steps) == (strategy, steps)
         assert args.load_best_model_at_end == (options["eval_strategy"] != "no" != strategy)
 
-    def test_no_learning_rate_follows(self, tmp_path):
-        with pytest.raises(ValueError, match="`warmup_steps` 0.1 gives no learning rate"):
-            VanillaTransformerTrainingArguments(str(tmp_path), warmup_steps=0.1)
-
     @pytest.mark.parametrize(
-        ("name", "value"),
+        ("name", "value", "message"),
         [
-            ("warmup_steps", "nan"),
-            ("average_last_checkpoints", "-1"),
-            ("rdrop_alpha", "inf"),
-            ("label_smoothing_factor", "1.5"),
-            ("ema_decay", "1"),
-            ("generation_max_length", "0"),
+            ("warmup_steps", float("nan"), "`warmup_steps` is nan; it must be "),
+            ("average_last_checkpoints", -1, "`average_last_checkpoints` is -1; it must be "),
+            ("rdrop_alpha", float("inf"), "`rdrop_alpha` is inf; it must be "),
+            ("label_smoothing_factor", 1.5, "`label_smoothing_factor` is 1.5; it must be "),
+            ("ema_decay", 1.0, "`ema_decay` is 1; it must be "),
+            ("generation_max_length", 0, "`generation_max_length` is 0; it must be "),
+            ("on_nonfinite", "ignore", "^`on_nonfinite` ignore is unknown; use stop or skip$"),
+            ("warmup_steps", 0.1, "`warmup_steps` 0.1 gives no learning rate"),
+            pytest.param(
+                *("optim", "adamw_8bit", "`optim` adamw_8bit cannot be used: .*bitsandbytes"),
+                marks=pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs that it is missing"),
+            ),
         ],
     )
-    def test_a_number_out_of_range(self, tmp_path, name, value):
-        with pytest.raises(ValueError, match=f"`{name}` is {value}; it must be "):
-            VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.1, **{name: float(value)})
-
-    @pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="needs an optimizer that is not installed")
-    def test_an_optimizer_that_is_not_installed(self, tmp_path):
-        with pytest.raises(ValueError, match="`optim` adamw_8bit cannot be used: .*bitsandbytes"):
-            VanillaTransformerTrainingArguments(str(tmp_path), optim="adamw_8bit")
+    def test_faults(self, tmp_path, name, value, message):
+        with pytest.raises(ValueError, match=message):
+            VanillaTransformerTrainingArguments(str(tmp_path), **{name: value})
 
     @pytest.mark.parametrize(
         ("d_model", "warmup_steps", "rate"),
@@ -146,18 +139,15 @@ class TestTrainingArguments:
         ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
         ({"cpu_name": "Intel Xeon", "avx512_bf16": True}, False),
         ({"cpu_name": "AMD EPYC", "avx2": True}, False),
+        # A GPU that only emulates it.
+        (None, False),
     ],
 )
-def test_cpus_that_are_fast_in_bfloat16(monkeypatch, capabilities, fast):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_what_is_fast_in_bfloat16(monkeypatch, capabilities, fast):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capabilities is None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert bf16_is_fast() == fast
-
-
-def test_gpus_that_only_emulate_bfloat16(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    assert not bf16_is_fast()
 
 
 class TestModelArguments:
@@ -175,26 +165,24 @@ class TestModelArguments:
         assert (args.preset, args.tokenizer_algorithm, args.vocab_size) == ("base", "bpe", 8000)
         assert ModelArguments(model_name_or_path="there", attn_implementation="eager").attn_implementation == "eager"
 
-    @pytest.mark.parametrize("option", ["preset", "model_name_or_path"])
-    def test_an_empty_value(self, option):
-        with pytest.raises(ValueError, match=f"{option}.* is empty; give a value or leave it out"):
-            ModelArguments(**{option: ""})
-
     @pytest.mark.parametrize("name", ["model_name_or_path", "tokenizer_name_or_path"])
     @pytest.mark.parametrize("option", TOKENIZER)
     def test_options_without_effect_on_a_tokenizer(self, option, name):
         with pytest.raises(ValueError, match=f"`{name}` brings its own .*; leave `{option}` out"):
             ModelArguments(**{name: "there", option: self.TOKENIZER[option]})
 
-    @pytest.mark.parametrize("option", ["preset", "config_overrides", "tokenizer_name_or_path"])
-    def test_options_without_effect_on_a_model(self, option):
-        value = {"preset": "base", "config_overrides": "d_model=8"}.get(option, "there")
-        with pytest.raises(ValueError, match=f"own tokenizer and configuration; leave `{option}` out"):
-            ModelArguments(model_name_or_path="there", **{option: value})
+    @pytest.mark.parametrize(
+        "given", [{"preset": "base"}, {"config_overrides": "d_model=8"}, {"tokenizer_name_or_path": "there"}], ids=str
+    )
+    def test_options_without_effect_on_a_model(self, given):
+        with pytest.raises(ValueError, match=f"own tokenizer and configuration; leave `{[*given][0]}` out"):
+            ModelArguments(model_name_or_path="there", **given)
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
+            ({"preset": ""}, "preset.* is empty; give a value or leave it out"),
+            ({"model_name_or_path": ""}, "model_name_or_path.* is empty; give a value or leave it out"),
             ({"preset": "smal"}, "unknown preset 'smal'; .*small"),
             ({"config_overrides": "d_model"}, "'d_model' sets no field of the configuration; write field=value"),
             ({"config_overrides": "d_modle=8"}, "did you mean d_model?"),

@@ -50,16 +50,16 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
 
-@pytest.mark.parametrize(("words", "epochs"), [(100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10)])
-def test_epochs_follow_from_the_size(words, epochs):
-    assert Plan(1e9, 500_000, "tiny", 100, {}, {}).settings(words, words)["num_train_epochs"] == epochs
-
-
 @pytest.mark.parametrize(
-    ("words", "tokens"), [(1000, 4000), (356_000, 4000), (642_000, 8000), (1_257_000, 16_000), (2e6, 20_000)]
+    ("words", "name", "value"),
+    [
+        *((words, "num_train_epochs", n) for words, n in ((100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10))),
+        *((words, "vocab_size", n) for words, n in ((1000, 4000), (356_000, 4000), (642_000, 8000))),
+        *((words, "vocab_size", n) for words, n in ((1_257_000, 16_000), (2e6, 20_000))),
+    ],
 )
-def test_the_vocabulary_follows_from_the_size(words, tokens):
-    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words, words)["vocab_size"] == tokens
+def test_epochs_and_vocabulary_follow_from_the_size(words, name, value):
+    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words, words)[name] == value
 
 
 @pytest.mark.parametrize(
@@ -156,20 +156,21 @@ def test_what_is_assigned_later_stays(tmp_path, small_plan):
     assert {"  warmup_steps 7, as given", "  lr_scheduler_type linear, as given"} <= {*lines}
 
 
-def test_settings_of_a_schedule_keep_the_schedule(tmp_path, small_plan):
-    model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS, lr_scheduler_kwargs={"timescale": 5})
-    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
-    assert args.lr_scheduler_type == "inverse_sqrt"
-    assert "  lr_scheduler_type inverse_sqrt, as given" in lines
-
-
-def test_steps_and_tokenizers_that_are_given(tmp_path, small_plan):
-    options = {**DEFAULTS, "max_steps": 50, "tokenizer_name_or_path": "there"}
-    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **options)), corpus(60))[1]
-    args = parts[2]
-    assert args.num_train_epochs == 20
-    assert "  num_train_epochs 50 steps, as given" in lines
-    assert "  vocab_size that of the tokenizer, as given" in lines
+@pytest.mark.parametrize(
+    ("options", "name", "value", "line"),
+    [
+        (
+            {"lr_scheduler_kwargs": {"timescale": 5}},
+            *("lr_scheduler_type", "inverse_sqrt", "lr_scheduler_type inverse_sqrt"),
+        ),
+        ({"max_steps": 50}, "num_train_epochs", 20, "num_train_epochs 50 steps"),
+        ({"tokenizer_name_or_path": "there"}, "max_tokens", 8192, "vocab_size that of the tokenizer"),
+    ],
+)
+def test_what_follows_from_something_given_stays(tmp_path, small_plan, options, name, value, line):
+    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **DEFAULTS | options)), corpus(60))[1]
+    assert getattr(parts[2], name) == value
+    assert f"  {line}, as given" in lines
 
 
 def test_a_vocabulary_of_no_tokens_is_refused(files, tmp_path, small_plan):

@@ -123,10 +123,7 @@ def test_a_run_that_ended_before_the_comparison_goes_on(teacher, finished, files
     ("options", "message"),
     [
         ({"streaming": True, "max_steps": 2}, "`streaming`: the teacher translates pairs that are in memory"),
-        (
-            {"corpora": "x.yaml"},
-            "x.yaml: the pairs are the training pairs and those of the teacher; leave other ones out",
-        ),
+        ({"corpora": "x.yaml"}, "x.yaml: the pairs are the training pairs and those of the teacher; leave other ones"),
         ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown"),
     ],
 )

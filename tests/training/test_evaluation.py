@@ -12,7 +12,6 @@ from hf_vanilla_transformer.training.arguments import VanillaTransformerTraining
 from hf_vanilla_transformer.training.callbacks import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 from hf_vanilla_transformer.training.evaluation import Evaluation
-from hf_vanilla_transformer.training.metrics import METRIC_NAMES
 from hf_vanilla_transformer.training.text_splits import TextSplits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,14 +26,6 @@ def words():
 def pairs_of(rows):
     sources, targets = zip(*rows, strict=True)
     return datasets.Dataset.from_dict({"source": sources, "target": targets})
-
-
-def test_test_scores_are_cased_and_lowercased(monkeypatch):
-    monkeypatch.setattr(Evaluation, "translations", lambda *args: ["A Cat sat on the mat"])
-    text = TextSplits(pairs_of(sentences(3)), test=pairs_of([("x", "a cat sat on the mat")]))
-    found = Evaluation(text, None, VanillaTransformerTrainingArguments(use_cpu=True)).score_test(None)[1]
-    assert found["test_lowercase_bleu"] == pytest.approx(100) and found["test_bleu"] < 90
-    assert {f"test_{name}" for name in (*METRIC_NAMES, "exact_match")} <= found.keys()
 
 
 def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):

@@ -11,7 +11,6 @@ import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    MarianConfig,
     MarianMTModel,
     TrainerCallback,
 )
@@ -28,6 +27,7 @@ from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from parallel_text import tsv, write
 from paths import SCRIPTS
 from processes import run_in_two
+from trainers import trainable_marian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,11 +72,7 @@ class TestRuns:
     @pytest.mark.slow
     def test_marian(self, tmp_path, files):
         tokenizer = train_tokenizer([text for pair in sentences() for text in pair], algorithm="word")
-        ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-        layers = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-        widths = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 40}
-        config = MarianConfig(vocab_size=len(tokenizer), forced_eos_token_id=2, **ids, **layers, **widths)
-        for part in (MarianMTModel(config), tokenizer):
+        for part in (trainable_marian(vocab_size=len(tokenizer), max_position_embeddings=40), tokenizer):
             part.save_pretrained(tmp_path / "marian")
         results = train(tmp_path / "model", {}, **files, model_name_or_path=str(tmp_path / "marian"))
         assert isinstance(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model"), MarianMTModel)

@@ -19,7 +19,6 @@ from hf_vanilla_transformer.data.encoding import LengthLimits, add_alignments, t
 from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.alignment import set_alignment_heads, word_alignments
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, train_translation
@@ -178,14 +177,6 @@ def test_accumulated_batches_take_the_step_of_one(tmp_path):
         close(weights[1][name], weight, 2e-4)
 
 
-def test_a_model_without_a_head_to_guide(tmp_path):
-    trainer = guided_trainer(tmp_path)
-    del trainer.model.generation_config.alignment_heads
-    with pytest.raises(ValueError, match="`generation_config.alignment_heads` is None"):
-        trainer.train()
-
-
-@pytest.mark.slow
 def test_the_trained_model_has_no_hooks_left(tmp_path):
     trainer = guided_trainer(tmp_path)
     trainer.train()
@@ -247,13 +238,6 @@ def test_a_slow_tokenizer_cannot_be_guided(tmp_path):
 
     with pytest.raises(ValueError, match="but SlowTokenizer is a slow one; set it to none"):
         guide_alignments(trainable_model(), SlowTokenizer(), train_args(tmp_path))
-
-
-def test_a_file_with_too_few_lines(tmp_path):
-    files = write_splits(tmp_path)
-    short = write(tmp_path / "short.align", "0-0\n")
-    with pytest.raises(DataError, match=r"short.align has 1 lines for 80 pairs; line n must align pair n"):
-        train_translation(*arguments(tmp_path / "model", **files, guided_alignment=short))
 
 
 @pytest.mark.slow

@@ -231,22 +231,17 @@ class TestResults:
 
 class TestContinuing:
     def test_one_direction_of_a_multilingual_model(self, corpora, tmp_path):
-        train(tmp_path / "run", **corpora)
-        files = {"train_file": write(tmp_path / "x.tsv", tsv(sentences()))}
-        given = {"model_name_or_path": str(tmp_path / "run"), **files}
-        experiment = set_up(tmp_path / "more", {}, **given, source_lang="en", target_lang="de")
-        assert {row["input_ids"][0] for row in experiment.ids.train} == {experiment.tokenizer.get_lang_id("de")}
-        with pytest.raises(ValueError, match="several languages; set `source_lang` and `target_lang`"):
-            set_up(tmp_path / "none", {}, **given)
-
-    def test_a_further_language_alone(self, corpora, tmp_path):
+        """One that it knows, and one that it does not."""
         train(tmp_path / "run", **corpora, max_steps=1)
         files = {"train_file": write(tmp_path / "x.tsv", tsv(sentences()))}
-        pair = {"source_lang": "en", "target_lang": "fr"}
-        experiment = set_up(tmp_path / "more", {}, model_name_or_path=str(tmp_path / "run"), **files, **pair)
-        tokenizer = experiment.tokenizer
-        assert {row["input_ids"][0] for row in experiment.ids.train} == {tokenizer.get_lang_id("fr")}
-        assert experiment.trainer.model.config.vocab_size == len(tokenizer)
+        given = {"model_name_or_path": str(tmp_path / "run"), **files}
+        for language in ("de", "fr"):
+            experiment = set_up(tmp_path / language, {}, **given, source_lang="en", target_lang=language)
+            tokenizer = experiment.tokenizer
+            assert {row["input_ids"][0] for row in experiment.ids.train} == {tokenizer.get_lang_id(language)}
+            assert experiment.trainer.model.config.vocab_size == len(tokenizer)
+        with pytest.raises(ValueError, match="several languages; set `source_lang` and `target_lang`"):
+            set_up(tmp_path / "none", {}, **given)
 
     def test_a_further_language(self, tmp_path):
         model = {**SHAPE, "tokenizer_algorithm": "bpe", "vocab_size": 300}

@@ -258,17 +258,19 @@ class TestEvalResults:
         assert "id: bentrevett/multi30k" in write_eval_results(TESTED, data_args, tmp_path).read_text()
 
     @pytest.mark.parametrize(
-        "options",
-        [{"train_file": "x.tsv", "test_file": "t.tsv"}, {"dataset_name": "me/data", "test_file": "t.tsv"},
-         {"dataset_name": "me/data", "test_split_size": 0.1}, {"toy_corpus": True}],
-        ids=["files", "another test file", "pairs held out", "the built-in corpus"],
-    )  # fmt: skip  # a table
-    def test_of_other_pairs_there_are_none(self, tmp_path, options):
-        assert write_eval_results(TESTED, DataArguments(**options), tmp_path) is None
-        assert not list(tmp_path.iterdir())
-
-    def test_of_a_local_copy_there_are_none(self, tmp_path):
-        assert write_eval_results(TESTED, DataArguments(dataset_name=str(tmp_path)), tmp_path) is None
-
-    def test_without_test_pairs_there_are_none(self, tmp_path):
-        assert write_eval_results(Results(FACTS, None, []), DataArguments(dataset_name="me/data"), tmp_path) is None
+        ("options", "results"),
+        [
+            ({"train_file": "x.tsv", "test_file": "t.tsv"}, TESTED),
+            ({"dataset_name": "me/data", "test_file": "t.tsv"}, TESTED),
+            ({"dataset_name": "me/data", "test_split_size": 0.1}, TESTED),
+            ({"toy_corpus": True}, TESTED),
+            ({"dataset_name": "local"}, TESTED),
+            ({"dataset_name": "me/data"}, Results(FACTS, None, [])),
+        ],
+        ids=["files", "another test file", "held out", "the built-in corpus", "a local copy", "no test pairs"],
+    )
+    def test_of_other_pairs_there_are_none(self, tmp_path, monkeypatch, options, results):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "local").mkdir()
+        assert write_eval_results(results, DataArguments(**options), tmp_path) is None
+        assert not list(tmp_path.glob(".*"))

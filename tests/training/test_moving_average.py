@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.training.moving_average import TRAINED_WEIGHTS
-from trainers import SAVING, At, assert_same_weights, id_pairs, trainable_model, trainer_of
+from trainers import EVALUATING, SAVING, At, assert_same_weights, id_pairs, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,9 +45,9 @@ def test_a_run_ends_with_the_average(tmp_path, decay):
 
 def test_the_average_does_not_change_training(tmp_path):
     found = []
-    options = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
     for decay in (0.0, 0.9):
-        trainer = trainer_of(tmp_path, ema_decay=decay, eval_dataset=id_pairs(8), **options)
+        options = {**EVALUATING, "save_strategy": "no", "ema_decay": decay, "eval_dataset": id_pairs(8)}
+        trainer = trainer_of(tmp_path, **options)
         recorded = Recorded(trainer, 6)
         trainer.train()
         found.append(recorded.weights[-1])
@@ -56,8 +56,7 @@ def test_the_average_does_not_change_training(tmp_path):
 
 
 def test_the_average_is_evaluated_and_saved(tmp_path):
-    options = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
-    trainer = trainer_of(tmp_path, ema_decay=0.8, eval_dataset=id_pairs(8), **options)
+    trainer = trainer_of(tmp_path, ema_decay=0.8, eval_dataset=id_pairs(8), **EVALUATING)
     recorded = Recorded(trainer, 6)
     trainer.train()
     evaluations = [each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from hf_vanilla_transformer.training import rdrop
+from hf_vanilla_transformer.training import trainer_loss
 from hf_vanilla_transformer.training.rdrop import mean_divergence
 from trainers import TOKENIZER, id_pairs, losses, trainable_marian, trainable_model, trainer_of
 
@@ -55,7 +55,7 @@ def test_training_stores_no_logits_and_learns_the_same(tmp_path, options, monkey
     batch = batch_of(model)
     model.train()
     expected, references = gradients_of(trainer, batch, return_outputs=True)
-    monkeypatch.setattr(rdrop, "mean_divergence", None)
+    monkeypatch.setattr(trainer_loss, "mean_divergence", None)
     loss, gradients = gradients_of(trainer, batch, return_outputs=False)
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
     for name, reference in references.items():

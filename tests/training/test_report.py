@@ -50,16 +50,23 @@ class TestStart:
         text = summary(tmp_path / "named", train_file=files["train_file"], **columns)
         assert "first pair" not in text and "validation   none, so no evaluation" in text
 
-    def test_batches_of_sentences(self, files, tmp_path):
-        text = summary(tmp_path / "model", **files, max_tokens=0, gradient_accumulation_steps=2)
-        for part in ("train        read 80, kept 80", "batches      8 sentences x 2 accumulated x 1 processes"):
-            assert part in text
-        assert "steps        10, 5 an epoch" in text
-
-    def test_a_stream(self, files, tmp_path):
-        text = summary(tmp_path / "model", **files, streaming=True, max_steps=40)
-        assert "train        streamed\n" in text and "steps        40\n" in text
-        assert "validation   read 12, kept 12" in text
+    @pytest.mark.parametrize(
+        ("options", "parts"),
+        [
+            (
+                {"max_tokens": 0, "gradient_accumulation_steps": 2},
+                ["read 80, kept 80", "8 sentences x 2 accumulated x 1 processes", "steps        10, 5 an epoch"],
+            ),
+            (
+                {"streaming": True, "max_steps": 40},
+                ["train        streamed\n", "steps        40\n", "validation   read 12, kept 12"],
+            ),
+        ],
+        ids=["batches of sentences", "a stream"],
+    )
+    def test_batches_and_steps(self, files, tmp_path, options, parts):
+        text = summary(tmp_path / "model", **files, **options)
+        assert [part for part in parts if part not in text] == []
 
     def test_a_long_warmup_is_warned_of_and_the_advice_taken(self, files, tmp_path):
         text = summary(tmp_path / "model", **files, max_steps=8, warmup_steps=4000)
@@ -124,19 +131,15 @@ class TestStart:
 
 class TestEnd:
     @pytest.mark.parametrize(
-        ("choice", "chosen"),
+        ("given", "end"),
         [
-            (
-                {"chosen_model": "trained", "chosen_model_metric": "bleu"},
-                "the trained weights of checkpoint-9, by loss",
-            ),
-            ({"chosen_model_metric": "chrf"}, "the averaged weights, by chrF2"),
+            ({"chosen_model": "trained", "chosen_model_metric": "bleu"}, "trained weights of checkpoint-9, by loss)"),
+            ({"chosen_model_metric": "chrf"}, "the averaged weights, by chrF2)"),
         ],
     )
-    def test_what_chose_the_model(self, choice, chosen):
+    def test_what_chose_the_model(self, given, end):
         best = {"best_checkpoint": "checkpoint-9", "best_checkpoint_metric": "loss", "averaged_checkpoints": 2}
-        text = report.end_summary(results_of(**best, **choice), "my-model")
-        assert text.endswith(f"model        my-model ({chosen})")
+        assert report.end_summary(results_of(**best, **given), "my-model").endswith(end)
 
     def test_a_score_that_says_little(self):
         results = results_of(fault="9 of 9 references are short")

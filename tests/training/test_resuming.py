@@ -192,6 +192,7 @@ class TestTrainer:
     """What holds for users of the trainer alone."""
 
     OPTIONS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 0.01}
+    EVALUATED = {**OPTIONS, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": id_pairs(8, 1)}
 
     @pytest.fixture
     def checkpoint(self, tmp_path):
@@ -237,13 +238,8 @@ class TestTrainer:
         assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025, 0.005, 0.00375, 0.0025, 0.00125])
 
     def test_another_schedule_of_another_kind(self, checkpoint, tmp_path):
-        options = {
-            **self.OPTIONS,
-            "lr_scheduler_type": "reduce_lr_on_plateau",
-            "eval_strategy": "steps",
-            "eval_steps": 2,
-        }
-        options |= {"metric_for_best_model": "loss", "eval_dataset": id_pairs(8, 1), "resume_with_changes": True}
+        options = {**self.EVALUATED, "lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}
+        options["resume_with_changes"] = True
         trainer = trainer_of(tmp_path / "there", **options)
         trainer.train(resume_from_checkpoint=checkpoint)
         back = trainer_of(tmp_path / "back", **{**self.OPTIONS, "resume_with_changes": True, "max_steps": 6})
@@ -259,22 +255,18 @@ class TestTrainer:
         assert_same_weights(whole.model, resumed.model)
 
     def test_another_metric_chooses_anew(self, tmp_path):
-        options = {**self.OPTIONS, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-        options |= {"eval_dataset": id_pairs(8, 1), "predict_with_generate": False}
-        score = {"compute_metrics": lambda _: {"score": 0.5}}
+        options = {**self.EVALUATED, "load_best_model_at_end": True, "predict_with_generate": False}
         first = trainer_of(tmp_path, **options, metric_for_best_model="loss")
         first.train()
         assert first.state.best_metric > 0.5
-        second = trainer_of(
-            tmp_path, **{**options, "max_steps": 6}, **score, metric_for_best_model="score", greater_is_better=True
-        )
+        options |= {"max_steps": 6, "metric_for_best_model": "score", "greater_is_better": True}
+        second = trainer_of(tmp_path, **options, compute_metrics=lambda _: {"score": 0.5})
         second.train(resume_from_checkpoint=True)
         assert second.state.best_metric == 0.5 and second.state.best_global_step == 6
 
     def test_a_metric_that_gave_way_is_no_change(self, tmp_path, caplog):
         """Nothing computes the default metric, and the loss decides, in each session."""
-        options = {**self.OPTIONS, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": id_pairs(8, 1)}
-        trainer = trainer_of(tmp_path, **options, predict_with_generate=False)
+        trainer = trainer_of(tmp_path, **self.EVALUATED, predict_with_generate=False)
         trainer.train()
         assert trainer.args.metric_for_best_model == "loss"
         trainer.args.max_steps = 6

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.training.run_folder import (
     find_checkpoint,
     make_folder,
     run_lock,
-    save_final_model,
+    save_final,
 )
 from parallel_text import write
 from trainers import Killed, kill, trainable_model
@@ -37,26 +37,25 @@ class TestFindCheckpoint:
         assert find(tmp_path, "last") is None
         assert "holds no checkpoint to resume from yet: training starts from the beginning" in caplog.text
 
-    def test_a_folder_with_damaged_checkpoints(self, tmp_path):
-        """A new run would delete them."""
-        (tmp_path / "checkpoint-2").mkdir()
-        with pytest.raises(ValueError, match="holds no complete checkpoint; leave `resume_from_checkpoint` out"):
-            find(tmp_path, "last")
+    @pytest.mark.parametrize(
+        ("made", "checkpoint", "message"),
+        [
+            # A new run would delete them.
+            ("checkpoint-2/", "last", "holds no complete checkpoint; leave `resume_from_checkpoint` out"),
+            ("config.json", None, "already holds a model; choose another folder"),
+            ("config.json", "last", "already holds a model; choose another folder"),
+            ("a/", "a", "it holds no trainer_state.json; name a complete checkpoint-<step> folder"),
+        ],
+    )
+    def test_faults(self, tmp_path, monkeypatch, made, checkpoint, message):
+        monkeypatch.chdir(tmp_path)
+        Path(made).mkdir() if made.endswith("/") else Path(made).touch()
+        with pytest.raises(ValueError, match=message):
+            find(tmp_path, checkpoint)
 
     def test_a_folder_with_a_run(self, finished):
         with pytest.raises(ValueError, match="already holds a run; continue it with `resume_from_checkpoint=last`"):
             find(finished)
-
-    def test_a_folder_with_a_model(self, tmp_path):
-        write(tmp_path / "config.json", "{}")
-        for checkpoint in (None, "last"):
-            with pytest.raises(ValueError, match="already holds a model; choose another folder"):
-                find(tmp_path, checkpoint)
-
-    def test_what_is_no_checkpoint(self, tmp_path):
-        message = "it holds no trainer_state.json; name a complete checkpoint-<step> folder"
-        with pytest.raises(ValueError, match=message):
-            find(tmp_path, str(tmp_path))
 
     def test_an_older_checkpoint(self, finished, tmp_path):
         """Going on from it where newer ones lie would average two runs."""
@@ -104,10 +103,10 @@ class TestRunLock:
 
 class TestSave:
     def test_a_mixture_of_two_models_never_loads(self, tmp_path, monkeypatch):
-        save_final_model(trainable_model(seed=1), tmp_path)
+        save_final(trainable_model(seed=1), tmp_path)
         monkeypatch.setattr(Path, "replace", kill)
         with pytest.raises(Killed):
-            save_final_model(trainable_model(seed=2), tmp_path)
+            save_final(trainable_model(seed=2), tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["generation_config.json", "model.safetensors"]
 
 

@@ -1,6 +1,5 @@
 """Setting an experiment up: arguments, text of every kind, tokenizers, models, and faults before training."""
 
-import json
 import sys
 from importlib.util import find_spec
 
@@ -23,52 +22,13 @@ from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTra
 from hf_vanilla_transformer.training.setup import check_arguments, fit_metrics
 from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
 from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
-from parallel_text import lines, tsv, write
+from parallel_text import tsv, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class TestText:
-    def test_two_gzip_files(self, tmp_path):
-        sides = zip(*sentences(), strict=True)
-        paths = [write(tmp_path / f"x.{i}.gz", lines(side)) for i, side in enumerate(sides)]
-        files = {"train_source_file": paths[0], "train_target_file": paths[1], "validation_split_size": 10}
-        experiment = set_up(tmp_path / "model", **files)
-        assert experiment.ids.counts["validation"].kept >= 10 and experiment.text.test is None
-
-    def test_a_folder_as_data_set(self, tmp_path):
-        (tmp_path / "set").mkdir()
-        for split in ("train", "validation"):
-            pairs = [{"source": source, "target": target} for source, target in sentences(20)]
-            write(tmp_path / "set" / f"{split}.jsonl", lines(map(json.dumps, pairs)))
-        counts = set_up(tmp_path / "model", dataset_name=str(tmp_path / "set")).ids.counts
-        assert (counts["train"].kept, counts["validation"].kept) == (20, 20)
-
-    @pytest.mark.parametrize(
-        ("source", "target", "message"),
-        [
-            ("a\nb\n", "a\n", r"a has 2 lines but "),
-            ("", "", "a: no lines in it"),
-        ],
-    )
-    def test_faults_of_two_files(self, tmp_path, source, target, message):
-        files = {
-            "train_source_file": write(tmp_path / "a", source),
-            "train_target_file": write(tmp_path / "b", target),
-        }
-        with pytest.raises(DataError, match=message):
-            set_up(tmp_path / "model", **files)
-
-    def test_no_pair_is_left(self, tmp_path):
-        options = {"max_source_length": 2, "max_target_length": 2}
-        with pytest.raises(DataError, match="no pair is left"):
-            set_up(tmp_path / "model", train_file=write(tmp_path / "x.tsv", tsv(sentences(2))), **options)
-
-    def test_missing_data(self, tmp_path):
-        with pytest.raises(DataError, match="no data is named"):
-            set_up(tmp_path / "model")
-        with pytest.raises(DataError, match="no such file"):
-            set_up(tmp_path / "model", train_file=str(tmp_path / "none.tsv"))
+    def test_no_training_pairs(self, tmp_path):
         with pytest.raises(DataError, match="there are no training pairs"):
             set_up(tmp_path / "model", test_file=write(tmp_path / "x.tsv", "a\tb\n"))
 
@@ -144,10 +104,6 @@ class TestTokenizer:
         experiment = set_up(tmp_path / "model", SHAPE, **files, **options)
         assert experiment.tokenizer.get_vocab() == tokenizer.get_vocab()
 
-    def test_an_unknown_algorithm(self, tmp_path, files):
-        with pytest.raises(ValueError, match="magic"):
-            set_up(tmp_path / "model", **files, tokenizer_algorithm="magic")
-
     @pytest.mark.parametrize("name", ["none", "empty"])
     @pytest.mark.parametrize("option", ["tokenizer_name_or_path", "model_name_or_path"])
     def test_what_cannot_be_loaded(self, tmp_path, files, option, name):
@@ -184,6 +140,7 @@ class TestModel:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
+            ({"tokenizer_algorithm": "magic"}, "magic"),
             ({"config_overrides": "d_model=17"}, "`d_model` is 17"),
             ({"config_overrides": "vocab_size=5,decoder_vocab_size=5"}, "the vocab_size of the model is 5"),
             (
@@ -308,22 +265,17 @@ class TestCheckArguments:
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "expected"),
+    ("model", "given", "assigned", "expected"),
     [
-        ({"preset": "table3-d-smoothing0.2"}, None, 0.2),
-        ({"preset": "table3-d-smoothing0.2"}, 0.1, 0.1),
-        ({"preset": "base"}, None, 0.1),
-        ({"model_name_or_path": "there"}, None, 0.1),
+        ({"preset": "table3-d-smoothing0.2"}, None, None, 0.2),
+        ({"preset": "table3-d-smoothing0.2"}, 0.1, None, 0.1),
+        ({"preset": "table3-d-smoothing0.2"}, None, 0.3, 0.3),
+        ({"preset": "base"}, None, None, 0.1),
+        ({"model_name_or_path": "there"}, None, None, 0.1),
     ],
 )
-def test_a_preset_brings_its_smoothing(tmp_path, model, given, expected):
+def test_a_preset_brings_its_smoothing(tmp_path, model, given, assigned, expected):
     args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
+    args.label_smoothing_factor = assigned or args.label_smoothing_factor
     setup.use_preset_smoothing(args, ModelArguments(**model))
     assert args.label_smoothing_factor == expected
-
-
-def test_a_smoothing_that_is_assigned_later_stays(tmp_path):
-    args = VanillaTransformerTrainingArguments(str(tmp_path))
-    args.label_smoothing_factor = 0.3
-    setup.use_preset_smoothing(args, ModelArguments(preset="table3-d-smoothing0.2"))
-    assert args.label_smoothing_factor == 0.3

@@ -40,10 +40,10 @@ def make(folder, **options):
     return trainer_of(folder, **pairs, **{**defaults, **options})
 
 
-def interrupt(trainer, step, number=signal.SIGINT, expected=KeyboardInterrupt):
+def interrupt(trainer, step, number=signal.SIGINT, expected=KeyboardInterrupt, **options):
     trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), number)))
     with pytest.raises(expected):
-        trainer.train()
+        trainer.train(**options)
 
 
 def kept(trainer):
@@ -72,15 +72,13 @@ class TestInterruptedRun:
         """A checkpoint that no schedule asked for goes as soon as there is another."""
         interrupt(make(tmp_path), 1)
         for step in (2, 4):
-            trainer = make(tmp_path, resume_from_checkpoint="last")
-            trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
-            with pytest.raises(KeyboardInterrupt):
-                trainer.train(resume_from_checkpoint=True)
+            interrupt(make(tmp_path, resume_from_checkpoint="last"), step, resume_from_checkpoint=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4"]
 
-    def test_twice_ends_at_once(self, tmp_path):
-        trainer = make(tmp_path)
-        trainer.add_callback(At(3, lambda **kwargs: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]))
+    @pytest.mark.parametrize(("options", "times"), [({}, 2), ({"save_strategy": "no"}, 1)], ids=["twice", "no saving"])
+    def test_it_ends_at_once(self, tmp_path, options, times):
+        trainer = make(tmp_path, **options)
+        trainer.add_callback(At(3, lambda **kwargs: [os.kill(os.getpid(), signal.SIGINT) for _ in range(times)]))
         trainer.add_callback(At(3, lambda **kwargs: pytest.fail("went on")))
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
@@ -96,13 +94,6 @@ class TestInterruptedRun:
         trainer.add_callback(At(4, lambda **kwargs: monkeypatch.setattr(torch, "save", press_again)))
         interrupt(trainer, 4)
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
-
-    def test_without_checkpoints_at_once(self, tmp_path):
-        trainer = trainer_of(tmp_path, max_steps=4)
-        trainer.add_callback(At(2, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
-        trainer.add_callback(At(2, lambda **kwargs: pytest.fail("went on")))
-        with pytest.raises(KeyboardInterrupt):
-            trainer.train()
 
     def test_workers_go_on_reading(self, tmp_path):
         """Ctrl-C reaches the whole process group."""

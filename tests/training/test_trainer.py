@@ -290,13 +290,6 @@ class TestFinished:
         assert losses(first) == losses(second)
         assert_same_weights(first.model, second.model)
 
-    def test_no_epoch_follows(self, tmp_path):
-        """Of a stream `Trainer` plans `sys.maxsize` epochs."""
-        trainer = trainer_of(tmp_path)
-        trainer.state.global_step = trainer.state.max_steps = 5
-        trainer._run_epoch()
-        assert trainer.control.should_training_stop
-
 
 class TestEvaluation:
     @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
 
 from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
@@ -10,7 +9,8 @@ from hf_vanilla_transformer import (
     preset_config,
     train_tokenizer,
 )
-from hf_vanilla_transformer.training.vocabulary import add_embeddings, extend_tokenizer, vocabulary_sizes
+from hf_vanilla_transformer.training.tokenizer import add_embeddings, extend_tokenizer, vocabulary_sizes
+from trainers import trainable_marian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -150,11 +150,7 @@ class TestEmbeddings:
     def test_a_tag_in_a_model_of_another_family(self, algorithm):
         old, new = learned(algorithm=algorithm, vocab_size=300), learned(algorithm=algorithm, vocab_size=300)
         new.add_tokens(["<tag>"])
-        ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-        sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
-        model = MarianMTModel(
-            MarianConfig(vocab_size=len(old), d_model=16, max_position_embeddings=32, **ids, **sizes)
-        )
+        model = trainable_marian(vocab_size=len(old))
         add_embeddings(model, old, new)
         assert model.config.vocab_size == len(new) == len(old) + 1
         assert torch.isfinite(model.get_input_embeddings().weight).all()
