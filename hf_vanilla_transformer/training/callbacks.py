@@ -23,7 +23,6 @@ TIE_BREAKERS = ("chrf", "exact_match", "bleu")
 
 
 def metric_name(args: TrainingArguments) -> str:
-    """Name of the metric of the best model in an evaluation."""
     return f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
 
 
@@ -97,12 +96,7 @@ class EarlyStopping(EarlyStoppingCallback):
     """
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: Any = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
         if breaks_tie(args, state, metrics):
             self.early_stopping_patience_counter = 0

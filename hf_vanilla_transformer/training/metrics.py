@@ -246,7 +246,6 @@ def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
 
 
 def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lowercase: bool) -> float:
-    """Return the percentage of predictions that equal one of their references."""
 
     def normalized(text: str) -> str:
         return text.strip().lower() if lowercase else text.strip()

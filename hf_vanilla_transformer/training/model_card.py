@@ -57,7 +57,6 @@ TRAINING_HEADING = "## Training\n"
 
 
 def check_template(template: str | Path) -> None:
-    """Raise a ValueError if a template of the model card cannot be read."""
     try:
         Environment().parse(Path(template).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, TemplateSyntaxError) as error:

@@ -30,7 +30,6 @@ class MovingAverage:
         get_ema_multi_avg_fn(decay)(cast(Any, self.averages), values, step)
 
     def copy_to_parameters(self) -> None:
-        """Replace parameters with their averages."""
         self._set(self.averages)
 
     @torch.no_grad()

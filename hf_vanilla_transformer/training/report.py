@@ -96,7 +96,6 @@ def _name_of(part: Part) -> str:
 
 
 def _oddity_lines(experiment: Experiment) -> list[str]:
-    """Say what is odd about the training pairs of each corpus."""
     text, corpora = experiment.text, [("", experiment.text.train)]
     if len(text.parts) > 1 and isinstance(text.train, datasets.Dataset):
         numbers = part_numbers(text.train)

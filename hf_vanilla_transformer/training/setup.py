@@ -27,12 +27,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
 from ..text.sentences import split_sentences
-from .arguments import (
-    ModelArguments,
-    VanillaTransformerTrainingArguments,
-    parse_overrides,
-    set_learning_rate,
-)
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, set_learning_rate
 from .auto_preset import use_auto_preset
 from .callbacks import METRICS, EarlyStopping
 from .checkpoints import trained_with

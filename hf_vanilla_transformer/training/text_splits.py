@@ -59,7 +59,6 @@ class TextSplits:
         return self.parts[pair.get(PART_COLUMN, 0)]
 
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[Direction, np.ndarray]:
-        """Return the rows of pairs in each direction."""
         numbers = part_numbers(pairs)
         directions = dict.fromkeys(part.direction for part in self.parts)
         found = {each: np.array([part.direction == each for part in self.parts])[numbers] for each in directions}

@@ -99,7 +99,6 @@ def source_prefixes(tokenizer: PreTrainedTokenizerBase, parts: Sequence[Part]) -
 
 
 def _texts(text: TextSplits, seed: int, *sides: str) -> Iterator[str]:
-    """Yield the texts to learn a vocabulary on."""
     is_stream = isinstance(text.train, datasets.IterableDataset)
     rows = text.train.take(STREAM_TOKENIZER_PAIRS) if is_stream else text.distinct_rows(seed)
     return (row[side] for row in rows for side in sides)

@@ -413,7 +413,6 @@ def resampling(
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Temporarily set an attribute."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

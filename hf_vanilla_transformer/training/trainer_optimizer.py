@@ -121,7 +121,6 @@ class OptimizerTrainer(LossTrainer):
         return output
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer once."""
         if self.optimizer is not None or not self.args.muon:
             return super().create_optimizer(model)
         model = cast(nn.Module, self.model if model is None else model)
@@ -177,7 +176,6 @@ class OptimizerTrainer(LossTrainer):
             raise ValueError(fault + self._divergence_advice)
 
     def _check_finite(self) -> None:
-        """Raise a ValueError if a step or a weight is NaN or infinite."""
         self._check_steps()
         try:
             check_finite(cast(PreTrainedModel, self.model), f"step {self.state.global_step}")

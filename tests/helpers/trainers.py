@@ -40,6 +40,10 @@ def id_pairs(rows=60, seed=0):
     return tokenize_pairs(text_pairs(rows, seed), TOKENIZER)[0]
 
 
+def token_stream():
+    return tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)[0]
+
+
 def trainable_model(seed=0, **options):
     torch.manual_seed(seed)
     return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**SHAPE, **options}))

@@ -9,10 +9,9 @@ from safetensors.torch import load_file
 from transformers import Seq2SeqTrainer
 
 from faults import NUMBERS, spoil_gradients, spoil_losses
-from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training import trainer_optimizer
 from hf_vanilla_transformer.training.callbacks import EarlyStopping
-from trainers import SAVING, TOKENIZER, At, id_pairs, losses, text_pairs, trainable_model, trainer_of
+from trainers import EVALUATING, SAVING, TOKENIZER, At, id_pairs, losses, token_stream, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,10 +63,9 @@ class TestStopping:
             assert [data[row]["input_ids"] for row in rows] == [row["input_ids"] for row in batch][: len(rows)]
 
     def test_names_the_pairs_of_a_stream(self, tmp_path, monkeypatch):
-        stream, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
         spoil_losses(monkeypatch, [3], math.nan)
         with pytest.raises(ValueError, match=r"^step 4: loss is nan \(\d+ pairs?, longest source 'w"):
-            trainer_of(tmp_path, train=stream, max_steps=6).train()
+            trainer_of(tmp_path, train=token_stream(), max_steps=6).train()
 
     @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
     def test_a_gradient(self, tmp_path, max_grad_norm):
@@ -85,9 +83,8 @@ class TestStopping:
         """As on an accelerator: nothing is logged or saved before the check, and the message names the step."""
         monkeypatch.setattr(trainer_optimizer, "SYNCHRONOUS_DEVICES", ())
         monkeypatch.setattr(trainer_optimizer, "MAX_UNCHECKED", limit)
-        trainer = trainer_of(
-            tmp_path, **{**DIVERGING, "save_steps": 5, "logging_steps": 5, "logging_first_step": False}
-        )
+        options = {**DIVERGING, "save_steps": 5, "logging_steps": 5, "logging_first_step": False}
+        trainer = trainer_of(tmp_path, **options)
         with pytest.raises(ValueError, match=r"^step 2: "):
             trainer.train()
         assert trainer.state.global_step == (2 if limit == 3 else 5)
@@ -108,9 +105,8 @@ class TestStopping:
         with pytest.raises(ValueError, match="fc1"):
             trainer.save_model(tmp_path / "final")
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
-        assert all(
-            weight.isfinite().all() for weight in load_file(tmp_path / "checkpoint-2/model.safetensors").values()
-        )
+        saved = load_file(tmp_path / "checkpoint-2/model.safetensors")
+        assert all(weight.isfinite().all() for weight in saved.values())
 
     def test_a_scaler_skips_infinite_gradients_itself(self, tmp_path, monkeypatch):
         monkeypatch.setattr(Seq2SeqTrainer, "_get_grad_norm", lambda *args, **kwargs: torch.tensor(math.inf))
@@ -147,13 +143,8 @@ class TestSkipping:
         log = {entry["step"]: entry for entry in trainer.state.log_history}
         assert log[3]["skipped_steps"] == 1 and not {"loss", "grad_norm"} & log[3].keys()
         assert all(math.isfinite(log[step]["loss"]) and "skipped_steps" not in log[step] for step in (1, 2, 4))
-        assert (
-            [text for text in caplog.messages if "skipped" in text]
-            == [
-                text for text in caplog.messages if text.startswith("step 3: ") and text.endswith("skipped (1 so far)")
-            ]
-            != []
-        )
+        (message,) = [text for text in caplog.messages if "skipped" in text]
+        assert message.startswith("step 3: ") and message.endswith("skipped (1 so far)")
 
     def test_the_logged_loss_is_of_steps_taken(self, tmp_path, monkeypatch):
         whole = trainer_of(tmp_path, trainable_model(dropout=0.0), max_steps=4, learning_rate=1e-12)
@@ -212,8 +203,8 @@ class TestSkipping:
 
 class TestEvaluation:
     def options(self, scorer=None, **options):
-        scheduled = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-        return {**scheduled, "eval_dataset": id_pairs(8), "compute_metrics": scorer, "max_steps": 8, **options}
+        scored = {"eval_dataset": id_pairs(8), "compute_metrics": scorer, "max_steps": 8}
+        return {**EVALUATING, **scored, **options}
 
     def test_a_loss_stops(self, tmp_path, monkeypatch):
         trainer = trainer_of(tmp_path, **self.options())
@@ -235,9 +226,8 @@ class TestEvaluation:
 
     @pytest.mark.parametrize("value", NUMBERS)
     def test_a_metric_chooses_nothing_and_stops_early(self, tmp_path, caplog, value):
-        trainer = trainer_of(
-            tmp_path, **self.options(lambda prediction: {"bleu": value}, metric_for_best_model="bleu")
-        )
+        options = self.options(lambda prediction: {"bleu": value}, metric_for_best_model="bleu")
+        trainer = trainer_of(tmp_path, **options)
         trainer.add_callback(EarlyStopping(early_stopping_patience=3))
         trainer.train()
         assert trainer.state.best_model_checkpoint is None and trainer.state.best_metric is None

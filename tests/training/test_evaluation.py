@@ -62,10 +62,7 @@ class TestChoice:
         ],
     )
     def test_the_better_one_on_validation(self, finished, monkeypatch, metric, trained, averaged, chosen):
-        scores = {
-            "trained": dict.fromkeys(METRICS, 0.0) | trained,
-            "averaged": dict.fromkeys(METRICS, 0.0) | averaged,
-        }
+        scores = {"trained": dict.fromkeys(METRICS, 0.0) | trained, "averaged": dict.fromkeys(METRICS, 0.0) | averaged}
         found = iter(scores.values())
         monkeypatch.setattr(Evaluation, "translations", lambda *args: [""])
         monkeypatch.setattr(evaluation, "scores_by_direction", lambda *args: next(found))

@@ -8,18 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    MarianMTModel,
-    TrainerCallback,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, TrainerCallback
 
 from experiments import TINY, assert_equal_weights, history, sentences, train, weights
-from hf_vanilla_transformer import (
-    VanillaTransformerForConditionalGeneration,
-    train_tokenizer,
-)
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer
 from hf_vanilla_transformer.inference.alignment import MAX_TOKENS
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training.metrics import METRIC_NAMES
@@ -198,12 +190,7 @@ class TestResuming:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
-        [
-            {},
-            {"max_steps": 5},
-            {"max_steps": 5, "save_strategy": "best"},
-            {"max_steps": 5, "streaming": True},
-        ],
+        [{}, {"max_steps": 5}, {"max_steps": 5, "save_strategy": "best"}, {"max_steps": 5, "streaming": True}],
     )
     def test_a_run_that_has_ended_is_evaluated_again(self, tmp_path, files, options):
         folder, options = tmp_path / "model", {**files, **options}

@@ -11,19 +11,9 @@ import torch
 from torch.utils.data import IterableDataset
 
 from faults import spoil_losses
-from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from processes import leave, run_in_two
-from trainers import (
-    TOKENIZER,
-    assert_same_weights,
-    id_pairs,
-    losses,
-    text_pairs,
-    trainable_marian,
-    trainable_model,
-    trainer_of,
-)
+from trainers import assert_same_weights, id_pairs, losses, token_stream, trainable_marian, trainable_model, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,10 +26,6 @@ class Unnumbered(IterableDataset):
 
     def __iter__(self):
         return iter(list(id_pairs()))
-
-
-def token_stream():
-    return tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)[0]
 
 
 def run(folder, packing, train=None, shape=None, **options):

@@ -16,11 +16,7 @@ def test_sources_and_references(public_set):
 @pytest.mark.parametrize(
     ("names", "langpair", "message"),
     [
-        (
-            ["multi30/2016"],
-            "en-de",
-            "`sets` multi30/2016 is no test set of sacreBLEU; did you mean multi30k/2016?",
-        ),
+        (["multi30/2016"], "en-de", "`sets` multi30/2016 is no test set of sacreBLEU; did you mean multi30k/2016?"),
         (["wmt14", "x"], "en-de", "`sets` x is no test set of sacreBLEU; `sacrebleu --list` lists them"),
         (["multi30k/2016"], "de-en", "`langpair` de-en is not in multi30k/2016, which has en-fr, en-de, en-cs"),
     ],

@@ -147,10 +147,7 @@ class TestModel:
                 {"config_overrides": f"{TINY},decoder_vocab_size=5", "separate_vocabularies": True},
                 "the decoder_vocab_size of the model is 5",
             ),
-            (
-                {"config_overrides": "pad_token_id=3"},
-                "the tokenizer has pad_token_id 0, but the model pad_token_id 3",
-            ),
+            ({"config_overrides": "pad_token_id=3"}, "the tokenizer has pad_token_id 0, but the model pad_token_id 3"),
             ({"attn_implementation": "flash_attention_2"}, "`attn_implementation` flash_attention_2 cannot be used"),
             ({"attn_implementation": "flash"}, "`attn_implementation` flash cannot be used"),
             (

@@ -10,14 +10,10 @@ import datasets
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-)
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from devices import TEST_DEVICE
-from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, token_lengths
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
@@ -30,7 +26,7 @@ from trainers import (
     assert_same_weights,
     id_pairs,
     losses,
-    text_pairs,
+    token_stream,
     train_args,
     trainable_marian,
     trainable_model,
@@ -41,6 +37,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 # How far the losses of equal pairs in batches of other sizes may differ: a GPU takes another kernel for each size.
 SAME_LOSS = 1e-6 if TEST_DEVICE == "cpu" else 1e-5
+
+
+# An epoch of one step, which magnifies no difference.
+ONE_STEP = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
 
 
 def assert_changed(model, start):
@@ -105,23 +105,11 @@ class TestLoss:
 
     def test_accumulation_equals_one_large_batch(self, tmp_path):
         data = id_pairs()
-        small = TokenBudgetBatchSampler(
-            [len(row) for row in data["input_ids"]], [len(row) for row in data["labels"]], 100, seed=42
-        )
+        small = TokenBudgetBatchSampler(*token_lengths(data), 100, seed=42)
         labels = {sum(len(data[i]["labels"]) for i in batch) for batch in small}
         assert len(small) > 4 and len(labels) > 1, "batches of equal counts would show nothing"
-        options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
-        one, many = (
-            trainer_of(
-                tmp_path,
-                trainable_model(dropout=0.0),
-                data,
-                max_tokens=tokens,
-                gradient_accumulation_steps=steps,
-                **options,
-            )
-            for tokens, steps in ((100_000, 1), (100, len(small)))
-        )
+        options = [{"max_tokens": 100_000}, {"max_tokens": 100, "gradient_accumulation_steps": len(small)}]
+        one, many = (trainer_of(tmp_path, trainable_model(dropout=0.0), data, **ONE_STEP, **each) for each in options)
         start = {name: value.clone() for name, value in one.model.state_dict().items()}
         for trainer in (one, many):
             assert trainer.train().global_step == 1
@@ -137,12 +125,8 @@ class TestAgainstSeq2SeqTrainer:
         options = {"label_smoothing_factor": smoothing, "gradient_accumulation_steps": accumulation}
         options |= {"optim": "sgd", "learning_rate": 0.2, "lr_scheduler_type": "constant", "max_steps": 8}
         ours = trainer_of(tmp_path, trainable_model(dropout=0.0), max_tokens=0, **options)
-        plain = trainer_of(
-            tmp_path,
-            trainable_model(dropout=0.0),
-            kind=Seq2SeqTrainer,
-            args=train_args(tmp_path, Seq2SeqTrainingArguments, max_grad_norm=0.0, **options),
-        )
+        args = train_args(tmp_path, Seq2SeqTrainingArguments, max_grad_norm=0.0, **options)
+        plain = trainer_of(tmp_path, trainable_model(dropout=0.0), kind=Seq2SeqTrainer, args=args)
         start = {name: value.clone() for name, value in plain.model.state_dict().items()}
         for trainer in (ours, plain):
             trainer.train()
@@ -182,9 +166,8 @@ class TestAgainstSeq2SeqTrainer:
         assert max(sizes) <= 32 and (kind != "transform" or min(sizes) > 16)
 
     def test_marian(self, tmp_path):
-        trainer = trainer_of(
-            tmp_path, trainable_marian(), eval_dataset=id_pairs(20), num_train_epochs=6, learning_rate=0.01
-        )
+        options = {"eval_dataset": id_pairs(20), "num_train_epochs": 6, "learning_rate": 0.01}
+        trainer = trainer_of(tmp_path, trainable_marian(), **options)
         before = trainer.evaluate()["eval_loss"]
         trainer.train()
         assert not trainer.model_smooths_labels
@@ -194,14 +177,9 @@ class TestAgainstSeq2SeqTrainer:
     def test_marian_accumulates_means(self, tmp_path, smoothing):
         # Pairs of one length, so that the mean of means is the mean.
         data = datasets.Dataset.from_list([{"input_ids": [i, 5, 2], "labels": [5, i, 2]} for i in range(4, 12)])
-        options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
-        options["label_smoothing_factor"] = smoothing
-        one, two = (
-            trainer_of(
-                tmp_path, trainable_marian(), data, max_tokens=48 // n, gradient_accumulation_steps=n, **options
-            )
-            for n in (1, 2)
-        )
+        parts = [{"max_tokens": 48 // n, "gradient_accumulation_steps": n} for n in (1, 2)]
+        options = {**ONE_STEP, "label_smoothing_factor": smoothing}
+        one, two = (trainer_of(tmp_path, trainable_marian(), data, **options, **each) for each in parts)
         for trainer in (one, two):
             assert trainer.train().global_step == 1
         assert losses(one) == pytest.approx(losses(two), abs=1e-5)
@@ -218,24 +196,16 @@ class TestReproducibility:
         assert curves[0] == curves[1] != curves[2]
 
     @pytest.mark.parametrize(
-        ("step", "options"),
-        [
-            pytest.param("mid-epoch", {}, id="mid-epoch"),
-            pytest.param("epoch", {}, id="epoch"),
-            pytest.param("mid-epoch", {"gradient_accumulation_steps": 2}, id="accumulation"),
-            pytest.param("stream", {"max_steps": 12}, id="stream"),
-        ],
+        ("epochs", "options"),
+        [(1.5, {}), (1, {}), (1.5, {"gradient_accumulation_steps": 2}), (None, {"max_steps": 12})],
+        ids=["mid-epoch", "epoch", "accumulation", "stream"],
     )
-    def test_resuming_is_exact(self, tmp_path, step, options):
-        if step == "stream":
-            data, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
-            stopped = 8
-        else:
-            data = id_pairs()
-            source, target = ([len(ids) for ids in data[side][:]] for side in ("input_ids", "labels"))
-            batches = len(TokenBudgetBatchSampler(source, target, 128))
+    def test_resuming_is_exact(self, tmp_path, epochs, options):
+        data, stopped = id_pairs() if epochs else token_stream(), 8
+        if epochs:
+            batches = len(TokenBudgetBatchSampler(*token_lengths(data), 128))
             updates = -(-batches // options.get("gradient_accumulation_steps", 1))
-            stopped = updates if step == "epoch" else updates + updates // 2
+            stopped = int(epochs * updates)
             assert updates > 2
         options = {**options, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": stopped}
         whole = trainer_of(tmp_path, train=data, **options)
@@ -254,8 +224,7 @@ class TestReproducibility:
         assert [batch["input_ids"].tolist() for batch in loaders[0]] != first
 
     def test_more_workers_than_shards_of_a_stream(self, tmp_path):
-        stream, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
-        curves = []
+        curves, stream = [], token_stream()
         for workers in (1, 2):
             trainer = trainer_of(tmp_path, train=stream, max_steps=3, dataloader_num_workers=workers)
             trainer.train()
@@ -263,8 +232,7 @@ class TestReproducibility:
         assert curves[0] == curves[1]
 
     def test_persistent_workers_of_a_stream_without_workers(self, tmp_path):
-        stream, _ = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)
-        trainer = trainer_of(tmp_path, train=stream, max_steps=3, dataloader_persistent_workers=True)
+        trainer = trainer_of(tmp_path, train=token_stream(), max_steps=3, dataloader_persistent_workers=True)
         assert next(iter(trainer.get_train_dataloader()))["labels"].numel()
 
 
@@ -280,7 +248,7 @@ class TestFinished:
         ids=["steps", "stream", "part of an epoch", "epochs"],
     )
     def test_resuming_takes_no_step(self, tmp_path, options, stream):
-        data = tokenize_pairs(text_pairs().to_iterable_dataset(), TOKENIZER)[0] if stream else id_pairs()
+        data = token_stream() if stream else id_pairs()
         options = {**options, "save_strategy": "steps", "save_steps": 3}
         first = trainer_of(tmp_path, train=data, **options)
         first.train()
@@ -310,18 +278,15 @@ class TestEvaluation:
         options = {"predict_with_generate": generate, "label_smoothing_factor": smoothing, "generation_max_length": 5}
         scored = {"compute_metrics": lambda prediction: {"rows": len(prediction.predictions)}} if generate else {}
         found, predicted = [], []
+        options |= {"eval_dataset": data, **scored}
         for size in (1, 7, 20):
-            trainer = trainer_of(
-                tmp_path, model, per_device_eval_batch_size=size, eval_dataset=data, **options, **scored
-            )
+            trainer = trainer_of(tmp_path, model, per_device_eval_batch_size=size, **options)
             metrics = trainer.evaluate()
             found.append(metrics["eval_loss"])
             predicted.append(trainer.predict(data).metrics["test_loss"])
             assert metrics.get("eval_rows", 20) == 20
         # One batch is the mean over its labels by itself.
-        assert found == pytest.approx([found[-1]] * 3, abs=SAME_LOSS) and predicted == pytest.approx(
-            found, abs=SAME_LOSS
-        )
+        assert [*found, *predicted] == pytest.approx([found[-1]] * 6, abs=SAME_LOSS)
         mean_of_means = sum(trainer.evaluate(data.select([i]))["eval_loss"] for i in range(20)) / 20
         assert abs(mean_of_means - found[-1]) > 1e-3, "pairs of equal losses would show nothing"
 
@@ -348,30 +313,29 @@ class TestEvaluation:
 
     def test_the_loss_of_a_batch_without_labels(self, tmp_path):
         data = [*id_pairs(3), {"input_ids": [4, 2], "labels": [-100]}]
-        losses = [
-            trainer_of(tmp_path, trainable_marian(), per_device_eval_batch_size=size).evaluate(data)["eval_loss"]
-            for size in (1, 4)
-        ]
+        trainers = (trainer_of(tmp_path, trainable_marian(), per_device_eval_batch_size=size) for size in (1, 4))
+        losses = [trainer.evaluate(data)["eval_loss"] for trainer in trainers]
         assert losses[0] == pytest.approx(losses[1], abs=SAME_LOSS)
 
-    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"rouge": 1.0}], ids=["none", "another metric"])
-    def test_the_loss_decides_where_nothing_computes_the_default(self, tmp_path, caplog, scorer):
+    @pytest.mark.parametrize(
+        ("several", "scores", "decides"),
+        [
+            (False, None, "eval_loss"),
+            (False, {"rouge": 1.0}, "eval_loss"),
+            (True, None, "eval_near_loss"),
+            (True, {"bleu": 5.0}, "eval_near_bleu"),
+        ],
+    )
+    def test_what_decides_where_nothing_computes_the_default(self, tmp_path, caplog, several, scores, decides):
+        """The loss or, of several evaluation sets, what the first has."""
         args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
-        trainer = trainer_of(tmp_path, args=args, eval_dataset=id_pairs(8), compute_metrics=scorer)
-        trainer.train()
-        measured = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-        assert len(measured) == 2 and trainer.state.best_metric == min(measured)
-        assert caplog.text.count("evaluation computes no eval_bleu: eval_loss decides which model is best") == 1
-
-    @pytest.mark.parametrize("scorer", [None, lambda prediction: {"bleu": 5.0}], ids=["none", "bleu"])
-    def test_the_first_of_several_evaluation_sets_decides(self, tmp_path, caplog, scorer):
-        args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
-        sets = {"near": id_pairs(8), "far": id_pairs(8, seed=1)}
+        sets = {"near": id_pairs(8), "far": id_pairs(8, seed=1)} if several else id_pairs(8)
+        scorer = (lambda prediction: scores) if scores else None
         trainer = trainer_of(tmp_path, args=args, eval_dataset=sets, compute_metrics=scorer)
         trainer.train()
-        decides = "eval_near_bleu" if scorer else "eval_near_loss"
         measured = [entry[decides] for entry in trainer.state.log_history if decides in entry]
-        assert len(measured) == 2 and trainer.state.best_metric == (max if scorer else min)(measured)
+        best = max if decides.endswith("bleu") else min
+        assert len(measured) == 2 and trainer.state.best_metric == best(measured)
         assert caplog.text.count(f"evaluation computes no eval_bleu: {decides} decides which model is best") == 1
 
     @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
@@ -390,16 +354,8 @@ class TestEvaluation:
         data = id_pairs()
         other = data.map(lambda row: {"labels": [4 + row["labels"][0] % 2] * (len(row["labels"]) - 1) + [2]})
         options = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
-        trainer = trainer_of(
-            tmp_path,
-            trainable_model(dropout=0.0),
-            data,
-            eval_dataset=other,
-            learning_rate=0.02,
-            num_train_epochs=6,
-            average_last_checkpoints=2,
-            **options,
-        )
+        options |= {"learning_rate": 0.02, "num_train_epochs": 6, "average_last_checkpoints": 2}
+        trainer = trainer_of(tmp_path, trainable_model(dropout=0.0), data, eval_dataset=other, **options)
         trainer.train()
         history = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         assert min(history) < history[-1] - 1e-3
@@ -414,9 +370,8 @@ class TestFaults:
             trainer_of(tmp_path, max_tokens=6).train()
 
     def test_no_training_pairs(self, tmp_path):
-        trainer = VanillaTransformerTrainer(
-            model=trainable_model(), args=train_args(tmp_path), processing_class=TOKENIZER
-        )
+        trainer = trainer_of(tmp_path)
+        trainer.train_dataset = None
         with pytest.raises(ValueError, match="needs a `train_dataset`"):
             trainer.train()
 
