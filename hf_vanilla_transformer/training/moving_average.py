@@ -38,11 +38,11 @@ class MovingAverage:
             parameter.copy_(value)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Temporarily replace parameters with their averages."""
+    def applied(self) -> Iterator[list[torch.Tensor]]:
+        """Temporarily replace parameters with their averages, yielding the originals."""
         trained = [each.detach().clone() for each in self.parameters]
         self._set(self.averages)
         try:
-            yield
+            yield trained
         finally:
             self._set(trained)

@@ -66,9 +66,8 @@ class TestChoice:
         found = iter(scores.values())
         monkeypatch.setattr(Evaluation, "translations", lambda *args: [""])
         monkeypatch.setattr(evaluation, "scores_by_direction", lambda *args: next(found))
-        args = VanillaTransformerTrainingArguments(
-            str(finished), metric_for_best_model=metric, average_last_checkpoints=2, use_cpu=True
-        )
+        options = {"metric_for_best_model": metric, "average_last_checkpoints": 2, "use_cpu": True}
+        args = VanillaTransformerTrainingArguments(str(finished), **options)
         text = TextSplits(pairs_of(sentences(3)), validation=pairs_of([("a", "b")]))
         model, entries = Evaluation(text, AutoTokenizer.from_pretrained(finished), args).choose_model()
         assert entries["chosen_model"] == chosen and entries["averaged_checkpoints"] == 2
@@ -122,7 +121,6 @@ class TestSamples:
 
     @pytest.mark.parametrize("limits", [LengthLimits(), LengthLimits(400, 400), LengthLimits(5, 5)])
     def test_long_pairs_are_left_out(self, words, limits):
-        pairs = pairs_of(
-            [("a " * 300, "b"), ("a", "b " * 300), ("a " * 5, "b") if limits.source == 5 else ("a", ""), ("c", "d")]
-        )
+        third = ("a " * 5, "b") if limits.source == 5 else ("a", "")
+        pairs = pairs_of([("a " * 300, "b"), ("a", "b " * 300), third, ("c", "d")])
         assert samples_of(TextSplits(pairs), words, limits)[1] == [{"source": "c", "target": "d"}]

@@ -122,9 +122,8 @@ def test_corpora_are_named(tmp_path, options, named):
 
 
 def test_no_secrets(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sys, "argv", ["train.py", "--hub_tok=hf_secret", "--api_key", "hf_secret", "--max_tokens", "400"]
-    )
+    words = ["train.py", "--hub_tok=hf_secret", "--api_key", "hf_secret", "--max_tokens", "400"]
+    monkeypatch.setattr(sys, "argv", words)
     command = card_of(tmp_path / "model", hub_token="hf_secret").text.split("```sh\n")[1]
     assert "hf_secret" not in command and "<secret>" in command and "--max_tokens 400" in command
 
@@ -171,14 +170,13 @@ def hub(tmp_path, monkeypatch):
 
 class TestOnTheHub:
     CARDS = sorted((ROOT / "model_cards").glob("*.md"))
+    RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
 
     @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
     def test_cards_of_recipes_are_valid(self, hub, path):
         ModelCard.load(path).validate()
 
-    @pytest.mark.parametrize(
-        "recipe", sorted((ROOT / "scripts" / "recipes").glob("*.yaml")), ids=lambda path: path.stem
-    )
+    @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
     def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
         """The card's table has the values of the recipe, and was measured on its languages."""
         settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))

@@ -111,9 +111,8 @@ class TestExperiment:
         assert (record["seed"], record["muon"], record["max_tokens"]) == (7, True, 200)
         # Of the first session, which gave them.
         assert record["tokenizer_algorithm"] == "word" and record["min_frequency"] == 1
-        assert re.search(
-            "resuming checkpoint-4 with .*max_tokens 200 .was 400.*in another order; the optim", caplog.text
-        )
+        said = "resuming checkpoint-4 with .*max_tokens 200 .was 400.*in another order; the optim"
+        assert re.search(said, caplog.text)
 
     @pytest.mark.slow
     def test_other_text(self, begun, tmp_path, caplog):
@@ -221,9 +220,7 @@ class TestTrainer:
         trainer.train(resume_from_checkpoint=checkpoint)
         groups = trainer.optimizer.param_groups
         assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
-        assert {group["betas"] for group in groups} == {(0.9, 0.9)} and {group["initial_lr"] for group in groups} == {
-            0.02
-        }
+        assert {(*group["betas"], group["initial_lr"]) for group in groups} == {(0.9, 0.9, 0.02)}
         # Two steps of four of warm-up were taken at the other rate.
         rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
         assert rates == pytest.approx([0.0, 0.0025, 0.01, 0.015])

@@ -215,12 +215,8 @@ class TestBackTranslation:
         path = tmp_path / "list.yaml"
         path.write_text(f"corpora: [{{source_lang: es, target_lang: en, file: {given['train_file']}}}]")
         save_translator("multilingual", tmp_path / "many")
-        given = {
-            "corpora": str(path),
-            "reverse_model": str(tmp_path / "many"),
-            "monolingual_target": [given["test_file"]],
-        }
-        _, data_args, args = arguments(tmp_path / "model", **given)
+        text = {"corpora": str(path), "monolingual_target": [given["test_file"]]}
+        _, data_args, args = arguments(tmp_path / "model", **text, reverse_model=str(tmp_path / "many"))
         made = corpora_of(with_back_translations(data_args, args)).parts
         assert [part.direction for part in made] == [("es", "en")] * 2
 

@@ -159,85 +159,70 @@ def test_predictions_are_generated(kind, tmp_path):
 class TestAdapters:
     """LoRA by PEFT."""
 
+    SOURCE = dict(SHARED(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False))
+    LABELS = SHARED(text_target=SPANISH, padding=True, return_tensors="pt")["input_ids"]
+
+    def logits_of(self, model):
+        return model(**self.SOURCE, labels=self.LABELS).logits
+
+    def trained_and_loaded(self, folder, kind, base, **options):
+        """Train adapters, and return the model and what is loaded from where it was saved, of the same outputs."""
+        plain = copy.deepcopy(base)
+        base.save_pretrained(folder / "base")
+        model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_2_SEQ_LM", **options))
+        trainer = trainer_of(folder / "run", kind, model, learning_rate=0.05)
+        trainer.train()
+        trainer.save_model(folder / "adapter")
+        path = folder / "adapter" / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(folder / "base")}))
+        loaded = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(folder / "adapter")
+        logits = self.logits_of(model.eval())
+        assert (logits - self.logits_of(plain.eval())).abs().max() > 1e-2
+        torch.testing.assert_close(self.logits_of(loaded), logits, rtol=1e-5, atol=1e-5)
+        return model, loaded
+
     @EVERY_TRAINER
     @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], "all-linear"], ids=["some", "all"])
     def test_train_save_load_merge(self, kind, targets, tmp_path):
         base, _ = build("shared")
         before = weights(base)
-        base.save_pretrained(tmp_path / "base")
-        config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, lora_alpha=8, target_modules=targets)
-        model = peft.get_peft_model(base, config)
-        trainer = trainer_of(tmp_path / "run", kind, model, learning_rate=0.05)
-        trainer.train()
+        model, loaded = self.trained_and_loaded(tmp_path, kind, base, r=4, lora_alpha=8, target_modules=targets)
         changed = {name.replace(".base_layer", "").removeprefix("base_model.model."): weight
                    for name, weight in weights(model).items() if "lora_" not in name}  # fmt: skip  # one mapping
         close(changed, before, 0)
-        model.eval()
-        source = SHARED(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False)
-        labels = SHARED(text_target=SPANISH, padding=True, return_tensors="pt")["input_ids"]
-        logits = model(**source, labels=labels).logits
-        plain, _ = build("shared")
-        assert (logits - plain(**source, labels=labels).logits).abs().max() > 1e-2
-
-        trainer.save_model(tmp_path / "adapter")
         assert not list((tmp_path / "adapter").glob("model*.safetensors"))
-        loaded = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(self.located(tmp_path))
-        torch.testing.assert_close(loaded(**source, labels=labels).logits, logits, rtol=1e-5, atol=1e-5)
-        ids = loaded.generate(**source, max_new_tokens=5)
-
+        ids, logits = loaded.generate(**self.SOURCE, max_new_tokens=5), self.logits_of(model)
         merged = loaded.merge_and_unload()
-        torch.testing.assert_close(merged(**source, labels=labels).logits, logits, rtol=1e-4, atol=1e-4)
         merged.save_pretrained(tmp_path / "merged")
         again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged")
-        assert type(again) is type(plain)
-        torch.testing.assert_close(again(**source, labels=labels).logits, logits, rtol=1e-4, atol=1e-4)
-        assert torch.equal(again.generate(**source, max_new_tokens=5), ids)
+        assert type(again) is type(build("shared")[0])
+        for each in (merged, again):
+            torch.testing.assert_close(self.logits_of(each), logits, rtol=1e-4, atol=1e-4)
+        assert torch.equal(again.generate(**self.SOURCE, max_new_tokens=5), ids)
 
-    @EVERY_TRAINER
-    def test_an_adapted_output_projection_is_trained(self, kind, tmp_path):
+    def test_an_adapted_output_projection_is_trained(self, tmp_path):
         """Our loss stores no logits, and must not go past the adapter for that."""
         curves = {}
-        for each in {kind, "plain"}:
+        for kind in KINDS:
             config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=["lm_head"])
             torch.manual_seed(1)
             model = peft.get_peft_model(tiny_model(**VOCABULARIES["separate"]), config)
-            trainer = trainer_of(tmp_path, each, model, **GRADIENT_DESCENT, label_smoothing_factor=0.1)
+            trainer = trainer_of(tmp_path, kind, model, **GRADIENT_DESCENT, label_smoothing_factor=0.1)
             start = weights(model)
             trainer.train()
             changed = {name for name, weight in weights(model).items() if not torch.equal(weight, start[name])}
             assert changed == {f"base_model.model.lm_head.lora_{part}.default.weight" for part in "AB"}
-            curves[each] = losses(trainer)
-        assert curves[kind] == pytest.approx(curves["plain"], abs=1e-5)
-        assert curves[kind][-1] < curves[kind][0]
+            curves[kind] = losses(trainer)
+        assert curves["ours"] == pytest.approx(curves["plain"], abs=1e-5)
+        assert curves["ours"][-1] < curves["ours"][0]
 
     # Its `ensure_weight_tying` knows two tied weights, not three; BART and Marian fail with it too.
     @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
     @EVERY_TRAINER
     def test_whole_modules_beside_adapters(self, kind, tmp_path):
-        """Trained copies of tied weights: what is saved gives the same outputs when it is loaded."""
-        base = tiny_model()
-        base.save_pretrained(tmp_path / "base")
-        config = peft.LoraConfig(
-            task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"],
-        )  # fmt: skip  # a list of settings
-        model = peft.get_peft_model(base, config)
-        trainer = trainer_of(tmp_path / "run", kind, model, learning_rate=0.05)
-        trainer.train()
-        model.eval()
-        source = SHARED(ENGLISH, padding=True, return_tensors="pt", return_token_type_ids=False)
-        labels = SHARED(text_target=SPANISH, padding=True, return_tensors="pt")["input_ids"]
-        logits = model(**source, labels=labels).logits
-        assert (logits - tiny_model()(**source, labels=labels).logits).abs().max() > 1e-2
-        trainer.save_model(tmp_path / "adapter")
-        loaded = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(self.located(tmp_path))
-        torch.testing.assert_close(loaded(**source, labels=labels).logits, logits, rtol=1e-5, atol=1e-5)
-
-    def located(self, tmp_path):
-        """Return the adapter's folder, which names the base model's."""
-        path = tmp_path / "adapter" / "adapter_config.json"
-        settings = json.loads(path.read_text()) | {"base_model_name_or_path": str(tmp_path / "base")}
-        path.write_text(json.dumps(settings))
-        return tmp_path / "adapter"
+        """Trained copies of tied weights."""
+        options = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}
+        self.trained_and_loaded(tmp_path, kind, tiny_model(), **options)
 
 
 DISTRIBUTED = {
