@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
@@ -121,8 +122,9 @@ class EarlyStopping(EarlyStoppingCallback):
             control.should_training_stop = True
 
 
+@dataclass(eq=False)
 class RunRecord(TrainerCallback, ExportableState):
-    """What the sessions of a run pass on: attributes in its checkpoints, by their first values.
+    """What the sessions of a run pass on: fields in its checkpoints, by their first values.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
@@ -135,23 +137,18 @@ class RunRecord(TrainerCallback, ExportableState):
         first_step: Steps before this session; not stored.
     """
 
-    initial: ClassVar[dict[str, Any]] = {
-        "seconds": 0.0, "since_epoch": None, "train_pairs": None, "skipped_steps": 0, "skipped_in_a_row": 0,
-    }  # fmt: skip  # one line says it
-    seconds: float
-    since_epoch: float
-    train_pairs: int | None
-    skipped_steps: int
-    skipped_in_a_row: int
+    seconds: float = 0.0
+    since_epoch: Any = None
+    train_pairs: int | None = None
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
 
-    def __init__(self) -> None:
-        vars(self).update(self.initial)
+    def __post_init__(self) -> None:
         self._start, self.first_step = time.perf_counter(), 0
 
     def state(self) -> dict[str, Any]:
-        attributes = {name: getattr(self, name) for name in self.initial}
-        attributes["seconds"] += time.perf_counter() - self._start
-        return {"args": {}, "attributes": attributes}
+        seconds = self.seconds + time.perf_counter() - self._start
+        return {"args": {}, "attributes": {**asdict(self), "seconds": seconds}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -159,7 +156,7 @@ class RunRecord(TrainerCallback, ExportableState):
         self._start, self.first_step = time.perf_counter(), state.global_step
         states, name = cast(dict[str, Any], state.stateful_callbacks), type(self).__name__
         stored = states.get(name, {}) if state.global_step else {}
-        vars(self).update(self.initial | stored.get("attributes", {}))
+        vars(self).update(asdict(RunRecord()) | stored.get("attributes", {}))
         states[name] = self.state()
         if self.since_epoch is None:
             self.since_epoch = state.epoch or 0.0

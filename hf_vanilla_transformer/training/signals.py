@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from torch import distributed
@@ -30,18 +30,14 @@ class DeferredSignals:
     def __enter__(self) -> "DeferredSignals":
         self.pending, self._process = 0, os.getpid()
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            # None: of a library in another language.
-            self._handlers = {
-                number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
-            }
-            for number in self._handlers:
-                signal.signal(number, self._hold)
+            for number in SIGNALS:
+                # None: of a library in another language.
+                if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._hold)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._restore()
         if self.pending and error is None:
             self.deliver(self.pending)

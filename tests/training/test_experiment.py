@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 from experiments import TINY, assert_equal_weights, history, sentences, train, weights
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer
@@ -19,7 +19,7 @@ from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from parallel_text import tsv, write
 from paths import SCRIPTS
 from processes import run_in_two
-from trainers import trainable_marian
+from trainers import At, Killed, kill, trainable_marian
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -166,21 +166,15 @@ class TestResuming:
         dropout = {"config_overrides": f"{TINY},dropout=0.2"}
         whole, parts = tmp_path / "whole", tmp_path / "parts"
         train(whole, **options, **dropout)
+        start = VanillaTransformerTrainer.__init__
 
-        class Interrupt(TrainerCallback):
-            def on_step_end(self, args, state, control, **kwargs):
-                if state.global_step == 6:
-                    raise KeyboardInterrupt
+        def started(self, *args, **kwargs):
+            start(self, *args, **kwargs)
+            self.add_callback(At(6, kill))
 
-        with monkeypatch.context() as patch:
-            start = VanillaTransformerTrainer.__init__
-            patch.setattr(
-                VanillaTransformerTrainer,
-                "__init__",
-                lambda self, *args, **kwargs: start(self, *args, **kwargs) or self.add_callback(Interrupt),
-            )
-            with pytest.raises(KeyboardInterrupt):
-                train(parts, **options, **dropout)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(VanillaTransformerTrainer, "__init__", started)
+            train(parts, **options, **dropout)
         # Without its preset and tokenizer: they come from the checkpoint.
         results = train(parts, {}, **options, resume_from_checkpoint="last")
         assert history(parts) == history(whole) and history(parts, "eval_bleu") == history(whole, "eval_bleu")
