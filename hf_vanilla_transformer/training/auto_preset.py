@@ -30,9 +30,9 @@ MAX_WORD_LENGTH = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train on a corpus of up to so many words of both sides, read until there were so many in all.
+    """How to train on a corpus of up to `words` words of both sides, read until they are `words_in_all`.
 
-    The vocabulary has at most this size. `overrides` replace fields of the preset; `training` has fields of
+    The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset; `training` has fields of
     `VanillaTransformerTrainingArguments` and `DataArguments`.
     """
 

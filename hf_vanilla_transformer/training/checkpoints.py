@@ -170,7 +170,7 @@ def _fingerprint(file: Path) -> dict[str, Any]:
 
 
 def _state_fault(file: Path) -> str | None:
-    """`Trainer` and earlier releases, without a manifest, write this file last: it shows that all were written."""
+    """Why this file, which `Trainer` and earlier releases write last, does not show that all others were written."""
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
     except OSError:

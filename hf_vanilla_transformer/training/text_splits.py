@@ -105,7 +105,7 @@ def part_numbers(pairs: datasets.Dataset) -> np.ndarray:
 
 
 def load_text(data_args: DataArguments) -> TextSplits:
-    """Load the pairs of every split; raises DataError if there are no training pairs or data cannot be used."""
+    """Load the pairs of every split; raises DataError if they cannot be used, or none are for training."""
     loaded = dict(load_parallel_text(data_args))
     if "train" not in loaded:
         raise DataError("there are no training pairs; give a training file or a data set with a train split")

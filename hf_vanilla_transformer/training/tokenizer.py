@@ -72,7 +72,7 @@ def load_or_train_tokenizer(
         tokenizer = _with_directions(tokenizer, text)
     tokenizer.add_tokens(added)
     if len(text.trained) == 1 and not is_multilingual(tokenizer):
-        # Saved, as Marian's tokenizers do.
+        # Saved with it, as by Marian's tokenizers.
         tokenizer.init_kwargs |= dict(zip(("source_lang", "target_lang"), text.trained[0], strict=True))
     return tokenizer
 

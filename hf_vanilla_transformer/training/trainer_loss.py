@@ -80,11 +80,10 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 class LossTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
-    Batches follow `args.max_tokens`. The training data have `input_ids` and `labels`; the default collator is
-    `AlignedPairsCollator`: where they also have `alignments`, the head that `generation_config.alignment_heads` names
-    learns them. With `args.packing` the training batches are packed, whatever the collator. Our model
-    smooths labels in its own loss, and only in training: the evaluation loss is the plain cross-entropy, averaged over
-    all labels. With `args.rdrop_alpha`, two passes of each training batch are trained to agree.
+    The default collator is `AlignedPairsCollator`: where the data also have `alignments`, the head that
+    `generation_config.alignment_heads` names learns them. With `args.packing` training batches are packed, whatever
+    the collator. Our model smooths labels in its own loss, and only in training: the evaluation loss is the plain
+    cross-entropy, averaged over all labels.
 
     Attributes:
         epoch_rows: Which rows each epoch has, with `args.max_tokens`; None for all.
