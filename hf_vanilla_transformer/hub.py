@@ -82,14 +82,6 @@ def files_to_share(folder: str | Path) -> Files:
     return dict(sorted(files.items()))
 
 
-def publish(folder: str | Path, repo_id: str, **options: Any) -> CommitInfo:
-    """Upload what `files_to_share` lists, with the options of `upload`.
-
-    With this package installed, the model then loads by its name; without it, with `trust_remote_code=True`.
-    """
-    return upload(files_to_share(folder), repo_id, **options)
-
-
 def upload(
     files: Files,
     repo_id: str,

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_vanilla_transformer.hub import files_to_share, publish
+from hf_vanilla_transformer.hub import files_to_share, upload
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import code_files
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import PLACEHOLDER_TOKENIZER_JSON
 from hub_server import TOKEN, hub_of_this_process
@@ -96,13 +96,13 @@ def weights(files):
 
 @IN_PROCESS
 def test_new_weights_are_not_hidden_behind_old_ones(hub, folder, tmp_path):
-    publish(folder, "tester/model")
+    upload(files_to_share(folder), "tester/model")
     old = published(hub)
     model, _ = build("pair")
     torch.nn.init.zeros_(model.lm_head.weight)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
-    publish(folder, "tester/model", revision="shards")
+    upload(files_to_share(folder), "tester/model", revision="shards")
     assert weights(published(hub)) == {"model.safetensors"} and published(hub) == old
     files = published(hub, branch="shards")
     assert weights(files) == {path.name for path in folder.glob("model*safetensors*")} and len(weights(files)) > 2
@@ -114,19 +114,19 @@ def test_new_weights_are_not_hidden_behind_old_ones(hub, folder, tmp_path):
 
 @IN_PROCESS
 def test_private_weights_never_enter_a_public_repository(hub, folder):
-    publish(folder, "tester/model")
+    upload(files_to_share(folder), "tester/model")
     before = published(hub)
     with pytest.raises(ValueError, match="tester/model is public, and `private` .*: make it private in its settings"):
-        publish(folder, "tester/model", private=True)
+        upload(files_to_share(folder), "tester/model", private=True)
     assert published(hub) is before
     for _ in range(2):
-        publish(folder, "tester/hidden", private=True)
+        upload(files_to_share(folder), "tester/hidden", private=True)
     assert hub.repositories["tester/hidden"].private
 
 
 @IN_PROCESS
 def test_the_name_alone_is_in_the_namespace_of_the_user(hub, folder):
-    publish(folder, "model")
+    upload(files_to_share(folder), "model")
     assert set(hub.repositories) == {"tester/model"} and "model.safetensors" in published(hub)
 
 
@@ -139,7 +139,7 @@ def test_an_upload_that_breaks_off_is_said_in_one_line(hub, folder, files):
     with pytest.raises(
         ValueError, match=r"Error while uploading '[\w.]+' to the Hub.*answers 403 .*may not write"
     ) as error:
-        publish(folder, "tester/model")
+        upload(files_to_share(folder), "tester/model")
     assert TOKEN not in str(error.value) and error.value.__suppress_context__
     assert set(published(hub)) == {".gitattributes"}
 
@@ -148,13 +148,13 @@ def test_an_upload_that_breaks_off_is_said_in_one_line(hub, folder, files):
 def test_a_token_that_no_header_carries(hub, folder, monkeypatch, token):
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ValueError, match="the token contains an invalid character; set HF_TOKEN again") as error:
-        publish(folder, "tester/model")
+        upload(files_to_share(folder), "tester/model")
     assert "cret" not in str(error.value) and not hub.requests
 
 
 @IN_PROCESS
 def test_a_push_is_one_commit_that_can_be_repeated(hub, folder):
-    commit = publish(folder, "tester/model", private=True)
+    commit = upload(files_to_share(folder), "tester/model", private=True)
     repository = hub.repositories["tester/model"]
     files = published(hub)
     assert repository.private and set(files) == SHARED | CODE | {".gitattributes"}
@@ -164,7 +164,7 @@ def test_a_push_is_one_commit_that_can_be_repeated(hub, folder):
     assert "AutoTokenizer" in json.loads(files["tokenizer_config.json"])["auto_map"]
     # The folder itself is left alone.
     assert "auto_map" not in (folder / "config.json").read_text() and not list(folder.glob("*.py"))
-    publish(folder, "tester/model", revision="draft", commit_message="More")
+    upload(files_to_share(folder), "tester/model", revision="draft", commit_message="More")
     assert set(repository.branches) == {"main", "draft"} and len(hub.repositories) == 1
     assert not hub.unknown
 
@@ -184,7 +184,7 @@ def test_what_the_hub_refuses_is_explained(hub, folder, monkeypatch, status, tok
     hub.refuse_with = status
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ValueError, match=message) as error:
-        publish(folder, "tester/model")
+        upload(files_to_share(folder), "tester/model")
     assert "hf_wrong" not in str(error.value) and TOKEN not in str(error.value)
 
 
@@ -192,7 +192,7 @@ def test_no_hub_at_all(folder, hub):
     hub.shutdown()
     hub.server_close()
     with pytest.raises(ValueError, match="the Hub cannot be reached .*; check the connection"):
-        publish(folder, "tester/model")
+        upload(files_to_share(folder), "tester/model")
 
 
 class TestRefusals:
@@ -259,4 +259,4 @@ class TestRefusals:
 
     def test_no_name_of_a_repository(self, hub, folder):
         with pytest.raises(ValueError, match="`repo_id` a/b/c is not the name of a repository"):
-            publish(folder, "a/b/c")
+            upload(files_to_share(folder), "a/b/c")

@@ -64,10 +64,7 @@ def check_field_names(names: Iterable[str]) -> None:
 
 
 def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> dict[str, Any]:
-    """Infer what weights, settings and, unless keys were renamed, the code of the layout determine.
-
-    Weights without embeddings or a layer, or against the settings, are a ValueError.
-    """
+    """Infer what weights, settings and, unless keys were renamed, the code of the layout determine."""
     layout, checkpoint = matched.layout, matched.checkpoint
     values = _from_shapes(matched)
     if layout.config_class is not None:
@@ -192,8 +189,7 @@ def fields_of_code(layout: Layout) -> list[str]:
 def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Statements) -> None:
     """Check that the caller states what weights, settings and the layout's code do not determine.
 
-    One ValueError lists all that is missing, as arguments. A first position of no table, and what no release of the
-    code does as our model does, are one each.
+    One ValueError lists all that is missing, as arguments; others name what cannot be stated.
     """
     layout, tables = matched.layout, matched.stored_position_keys
     for (name, value), reason in layout.inexpressible.items():

@@ -73,10 +73,7 @@ def _parse_rename(text: str, where: str) -> Rename:
 
 
 def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[str, Tensor]:
-    """Replace prefixes of keys; a key with several new names gets each of them.
-
-    A pair without a key, a name for two weights, and an ignored key as a name are each a ValueError.
-    """
+    """Replace prefixes of keys; a key with several new names gets each of them."""
     for rename in renames:
         if not any(rename.apply(key) is not None for key in weights):
             raise ValueError(f"{rename.where}: no key begins with {rename.old!r}; the keys are {abbreviate(weights)}")
@@ -94,10 +91,7 @@ def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[st
 
 
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
-    """Return the checkpoint without the prefixes of wrappers, and its layout: that of the name, if there is one.
-
-    An unknown name, no fitting layout, and a model that cannot be expressed are each a ValueError.
-    """
+    """Return the checkpoint without the prefixes of wrappers, and its layout: that of the name, if there is one."""
     for pattern, property_ in INEXPRESSIBLE.items():
         if found := next((key for key in checkpoint.weights if re.fullmatch(pattern, key)), None):
             raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")

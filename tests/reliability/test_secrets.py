@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments import TINY, write_splits
-from hf_vanilla_transformer.hub import publish
+from hf_vanilla_transformer.hub import files_to_share, upload
 from hf_vanilla_transformer.training import VanillaTransformerTrainingArguments
 from hub_server import TOKEN, hub_of_this_process
 from parallel_text import write
@@ -121,7 +121,7 @@ def test_a_file_with_a_token_is_not_published(hub, tmp_path, name, secret, tried
     settings = json.loads((folder / name).read_text()) if name == "config.json" else {}
     (folder / name).write_text(json.dumps({**settings, "command": f"train --hub_token {secret}"}))
     with pytest.raises(ValueError, match=f"{name} holds a token of the Hub; remove it there, and revoke it") as error:
-        publish(folder, "tester/model")
+        upload(files_to_share(folder), "tester/model")
     assert secret not in str(error.value) and not hub.requests
     tried("files with a token that were to be published", 1)
 
