@@ -81,7 +81,8 @@ def load_model(
         ValueError: There is no such model, or it is damaged; weights are missing, have another shape or are not
             finite; or a model of this package leaves some unused.
     """
-    with _one_line_errors(f"model {name} cannot be loaded"), _without_load_report():
+    # `_check_loading_info` names missing and unexpected weights.
+    with _one_line_errors(f"model {name} cannot be loaded"), _without_message("modeling_utils", "LOAD REPORT"):
         folder = _resolve(name)
         _check_not_foreign(Path(folder))
         # A PEFT adapter names the model that it was trained on.
@@ -160,7 +161,9 @@ def load_tokenizer(
     Raises:
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
-    with _one_line_errors(f"tokenizer {name} cannot be loaded"):
+    # The tokenizer of a model with code of its own is found by a configuration of no model.
+    of_no_model = _without_message("configuration_utils", "to instantiate a model of type ``")
+    with _one_line_errors(f"tokenizer {name} cannot be loaded"), of_no_model:
         folder = _resolve(name)
         for file in Path(folder).glob("*.json"):
             check_json_size(file, SAVE_AGAIN)
@@ -302,19 +305,19 @@ def needs_trust(error: BaseException) -> bool:
 
 
 @contextmanager
-def _without_load_report() -> Iterator[None]:
-    """Drop the table of missing and unexpected weights that transformers logs: `load_model` names them."""
+def _without_message(module: str, text: str) -> Iterator[None]:
+    """Drop what a module of transformers logs with this text in it."""
 
-    def drop_report(record: LogRecord) -> bool:
-        return "LOAD REPORT" not in record.getMessage()
+    def drop(record: LogRecord) -> bool:
+        return text not in record.getMessage()
 
     # Not by the logger's level, on which transformers bases what else it checks and logs.
-    source: Any = logging.get_logger("transformers.modeling_utils")
-    source.addFilter(drop_report)
+    source: Any = logging.get_logger(f"transformers.{module}")
+    source.addFilter(drop)
     try:
         yield
     finally:
-        source.removeFilter(drop_report)
+        source.removeFilter(drop)
 
 
 def _first(names: list[str]) -> str:
