@@ -44,6 +44,7 @@ CUT_SHORT = {
     "reproduce_tutorials.py": "--seeds 1 --light --preset tiny --max_steps 2 --train_file spa.tsv "
     "--validation_split_size 4",
     "compare_recipes.py": f"{SHORT_RUN} {NEW_MODEL} --vocab_size 300",
+    "every_tenth.py": "--validation_split_size 4 --test_split_size 40",
     "marian_baseline.py": f"{SHORT_RUN} {NEW_MODEL},norm_position=post --vocab_size 300",
     "benchmark.py": "--preset tiny --vocab_size 300 --tokens 24 --memory_tokens 24 --rounds 1 --batch_size 2 "
     "--length 6 --steps 1 --max_tokens 256 --text_vocab_size 300 --tutorial_length 40 --roofline_seconds 0 "
