@@ -244,12 +244,16 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
         raise DataError(f"`{argument}` {path} is a directory; name a file")
     # Standard output may be redirected to a file, even to an input.
     output = _file_status(sys.stdout if to_standard_output else path)
-    for given in inputs:
-        is_folder = os.path.isdir(given)
-        for name in chain.from_iterable(map(Path(given).glob, MODEL_FILES)) if is_folder else [given]:
-            source = _file_status(sys.stdin if name == "-" else name)
-            if source and output and os.path.samestat(source, output):
-                raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
+    for name in chain.from_iterable(map(_files_of, inputs)):
+        source = _file_status(sys.stdin if name == "-" else name)
+        if source and output and os.path.samestat(source, output):
+            raise DataError(f"`{argument}` {path} is the input {name} and would replace it; name another file")
+
+
+def _files_of(name: StrPath) -> Iterable[StrPath]:
+    if not os.path.isdir(name):
+        return [name]
+    return [path for pattern in MODEL_FILES for path in Path(name).glob(pattern)]
 
 
 def _file_status(file: StrPath | TextIO) -> os.stat_result | None:

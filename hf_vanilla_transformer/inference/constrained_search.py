@@ -39,12 +39,11 @@ MAX_READINGS = 16
 
 @dataclass(frozen=True)
 class Phrase:
-    """Ways to write a term, as tokens, and whether a letter before or after it would change a word of it.
+    """Ways to write a term."""
 
-    The first follows a blank, and so can follow anything.
-    """
-
+    # Tokens of each; the first follows a blank, and so can follow anything.
     variants: tuple[tuple[int, ...], ...]
+    # Whether a letter before it would change its first word, and one after it its last.
     starts_word: bool
     ends_word: bool
 
@@ -130,13 +129,13 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
 
 
 class Reading(NamedTuple):
-    """One way to find terms in a hypothesis: how often each phrase has yet to begin, and the one being written.
+    """One way to find terms in a hypothesis."""
 
-    Of that, -1 if there is none, so many tokens of a variant are written; all, if it counts once a new word follows.
-    """
-
+    # How often each phrase has yet to begin.
     missing: tuple[int, ...]
+    # The phrase being written, or complete if what follows is a new word; -1 if there is none.
     phrase: int = -1
+    # Its variant, and how many tokens of that are written.
     variant: int = 0
     written: int = 0
 
@@ -149,10 +148,11 @@ class State:
 
     def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
         self.needed, self.in_word, self.readings = needed, in_word, readings
-        # What has been asked for: states and tokens needed after tokens of terms, and after others by their edges or
-        # start; the tokens that leave fewer tokens needed.
+        # Caches, filled on demand. The next state by token of a term, or by the edges of any other token.
         self.moves: dict[Any, State] = {}
+        # Tokens needed after a token of a term, or after any other by how it starts.
         self.costs: dict[int | None, int] = {}
+        # Tokens that leave fewer tokens needed.
         self.advancing: list[int] | None = None
         # Nothing that follows can undo it.
         self.is_final = all(reading.phrase < 0 and not any(reading.missing) for reading in readings)

@@ -69,8 +69,8 @@ def line_output(
     """Open an output; it appears once it has a line for each source. Finished chunks outlast an interruption.
 
     Standard output, "-", is written to directly, as are pipes and devices. The sources are those of all processes;
-    `settings` is what decides the lines besides them, as JSON values. `resume` keeps the chunks that an interrupted
-    run has finished; `again` says how to continue one, in messages.
+    `settings` are all else that the lines depend on, as JSON values. `resume` keeps the chunks that an interrupted run
+    has finished; messages quote `again` as the way to continue.
 
     Raises:
         DataError: There are finished chunks but `resume` is false, they were made of other sources or with other

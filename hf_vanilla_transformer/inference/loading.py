@@ -161,7 +161,7 @@ def load_tokenizer(
     Raises:
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
-    # The tokenizer of a model with code of its own is found by a configuration of no model.
+    # What `AutoTokenizer` warns of when it reads the configuration of a model whose code it may not run.
     of_no_model = _without_message("configuration_utils", "to instantiate a model of type ``")
     with _one_line_errors(f"tokenizer {name} cannot be loaded"), of_no_model:
         folder = _resolve(name)

@@ -124,7 +124,7 @@ class EarlyStopping(EarlyStoppingCallback):
 
 @dataclass(eq=False)
 class RunRecord(TrainerCallback, ExportableState):
-    """What the sessions of a run pass on: fields in its checkpoints, by their first values.
+    """Record of a run, which its checkpoints pass on from session to session.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
