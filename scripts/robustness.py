@@ -34,7 +34,9 @@ with importing():
         Number,
         OneLineParser,
         add_compute_options,
+        add_language_options,
         add_options,
+        choose_languages,
         load_by_name,
         one_line_errors,
         out_of_memory,
@@ -42,7 +44,6 @@ with importing():
     )
     from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
     from hf_vanilla_transformer.files import atomic_write, check_output_file, read_line_pairs
-    from hf_vanilla_transformer.inference.languages import only_pair
     from hf_vanilla_transformer.inference.translation import translate
     from hf_vanilla_transformer.options import BatchOptions, SearchOptions
     from hf_vanilla_transformer.registration import register
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> None:
 def add_arguments(parser: OneLineParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument("--models", required=True, nargs="+", help="Folder or name on the Hub; of several, the mean.")
+    add_language_options(model)
     add_compute_options(parser, model)
     files = parser.add_argument_group("input and output")
     files.add_argument("--source", metavar="FILE", help="Sentences, one a line; plain or .gz.")
@@ -134,14 +136,15 @@ def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> di
     """Return a model's translations of each kind and their scores."""
     print(f"translating by {name}", file=sys.stderr)
     model, tokenizer = load_by_name(name, arguments)
-    options = {"num_beams": arguments.num_beams, "max_tokens": arguments.max_tokens}
+    languages = choose_languages(arguments, tokenizer)
+    options = {"num_beams": arguments.num_beams, "max_tokens": arguments.max_tokens, **languages}
     if arguments.raw:
         options["raw"] = True
     sources = [source for text in texts.values() for source in text.sources]
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
         found = iter(translate(model, tokenizer, sources, show_progress=sys.stderr.isatty(), **options))
     translations = {kind: [best.text for best, *_ in islice(found, len(text.sources))] for kind, text in texts.items()}
-    tokenize = language_tokenizer(only_pair(tokenizer)[1])
+    tokenize = language_tokenizer(languages["tgt_lang"])
     rows = measure(texts, translations, tokenize)
     return {"bleu_tokenize": tokenize, "rows": rows, "translations": translations}
 

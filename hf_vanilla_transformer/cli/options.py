@@ -176,9 +176,14 @@ def add_model_options(parser: OneLineParser, several: bool = False) -> None:
     ensemble = "; several translate as an ensemble" if several else ""
     what = f"Model and its tokenizer: a folder or a name on the Hub{ensemble}."
     group.add_argument("--model", required=True, **number, help=what)
+    add_language_options(group)
+    add_compute_options(parser, group)
+
+
+def add_language_options(group: Any) -> None:
+    """Add the options that `choose_languages` reads."""
     group.add_argument("--source_lang", metavar="CODE", help="Source language, for a model of several directions.")
     group.add_argument("--target_lang", metavar="CODE", help="Target language, likewise.")
-    add_compute_options(parser, group)
 
 
 def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU, if any") -> None:

@@ -181,6 +181,21 @@ def test_models_are_measured_and_printed(words, tmp_path, capsys):
         assert found["rows"]["link"]["lines"] == 4 and found["rows"]["three_sentences"]["lines"] == 1
 
 
+def test_a_direction_of_several(words, tmp_path, monkeypatch, refused):
+    save_translator("multilingual", tmp_path / "many")
+    calls = []
+
+    def translate(model, tokenizer, sentences, **options):
+        calls.append(options)
+        return [[Hypothesis(sentence)] for sentence in sentences]
+
+    monkeypatch.setattr(robustness, "translate", translate)
+    words = [*words, "many", "--kinds", "lower_case"]
+    robustness.main([*words, "--target_lang", "de"])
+    assert calls[0]["src_lang"] == "en" and calls[0]["tgt_lang"] == "de"
+    assert "choose by --source_lang and --target_lang" in refused(robustness.main, words)
+
+
 def test_the_test_pairs_of_the_built_in_corpus(words, tmp_path):
     options = ["--kinds", "lower_case", "--max_sentences", "2", "--output", "rows.json"]
     robustness.main(["--toy_corpus", "--model", "model", *options])
