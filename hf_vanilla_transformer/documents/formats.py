@@ -61,7 +61,7 @@ def open_document(
         content: The document; bytes are UTF-8, with or without a byte order mark.
         kind: One of `KINDS`.
         name: The file, for messages.
-        target_lang: Language of the translation, which PO and XLIFF name.
+        target_lang: Language of the translation, which pages, PO and XLIFF name.
 
     Returns:
         A document of which `render` returns what `content` is, text or bytes.

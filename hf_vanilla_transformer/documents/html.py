@@ -49,6 +49,7 @@ ATTRIBUTES = frozenset(("alt", "aria-description", "aria-label", "label", "place
 DESCRIPTIONS = frozenset(
     ("description", "og:description", "og:title", "twitter:description", "twitter:title"),
 )
+LANGUAGE = frozenset(("lang", "xml:lang"))
 BUTTONS = frozenset(("button", "reset", "submit"))
 
 _escape = partial(escape, quote=False)
@@ -105,7 +106,8 @@ class _Reader:
     translated is collected too, as an empty tag.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target_lang: str | None) -> None:
+        self._target_lang = target_lang
         self._template = Template()
         self._open = [_Element("", True, False)]
         self._names: Counter[str] = Counter()
@@ -196,18 +198,19 @@ class _Reader:
         return element
 
     def _with_slots(self, token: _Token, attributes: dict[str, str]) -> str:
-        """Return a tag with places for the texts in its attributes."""
+        """Return a tag with places for the texts in its attributes, and the language of the translation."""
 
         def place(match: re.Match[str]) -> str:
             name, value = match[1].lower(), match[2]
-            if not value or not _is_prose(token.name, name, attributes):
+            if value and _is_prose(token.name, name, attributes):
+                text = self._template.text(text_of(_unquoted(value)), escape)
+            elif value and self._target_lang is not None and token.name == "html" and name in LANGUAGE:
+                text = escape(self._target_lang)
+            else:
                 return match[0]
-            text = self._template.text(text_of(_unquoted(value)), escape)
             quote = value[0] if value[0] in "\"'" else '"'
             return f"{match[0][: -len(value)]}{quote}{text}{quote}"
 
-        if not any(_is_prose(token.name, name, attributes) for name in attributes):
-            return token.markup
         head, tail = token.markup[: 1 + len(token.name)], token.markup[1 + len(token.name) + len(token.attributes) :]
         return head + _ATTRIBUTE.sub(place, token.attributes) + tail
 
@@ -241,4 +244,4 @@ def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
 
 def read_html(source: Source) -> Document:
     """Take HTML, a page or a fragment, apart."""
-    return _Reader().read(protect(source.content))
+    return _Reader(source.target_lang).read(protect(source.content))

@@ -3,6 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import PurePath
 from secrets import token_urlsafe
@@ -147,7 +148,8 @@ def routes(service: Service) -> APIRouter:
             raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
-        documents = [open_document(text, "html") if body.format == "html" else _whole(text) for text in texts]
+        read = partial(open_document, kind="html", target_lang=body.target) if body.format == "html" else _whole
+        documents = [read(text) for text in texts]
         ranked, source, probability = await _translate(service, request, body, documents, count)
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if body.alternatives:

@@ -66,6 +66,21 @@ def test_texts(html, expected):
 
 
 @pytest.mark.parametrize(
+    "html, expected",
+    [
+        ("<HTML Lang=en class='x'>A", "<HTML Lang=\"de\" class='x'>A"),
+        ("<html xml:lang='en' lang=\"en\"><p lang=fr>A", "<html xml:lang='de' lang=\"de\"><p lang=fr>A"),
+        ("<html><body>A", "<html><body>A"),
+        ("<html lang=en translate=no>A", "<html lang=en translate=no>A"),
+    ],
+)
+def test_a_page_names_the_language_of_the_translation(html, expected):
+    document = open_document(html, "html", target_lang="de")
+    assert document.render(map(itself, document.segments)) == expected
+    assert same(html) == html
+
+
+@pytest.mark.parametrize(
     "html",
     [
         "<!DOCTYPE html>\r\n<html lang=en>\r\n<head><title>A &amp; B</title></head>\r\n<body><P CLASS=x>A <B>dog</B>."
