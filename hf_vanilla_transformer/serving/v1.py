@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass as request_dataclass
 from ..errors import one_line
 from ..inference.glossary import Glossary
 from ..options import Beams, SearchOptions
+from .detection import choose
 from .engine import TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText
 
@@ -22,7 +23,9 @@ class TranslationRequest(SearchOptions):
     """Texts, and how to translate them."""
 
     text: Text | list[Text] = Field(description="A text, or several.")
-    source: Text | None = Field(None, description="Source language; may be left out where one model or pair remains.")
+    source: Text | None = Field(
+        None, description='Source language; may be left out where one model or pair remains; "auto": detected.'
+    )
     target: Text | None = Field(None, description="Target language, likewise.")
     model: Text | None = Field(None, description="Name of a model, instead of languages.")
     num_beams: Beams | None = Field(
@@ -72,6 +75,7 @@ class TextResponse(BaseModel):
 
 class TranslationResponse(BaseModel):
     model: str = Field(description="Name of the model.")
+    source: str | None = Field(None, description="Source language, if known.")
     translations: list[TextResponse] = Field(description="One for each text, in order.")
 
 
@@ -83,10 +87,13 @@ def routes(service: Service) -> APIRouter:
     async def translations(body: TranslationRequest, request: Request) -> Any:
         """Translate texts, with several hypotheses, scores and alignments."""
         service.check_key(request)
-        choice = service.engine.choose(body.source, body.target, body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
+        service.check_length(texts)
+        choice, _ = await choose(service.engine, body.source, body.target, texts, body.model)
         translated = await service.translate(request, texts, choice, body.options(), body.split_sentences)
-        return TranslationResponse(model=choice.model.name, translations=[_text_response(each) for each in translated])
+        return TranslationResponse(
+            model=choice.model.name, source=choice.source, translations=[_text_response(each) for each in translated]
+        )
 
     return router
 

@@ -135,6 +135,10 @@ class TestDetection:
         detected = answer.pop("detectedLanguage")
         assert detected["language"] == language and 90 < detected["confidence"] <= 100
         assert answer == several.post("/translate", json={**body, "source": language}).json()
+        body = {"text": text, "target": "es"}
+        answer = several.post("/v1/translations", json={**body, "source": "auto"}).json()
+        assert answer == several.post("/v1/translations", json={**body, "source": language}).json()
+        assert answer["source"] == language
 
     def test_texts_of_a_request_are_in_one_language(self, several):
         """As LibreTranslate takes them, and markup does not count."""
