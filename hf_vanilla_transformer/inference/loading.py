@@ -82,7 +82,7 @@ def load_model(
             finite; or a model of this package leaves some unused.
     """
     # `_check_loading_info` names missing and unexpected weights.
-    with _one_line_errors(f"model {name} cannot be loaded"), _without_message("modeling_utils", "LOAD REPORT"):
+    with _one_line_errors(f"model {name} cannot be loaded"), without_message("modeling_utils", "LOAD REPORT"):
         folder = _resolve(name)
         _check_not_foreign(Path(folder))
         # A PEFT adapter names the model that it was trained on.
@@ -162,7 +162,7 @@ def load_tokenizer(
         ValueError: There is no such tokenizer, or it is damaged or has only special tokens.
     """
     # What `AutoTokenizer` warns of when it reads the configuration of a model whose code it may not run.
-    of_no_model = _without_message("configuration_utils", "to instantiate a model of type ``")
+    of_no_model = without_message("configuration_utils", "to instantiate a model of type ``")
     with _one_line_errors(f"tokenizer {name} cannot be loaded"), of_no_model:
         folder = _resolve(name)
         for file in Path(folder).glob("*.json"):
@@ -305,7 +305,7 @@ def needs_trust(error: BaseException) -> bool:
 
 
 @contextmanager
-def _without_message(module: str, text: str) -> Iterator[None]:
+def without_message(module: str, text: str) -> Iterator[None]:
     """Drop what a module of transformers logs with this text in it."""
 
     def drop(record: LogRecord) -> bool:

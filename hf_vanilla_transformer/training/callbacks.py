@@ -68,13 +68,15 @@ class SamplerEpoch(TrainerCallback):
                 each.set_epoch(epoch)
 
 
-class BestCheckpointLocation(TrainerCallback):
-    """Restores the best checkpoint of earlier sessions, whose recorded path is stale once the run's folder moves."""
+class ResumedState(TrainerCallback):
+    """Corrects the state of a resumed run: the intervals that changed, and the path of the best checkpoint."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Correct the path, or forget a damaged checkpoint, which `Trainer` would notice only at the end."""
+        """Take over intervals; find the best checkpoint in a moved folder, or forget it if it is damaged."""
+        # `Trainer` goes on with those of the checkpoint.
+        state.compute_steps(args, state.max_steps)
         # `Trainer` forgets a path that does not exist. The best step says less: it may be one that is not saved.
         best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
         if best and not weights_fault(best):

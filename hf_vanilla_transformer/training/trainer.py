@@ -23,8 +23,9 @@ from ..data.encoding import PairCounts
 from ..data.fingerprint import data_fingerprint
 from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
+from ..inference.loading import without_message
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
-from .callbacks import BestCheckpointLocation, breaks_tie, mean_training_loss, metric_name
+from .callbacks import ResumedState, breaks_tie, mean_training_loss, metric_name
 from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
 from .options import AUTO_METRIC
 from .resuming import DATA, NEW_OPTIMIZER, SCORES, TEXT, Changes, changes_summary, check_changes, run_record
@@ -71,7 +72,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.add_callback(BestCheckpointLocation)
+        self.add_callback(ResumedState)
         # Before an evaluation falls back on another.
         self._metric = self.args.metric_for_best_model
         self._signals = DeferredSignals()
@@ -100,7 +101,9 @@ class VanillaTransformerTrainer(OptimizerTrainer):
                 clear_scratch(output_dir)
         self._last_call_step = self._last_saved_step = None
         self._is_scheduled = True
-        with self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext():
+        signals = self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext()
+        # Of arguments that changed, of fractions, and of sizes of batches that are counted in tokens.
+        with signals, without_message("trainer_utils", "do not match the ones in the `trainer_state.json`"):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # Signals

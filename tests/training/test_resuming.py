@@ -143,6 +143,16 @@ class TestExperiment:
             "eval_strategy steps (was no), load_best_model_at_end True (was False), max_steps 5 (was 4)"
         )
 
+    def test_intervals_that_changed(self, begun, tmp_path, caplog):
+        """Fractions are of the run's new length; `Trainer` would go on with the intervals of the checkpoint."""
+        changes = {"max_steps": 10, "eval_strategy": "steps", "eval_steps": 0.3, "save_steps": 0.3, "logging_steps": 5}
+        resume(begun, tmp_path / "run", **changes)
+        log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        steps = {name: [each["step"] for each in log if name in each] for name in ("eval_loss", "loss")}
+        # Each evaluation logs the loss too.
+        assert steps == {"eval_loss": [6, 9, 10], "loss": [1, 2, 3, 4, 5, 6, 9, 10]}
+        assert "do not match" not in caplog.text
+
     @pytest.mark.parametrize("steps", [4, 3])
     def test_a_complete_run_says_so(self, begun, tmp_path, caplog, steps):
         assert resume(begun, tmp_path / "run", max_steps=steps)["steps"] == 4
