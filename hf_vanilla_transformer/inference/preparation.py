@@ -5,12 +5,13 @@ become sentence case, and what is not translated becomes a placeholder, or, for 
 out. A sentence without letters is no text, and is its own translation.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from re import Pattern
 from typing import Any, Literal, TypeVar
-from unicodedata import name, normalize
+from unicodedata import category, name, normalize
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -59,6 +60,10 @@ PLAIN_PUNCTUATION = {
     **dict.fromkeys("\u00a0\u2009\u202f", " "),
     **dict.fromkeys("\u00ad\u200b\u2060\ufeff", ""),
 }
+# Letters and punctuation, of which ligatures and wide forms have plain ones.
+PLAIN_CATEGORIES = frozenset(("Lu", "Ll", "Pd", "Pe", "Po", "Ps"))
+
+BLANKS = re.compile(r"\s+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ class Preparation:
         if case is Case.SENTENCE and self.placeholders and self._alphabet.is_cased:
             text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
             spans += names
-        protected = self._with_plain_punctuation(with_placeholders(text, spans, self.placeholders))
+        protected = self._in_plain_characters(with_placeholders(text, spans, self.placeholders))
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source, **given)
         kept = {word for start, end in terms for word in text[start:end].split()}
@@ -246,9 +251,10 @@ class Preparation:
                 names.append(match.span())
         return edited(text, known), names
 
-    def _with_plain_punctuation(self, protected: ProtectedText) -> ProtectedText:
+    def _in_plain_characters(self, protected: ProtectedText) -> ProtectedText:
+        """Return a text as the vocabulary can write it, with one blank between words, as in training."""
         text, plain = protected.text, self._alphabet.plain
-        if text.isascii() or (written := plain(text)) == text:
+        if (written := plain(text)) == text:
             return protected
         items = [item._replace(start=len(plain(text[: item.start]))) for item in protected.items]
         return ProtectedText(written, tuple(items))
@@ -302,7 +308,8 @@ class _Alphabet:
 
     def __init__(self, side: Any):
         self._side, self._size = side, len(side)
-        self.knows = Memo(self._knows).__getitem__
+        self._knows = Memo(self._has).__getitem__
+        self._plain = Memo(self._plain_form).__getitem__
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_Alphabet":
@@ -313,14 +320,25 @@ class _Alphabet:
         return known
 
     def can_write(self, character: str) -> bool:
-        """Whether the vocabulary has a character, or plain punctuation for it."""
-        return self.knows(character) or character in PLAIN_PUNCTUATION
+        """Whether the vocabulary has a character, or a plain form of it."""
+        return self._plain(character) is not None
 
     def plain(self, text: str) -> str:
-        """Return a text with plain punctuation where it has typographic punctuation that is unknown."""
-        return "".join(each if self.knows(each) else PLAIN_PUNCTUATION.get(each, each) for each in text)
+        """Return a text with plain forms of characters that are unknown, and one blank for several."""
+        if not text.isascii():
+            text = "".join(each if (form := self._plain(each)) is None else form for each in text)
+        return BLANKS.sub(" ", text)
 
-    def _knows(self, character: str) -> bool:
+    def _plain_form(self, character: str) -> str | None:
+        """Return a character or, if it is unknown, its plain form; None if it has none."""
+        if self._knows(character):
+            return character
+        if character in PLAIN_PUNCTUATION:
+            return PLAIN_PUNCTUATION[character]
+        form = normalize("NFKC", character)
+        return form if category(character) in PLAIN_CATEGORIES and all(map(self._knows, form)) else None
+
+    def _has(self, character: str) -> bool:
         if character.isascii():
             return True
         if script := LARGE_SCRIPTS.match(name(character, "")):

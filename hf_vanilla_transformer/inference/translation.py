@@ -312,9 +312,9 @@ class _WordCount:
         self._count, self._is_open = 0, False
 
     def add(self, gap: str, piece: str) -> int:
-        """Add white space and a piece; return the number of the piece's first word."""
+        """Add white space and bullets, and a piece; return the number of the piece's first word."""
         goes_on = self._is_open and not gap and not piece[:1].isspace()
-        first = self._count - goes_on
+        first = self._count + len(gap.split()) - goes_on
         self._count = first + len(piece.split()) if piece else self._count
         self._is_open = not piece[-1].isspace() if piece else self._is_open and not gap
         return first

@@ -44,11 +44,19 @@ ITEMS = re.compile(
     re.VERBOSE,
 )
 
-# Numbers, dates and times.
+_CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
+
+_CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
+
+# Numbers, dates and times, with the symbols of units and currencies beside them.
 NUMBERS = re.compile(
-    r"""
-    (?<!\w)\d{4}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
-    | (?<![\w.,])[+\u2212-]?\d++(?:[.,:/'’-]\d++)*+(?:\xa0?%)?(?!\w)
+    rf"""
+    (?<!\w)\d{{4}}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
+    | (?<![\w.,])[+\u2212-]?(?:{_CURRENCY}[ \xa0]?)?\d++(?:[.,:/'’-]\d++)*+
+      (?:
+        \xa0?[%‰] | [ \xa0]?(?:{_CURRENCY}|°[CFK]?)
+        | [ap]m | [cdkmµ]?m[²³]? | [km]?g | [cdm]?l | [kMGT]i?B | [kMG]?Hz | k?Wh?
+      )?(?!\w)
     """,
     re.VERBOSE,
 )

@@ -1,12 +1,13 @@
 """Cutting a text into sentences, and putting the translations into its layout.
 
-A model is trained on single sentences. Spaces, line ends and blank lines of a text stay as they are.
+A model is trained on single sentences. Spaces, line ends, blank lines and bullets of a text stay as they are.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 
 import sentencex
 
@@ -15,11 +16,13 @@ from ..errors import lone_surrogate
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
 CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACES = re.compile(r"\s+")
+# Bullets of lists, dashes of dialogues and marks of quoted mail, before the text of a line.
+BULLETS = re.compile(r"(?:\s*+[-–—*+>#•‣⁃·∙]++(?=\s))*+\s*+")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A text as its sentences, and the white space before each and after the last one.
+    """A text as its sentences, and the white space and bullets before each and after the last one.
 
     No sentence is blank or has white space at its ends. If `is_cut`, some are pieces of a sentence.
     """
@@ -44,7 +47,7 @@ class Layout:
 
 def whole(text: str) -> Layout:
     """Return a text as a single sentence."""
-    return _layout([text])
+    return _layout(_after_bullets(text))
 
 
 def split_sentences(text: str, language: str | None = None) -> Layout:
@@ -55,26 +58,41 @@ def split_sentences(text: str, language: str | None = None) -> Layout:
     """
     if surrogate := lone_surrogate(text):
         raise ValueError(f"the text has {surrogate}; send valid Unicode")
-    return _layout(piece for line in text.splitlines(keepends=True) for piece in _segment(line, language or "en"))
+    pieces: list[str] = []
+    for line in text.splitlines(keepends=True):
+        bullets, rest = _after_bullets(line)
+        pieces += [bullets, *_segment(rest, language or "en")]
+    return _layout(pieces)
+
+
+def _after_bullets(text: str) -> tuple[str, str]:
+    end = BULLETS.match(text).end()  # type: ignore[union-attr]  # matches an empty text
+    return text[:end], text[end:]
 
 
 def _segment(line: str, language: str) -> list[str]:
     """Return the sentences of a line; the whole line, where the library fails on it."""
+    spelled = line.replace("…", "...")
     try:
-        pieces: list[str] = sentencex.segment(language, line)
+        pieces: list[str] = sentencex.segment(language, spelled)
     except (KeyboardInterrupt, SystemExit):
         raise
     # A panic of its Rust code, as for "B\u3000.A", is no Exception.
     except BaseException:
         return [line]
-    return pieces
+    if spelled == line:
+        return pieces
+    # The library ends sentences at three dots, not at an ellipsis.
+    places = [i for i, each in enumerate(line) for _ in range(3 if each == "…" else 1)]
+    cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
+    return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
 
 
 def _layout(pieces: Iterable[str]) -> Layout:
     sentences: list[str] = []
     gaps = [""]
     for piece in pieces:
-        sentence = piece.strip()
+        sentence = "" if BULLETS.fullmatch(piece) else piece.strip()
         start = piece.index(sentence) if sentence else len(piece)
         gaps[-1] += piece[:start]
         if sentence:

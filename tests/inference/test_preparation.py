@@ -14,7 +14,7 @@ from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
 from hf_vanilla_transformer.inference.translation import finished, joined, translate
-from hf_vanilla_transformer.text.protection import PLACEHOLDERS
+from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
 from hf_vanilla_transformer.text.sentences import Layout, split_sentences
 
 SENTENCES = [
@@ -233,6 +233,8 @@ def test_alignments_count_the_words_of_the_text(copying):
     layout = split_sentences("One two three. Four five!", "en")
     first, second = Hypothesis("x y", alignment=[(0, 1)]), Hypothesis("z", alignment=[(1, 0)])
     assert len(layout.sentences) == 2 and joined(layout, [[first], [second]])[0].alignment == [(0, 1), (4, 2)]
+    layout = split_sentences("- One two three.\n* Four five!", "en")
+    assert joined(layout, [[first], [second]])[0].alignment == [(1, 2), (6, 4)]
 
 
 def test_what_the_model_said(copying):
@@ -246,3 +248,18 @@ def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
     preparation = Preparation(*copying)
     assert preparation.sentence("A cat … sees “us” – now").text == "A cat ... sees “us” - now"
     assert preparation.sentence("A cat sees x–y@z.de").placeholders
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("A cat  sees\tus ", "A cat sees us "),
+        ("Ａ ﬁne 𝓬𝓪𝓽！", "A fine cat!"),
+        ("A cat  1ª 🙂  `a  b`", "A cat ⟦1⟧ ⟦2⟧ ⟦3⟧"),
+        ("Café ª", "Café ⟦1⟧"),
+    ],
+)
+def test_text_is_written_as_in_training(copying, given, text):
+    sentence = Preparation(*copying).sentence(text)
+    assert sentence.text == given
+    assert edited(given, sentence.protected.source_edits()).split() == text.split() or not sentence.placeholders

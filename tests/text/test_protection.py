@@ -22,6 +22,7 @@ ITEMS = [
     "{name}", "{{ user.name }}", "${x}", "%1$s", "%(count)d", "%.2f", "<b>", '<a href="x > y">', "&nbsp;", "`ls -l`",
     "foo_bar", "os.getcwd()", "@ann", "#Dogs",
     "12345", "-3.5", "1,000.50", "12/05/2020", "2020-05-12T10:00:00Z", "10:30", "5%",
+    "$5.99", "-£3", "5 €", "20°C", "3:30pm", "5kg", "100m²",
     "🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "1️⃣", "⟦1⟧",
 ]  # fmt: skip  # one a line would say no more
 LONG = 20_000
@@ -45,7 +46,7 @@ def test_items_wherever_they_stand(item, text):
     "text",
     [
         "A 2nd dog's A4 page, AT&T and R&D: 50 cents'", "5 < 6 > 4", "he/she, and/or", "a %", "a < b > c", "5<a",
-        "It`s a dog and it`s big.", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
+        "It`s a dog and it`s big.", "80er, 5kgs, 2x", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
     ],
 )  # fmt: skip  # one a line would say no more
 def test_words_quotes_and_comparisons_are_no_items(text):

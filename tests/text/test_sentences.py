@@ -3,9 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzzing import texts
-from hf_vanilla_transformer.text.sentences import cut_long_sentence, split_sentences, whole
+from hf_vanilla_transformer.text.sentences import BULLETS, cut_long_sentence, split_sentences, whole
 
-PARTS = st.sampled_from(["One. ", "Zwei?  ", "\r\n", "\n", " ", "三。", "Dr. Who said: no, "])
+PARTS = st.sampled_from(["One. ", "Zwei?  ", "\r\n", "\n", " ", "三。", "Dr. Who said: no, ", "- ", "…"])
 TEXTS = st.lists(st.one_of(texts(), PARTS)).map("".join)
 
 
@@ -16,7 +16,7 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
     for layout in (split_sentences(text, language), whole(text)):
         assert layout.fill(layout.sentences) == text
         assert all(sentence and sentence == sentence.strip() for sentence in layout.sentences)
-        assert not any(gap.strip() for gap in layout.gaps)
+        assert all(map(BULLETS.fullmatch, layout.gaps))
         cut = layout.cut(lambda sentence: cut_long_sentence(sentence, 5, len))
         assert cut.fill(cut.sentences) == text
         assert all(len(sentence) <= 5 for sentence in cut.sentences)
@@ -30,12 +30,23 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
         ("你好。你好！", "zh", ["你好。", "你好！"]),
         ("One line\nand another", "en", ["One line", "and another"]),
         (" \n\t", "en", []),
+        ("Wait… Tom (…) sings… and dances.… Yes…", "en", ["Wait…", "Tom (…) sings… and dances.…", "Yes…"]),
+        ("-5 dogs. - a dog", "en", ["-5 dogs.", "- a dog"]),
         # The library panics.
         ("One. Two.\nB\u3000.A", "en", ["One.", "Two.", "B\u3000.A"]),
     ],
 )
 def test_sentences(text, language, sentences):
     assert list(split_sentences(text, language).sentences) == sentences
+
+
+@pytest.mark.parametrize("mark", ["-", "–", "* ", ">", "> >", "#", "•"])
+def test_bullets_are_no_text(mark):
+    text = f"{mark} A dog.\n  {mark}\tA cat. It runs.\n{mark}"
+    layout = split_sentences(text)
+    assert layout.sentences[:3] == ("A dog.", "A cat.", "It runs.")
+    assert layout.fill([*"abc", *layout.sentences[3:]]) == f"{mark} a\n  {mark}\tb c\n{mark}"
+    assert whole(f"{mark} A dog. It runs.").sentences == ("A dog. It runs.",)
 
 
 @pytest.mark.parametrize(
