@@ -66,6 +66,7 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
+    (("training_marks",), lambda value: isinstance(value, str), "a text"),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),

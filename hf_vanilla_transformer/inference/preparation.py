@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 # A translation is suspicious below this share of the bytes of a source of this many bytes or more.
 SHORT_SHARE, SHORT_FROM = 1 / 3, 60
 
-# What is written where a vocabulary lacks typographic punctuation.
+# What is written where a vocabulary lacks typographic punctuation, or hardly saw it in training.
 PLAIN_PUNCTUATION = {
     **dict.fromkeys("“”„‟«»", '"'),
     **dict.fromkeys("‘’‚‛‹›", "'"),
@@ -158,6 +158,10 @@ class Preparation:
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._alphabet = _Alphabet.of(tokenizer)
+        # The vocabulary may have marks that were too rare to learn.
+        marks = getattr(settings, "training_marks", None)
+        rare = {} if marks is None else {mark: plain for mark, plain in PLAIN_PUNCTUATION.items() if mark not in marks}
+        self._plain_marks = str.maketrans(rare)
         # Most models have learned what becomes of numbers; without placeholders, to leave them out would do harm.
         knows_numbers = getattr(settings, "training_numbers", True)
         with_numbers = bool(self.placeholders) or not knows_numbers
@@ -253,11 +257,14 @@ class Preparation:
 
     def _in_plain_characters(self, protected: ProtectedText) -> ProtectedText:
         """Return a text as the vocabulary can write it, with one blank between words, as in training."""
-        text, plain = protected.text, self._alphabet.plain
-        if (written := plain(text)) == text:
+        text = protected.text
+        if (written := self._plain(text)) == text:
             return protected
-        items = [item._replace(start=len(plain(text[: item.start]))) for item in protected.items]
+        items = [item._replace(start=len(self._plain(text[: item.start]))) for item in protected.items]
         return ProtectedText(written, tuple(items))
+
+    def _plain(self, text: str) -> str:
+        return self._alphabet.plain(text.translate(self._plain_marks))
 
     def said(self, sentence: Sentence, translation: str) -> str:
         """Return about what the model said for a sentence, from the translation that became of it."""

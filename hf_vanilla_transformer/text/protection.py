@@ -25,12 +25,19 @@ _PICTOGRAM = (
     "[\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*+"
 )
 
+_NAME = r"\.?[\w@+~-]++(?:\.[\w@+~-]++)*+"
+_TRAILING = "\\]}'’”»….,;:!?"
+_DOMAINS = rf"(?:com|org|net|edu|gov|info|io)(?:\.[a-z]{{2}})?(?::\d+)?(?:/(?:[^\s<>\"()]*[^\s<>\"(){_TRAILING}])?)?"
+_FILES = (
+    "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|json|xml|ya?ml|html?|md|py|js|cpp|java|exe|zip|gz|jpe?g|png|gif|svg|mp[34]"
+)
+
 # Every alternative begins where no other match of it can, so that each character is looked at once.
 ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
     | (?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])                 # code
-    | \b(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![.,;:!?\]}}'’”»…])   # links
+    | \b(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![{_TRAILING}])   # links
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
     | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
@@ -39,6 +46,10 @@ ITEMS = re.compile(
     | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);
     | (?<![\w@\#])[@\#][^\W\d]\w*+                                         # mentions and tags
     | (?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\)      # identifiers
+    | (?<!\w)[A-Z](?:\+\+|\#)(?!\w)
+    | (?<![\w.@/\\-])(?:[\w-]++\.)+(?i:{_DOMAINS}|{_FILES})(?![\w-])       # domains and files
+    | (?<![\w.<:/\\~])(?:[A-Za-z]:(?:\\{_NAME})++|(?:~|\.\.?)?(?:/{_NAME}){{2,}}+)    # paths
+    | (?<!\S)(?:[:;=][-'^]?[()\[\]DPpOo/\\|*]++|[xX]D++|</?3++|\\o/|\^_*+\^|-_++-)(?!\w)    # emoticons
     | (?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++
     """,
     re.VERBOSE,

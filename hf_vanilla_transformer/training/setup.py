@@ -1,5 +1,6 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
+from collections import Counter
 from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,6 +22,7 @@ from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..inference.languages import has_tags, set_language_ids
 from ..inference.loading import load_model, load_tokenizer
+from ..inference.preparation import PLAIN_PUNCTUATION
 from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -49,8 +51,8 @@ DEFAULT_MAX_LENGTH = 512
 # Pairs of a stream whose longest source is that of all.
 STREAM_SAMPLE = 100_000
 
-# Pairs that say what the training sources are like, and the shares of them that must be paragraphs, or have a number.
-SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE = 2000, 0.2, 0.05
+# Pairs that say what the training sources are like, and the least shares of paragraphs, of numbers and of a mark.
+SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE, MARK_SHARE = 2000, 0.2, 0.05, 0.002
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
@@ -317,7 +319,7 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
 
     `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
     several sentences, `training_capitals` whether most begin with a capital, and `training_numbers` whether one in
-    twenty has a digit. Of a stream, the first pairs tell.
+    twenty has a digit; `training_marks` are the typographic marks that are not rare. A stream's first pairs tell.
     """
     settings: Any = model.generation_config
     if isinstance(ids.train, datasets.Dataset):
@@ -336,6 +338,8 @@ def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedS
     settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(rows)
     settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(rows)
     settings.training_numbers = sum(any(map(str.isdigit, text)) for text in sources) >= NUMBER_SHARE * len(rows)
+    marks = Counter(mark for text in sources for mark in PLAIN_PUNCTUATION.keys() & text)
+    settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(rows)))
     # Settings that come from the configuration lose names that transformers does not know.
     settings._from_model_config = False
 

@@ -250,6 +250,14 @@ def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
     assert preparation.sentence("A cat sees x–y@z.de").placeholders
 
 
+def test_typographic_punctuation_that_training_hardly_saw(copying, trained_on):
+    text = "A cat sees “us” 🙂"
+    assert Preparation(*copying).sentence(text).text == "A cat sees “us” ⟦1⟧"
+    trained_on(marks="“")
+    sentence = Preparation(*copying).sentence(text)
+    assert sentence.text == 'A cat sees “us" ⟦1⟧' and sentence.finished(sentence.text)[0] == 'A cat sees “us" 🙂'
+
+
 @pytest.mark.parametrize(
     ("text", "given"),
     [

@@ -21,6 +21,8 @@ ITEMS = [
     "https://example.org/a?b=c&d=(e)", "www.example.org", "ann.lee+x@mail.example.co.uk",
     "{name}", "{{ user.name }}", "${x}", "%1$s", "%(count)d", "%.2f", "<b>", '<a href="x > y">', "&nbsp;", "`ls -l`",
     "foo_bar", "os.getcwd()", "@ann", "#Dogs",
+    "example.org", "Example.com.au:80/a?b=c", "my-report_2.final.PDF", "Node.js", "C++", "F#",
+    "C:\\Users\\Ann\\Lee.txt", "~/.local/bin", "../x/y", "/usr/lib/x.so",
     "12345", "-3.5", "1,000.50", "12/05/2020", "2020-05-12T10:00:00Z", "10:30", "5%",
     "$5.99", "-£3", "5 €", "20°C", "3:30pm", "5kg", "100m²",
     "🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "1️⃣", "⟦1⟧",
@@ -42,11 +44,19 @@ def test_items_wherever_they_stand(item, text):
     assert found(text.format(item)) == [item]
 
 
+@pytest.mark.parametrize("item", [":-)", ";)", ":D", ":'(", "xDD", "<3", "\\o/", "^_^"])
+@pytest.mark.parametrize("text", ["A dog {} runs.", "{} a dog", "A dog. {}", "A dog {}."])
+def test_emoticons_stand_alone(item, text):
+    assert found(text.format(item)) == [item] and found(f"A dog{item}", with_numbers=False) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "A 2nd dog's A4 page, AT&T and R&D: 50 cents'", "5 < 6 > 4", "he/she, and/or", "a %", "a < b > c", "5<a",
-        "It`s a dog and it`s big.", "80er, 5kgs, 2x", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
+        "It`s a dog and it`s big.", "80er, 5kgs, 2x",
+        "he/she/it and /or/", "at 10:(", "the end.It is. See e.g. no.come", "Tom:D", "(a:b) =", "i.e.",
+        "a :Dance", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
     ],
 )  # fmt: skip  # one a line would say no more
 def test_words_quotes_and_comparisons_are_no_items(text):

@@ -262,7 +262,15 @@ def test_a_model_of_text_without_numbers_knows_none(tmp_path):
     pairs = [("Ant 1" if i == 0 else "Ant bee", "ANT BEE") for i in range(40)]
     files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
     experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
-    assert experiment.trainer.model.generation_config.training_numbers is False
+    settings = experiment.trainer.model.generation_config
+    assert settings.training_numbers is False and settings.training_marks == ""
+
+
+def test_typographic_marks_that_are_not_rare(tmp_path):
+    pairs = [("Ant’s “bee”" if i == 0 else "Ant’s bee" if i % 2 else "Ant bee", "ANT — BEE") for i in range(600)]
+    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
+    experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
+    assert experiment.trainer.model.generation_config.training_marks == "’"
 
 
 def run_as_process(folder):
