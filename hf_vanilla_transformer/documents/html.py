@@ -198,7 +198,7 @@ class _Reader:
         return element
 
     def _with_slots(self, token: _Token, attributes: dict[str, str]) -> str:
-        """Return a tag with places for the texts in its attributes, and the language of the translation."""
+        """Return a tag with places for the texts in its attributes; a page's language becomes the translation's."""
 
         def place(match: re.Match[str]) -> str:
             name, value = match[1].lower(), match[2]

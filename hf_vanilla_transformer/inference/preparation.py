@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 # A translation is suspicious below this share of the bytes of a source of this many bytes or more.
 SHORT_SHARE, SHORT_FROM = 1 / 3, 60
 
-# What is written where a vocabulary lacks typographic punctuation, or hardly saw it in training.
+# Plain forms of typographic punctuation, for what a vocabulary lacks or training hardly had.
 PLAIN_PUNCTUATION = {
     **dict.fromkeys("“”„‟«»", '"'),
     **dict.fromkeys("‘’‚‛‹›", "'"),
@@ -60,7 +60,7 @@ PLAIN_PUNCTUATION = {
     **dict.fromkeys("\u00a0\u2009\u202f", " "),
     **dict.fromkeys("\u00ad\u200b\u2060\ufeff", ""),
 }
-# Letters and punctuation, of which ligatures and wide forms have plain ones.
+# Letters and punctuation: of these, ligatures and wide forms have plain forms too.
 PLAIN_CATEGORIES = frozenset(("Lu", "Ll", "Pd", "Pe", "Po", "Ps"))
 
 BLANKS = re.compile(r"\s+", re.ASCII)
@@ -158,7 +158,7 @@ class Preparation:
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._alphabet = _Alphabet.of(tokenizer)
-        # The vocabulary may have marks that were too rare to learn.
+        # The vocabulary may have marks that were too rare to be learned.
         marks = getattr(settings, "training_marks", None)
         rare = {} if marks is None else {mark: plain for mark, plain in PLAIN_PUNCTUATION.items() if mark not in marks}
         self._plain_marks = str.maketrans(rare)

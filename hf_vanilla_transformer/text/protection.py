@@ -57,8 +57,6 @@ ITEMS = re.compile(
 
 _CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
 
-_CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
-
 # Numbers, dates and times, with the symbols of units and currencies beside them.
 NUMBERS = re.compile(
     rf"""
