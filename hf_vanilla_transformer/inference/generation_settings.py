@@ -23,7 +23,7 @@ _NUMBERS = (
 _SWITCHES = (
     "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "token_healing", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "disable_compile",
-    "low_memory", "is_assistant", "training_paragraphs", "training_capitals",
+    "low_memory", "is_assistant", "training_paragraphs", "training_capitals", "training_upper_case",
     "training_numbers",
 )  # fmt: skip  # as above
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
@@ -66,7 +66,7 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
-    (("training_marks",), lambda value: isinstance(value, str), "a text"),
+    (("training_marks", "training_spellings"), lambda value: isinstance(value, str), "a text"),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),

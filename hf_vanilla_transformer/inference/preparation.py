@@ -7,7 +7,7 @@ out. A sentence without letters is no text, and is its own translation.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from re import Pattern
 from typing import Any, Literal, TypeVar
@@ -157,6 +157,9 @@ class Preparation:
             raise ValueError("`protect` has no effect with `raw`; leave one of them out")
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
+        self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
+        spellings: str = getattr(settings, "training_spellings", None) or ""
+        self._spellings = {word.casefold(): word for word in spellings.split()}
         self._alphabet = _Alphabet.of(tokenizer)
         # The vocabulary may have marks that were too rare to be learned.
         marks = getattr(settings, "training_marks", None)
@@ -212,28 +215,28 @@ class Preparation:
         # Case is that of the words, not of a link.
         words = edited(text, [(i, k, " " * (k - i)) for i, k in spans])
         case = case_of(words)
-        if case is Case.SENTENCE and self.placeholders and self._alphabet.is_cased:
+        if case is Case.UPPER and self._knows_upper_case:
+            case = Case.SENTENCE
+        elif case is Case.SENTENCE and self.placeholders and self.is_cased:
             text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
             spans += names
-        protected = self._in_plain_characters(with_placeholders(text, spans, self.placeholders))
+        # As the vocabulary can write it, with one blank between words, as in training.
+        protected = _rewritten(with_placeholders(text, spans, self.placeholders), self._plain)
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source, **given)
         kept = {word for start, end in terms for word in text[start:end].split()}
-        text = self._in_sentence_case(protected.text, case, kept)
-        # Letters whose other case is longer, such as ß, would move the items.
-        if len(text) != len(protected.text):
-            text = protected.text
-        return Sentence(source, case, replace(protected, text=text), **given)
+        protected = _rewritten(protected, partial(self._in_sentence_case, case=case, kept=kept))
+        return Sentence(source, case, protected, **given)
 
     def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
         """Return a text as the model saw text in training, but for words that are kept."""
-        if not self._alphabet.is_cased:
+        if not self.is_cased:
             return text.lower()
         # Lower case may be how the model saw all text.
         if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
             return text
         return sentence_case(
-            text, lambda word: word if word in kept else self._spell(word), capital=self._capitals is not False
+            text, lambda word: word if word in kept else self.spell(word), capital=self._capitals is not False
         )
 
     def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
@@ -248,20 +251,12 @@ class Preparation:
             word = match[0]
             if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
                 continue
-            written = self._spell(word)
+            written = self.spell(word)
             if self._is_one_token(written) and len(written) == len(word):
                 known.append((*match.span(), written))
             else:
                 names.append(match.span())
         return edited(text, known), names
-
-    def _in_plain_characters(self, protected: ProtectedText) -> ProtectedText:
-        """Return a text as the vocabulary can write it, with one blank between words, as in training."""
-        text = protected.text
-        if (written := self._plain(text)) == text:
-            return protected
-        items = [item._replace(start=len(self._plain(text[: item.start]))) for item in protected.items]
-        return ProtectedText(written, tuple(items))
 
     def _plain(self, text: str) -> str:
         return self._alphabet.plain(text.translate(self._plain_marks))
@@ -270,10 +265,17 @@ class Preparation:
         """Return about what the model said for a sentence, from the translation that became of it."""
         for text, _, placeholder, _ in sentence.protected.items if sentence.protected else ():
             translation = translation.replace(text, placeholder, 1)
-        return sentence_case(translation, self._spell) if sentence.case in (Case.UPPER, Case.TITLE) else translation
+        return sentence_case(translation, self.spell) if sentence.case in (Case.UPPER, Case.TITLE) else translation
 
-    def _spell(self, word: str) -> str:
-        """Return a word in the case that the vocabulary writes in the fewest tokens, the lower one first."""
+    @property
+    def is_cased(self) -> bool:
+        """Whether the vocabulary has capitals."""
+        return self._alphabet.is_cased
+
+    def spell(self, word: str) -> str:
+        """Return a word in its usual case, as recorded, or in the one of the fewest tokens, the lower one first."""
+        if spelling := self._spellings.get(word.casefold()):
+            return spelling
         lower = word.lower()
         return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._costs.__getitem__)
 
@@ -285,6 +287,15 @@ class Preparation:
 
     def _is_one_token(self, word: str) -> bool:
         return self._costs[word] == (0, 1)
+
+
+def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> ProtectedText:
+    """Return a text in another writing, which may be longer or shorter."""
+    text = protected.text
+    if (written := write(text)) == text:
+        return protected
+    items = tuple(item._replace(start=len(write(text[: item.start]))) for item in protected.items)
+    return ProtectedText(written, items)
 
 
 class Memo(dict[str, _T]):

@@ -1,7 +1,8 @@
 """Text in capitals or title case, which models have rarely seen: translated in sentence case, answered in its own."""
 
 import re
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 # Fewest words of a title: shorter ones are names, or German nouns.
@@ -33,6 +34,18 @@ def sentence_case(text: str, spell: Callable[[str], str] = str.lower, capital: b
     """Return a text in sentence case; `spell` returns how a word is written within a sentence."""
     written = COMPOUNDS.sub(lambda match: spell(match[0]), text)
     return capitalized(written) if capital else written
+
+
+def usual_spellings(sentences: Iterable[str]) -> dict[str, str]:
+    """Return how words within sentences are mostly written, by their case-folded form, the most frequent first."""
+    spellings: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for sentence in sentences:
+        if case_of(sentence) in (Case.SENTENCE, Case.LOWER):
+            # The first is a capital anyway.
+            for word in COMPOUNDS.findall(sentence)[1:]:
+                spellings[word.casefold()][word] += 1
+    frequent = sorted(spellings.items(), key=lambda each: -each[1].total())
+    return {folded: counts.most_common(1)[0][0] for folded, counts in frequent if counts.total() > 1}
 
 
 def in_case(text: str, case: Case) -> str:

@@ -1,12 +1,9 @@
 """Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
 
-from collections import Counter
-from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +14,16 @@ from transformers.utils import logging
 
 from ..data.arguments import DataArguments
 from ..data.batching import check_token_ids, token_lengths
-from ..data.encoding import LengthLimits, PairCounts, tokenize_pairs
+from ..data.encoding import LengthLimits, tokenize_pairs
 from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..inference.languages import has_tags, set_language_ids
 from ..inference.loading import load_model, load_tokenizer
-from ..inference.preparation import PLAIN_PUNCTUATION
 from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
-from ..text.sentences import split_sentences
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, set_learning_rate
 from .auto_preset import use_auto_preset
 from .callbacks import METRICS, EarlyStopping
@@ -38,6 +33,7 @@ from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import asked_dropout, check_changes, experiment_record, run_record
+from .source_facts import set_source_facts
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
 from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
@@ -47,12 +43,6 @@ logger = logging.get_logger(__name__)
 
 # Longest output of the saved model's `generate()`, whose own default is 20 tokens.
 DEFAULT_MAX_LENGTH = 512
-
-# Pairs of a stream whose longest source is that of all.
-STREAM_SAMPLE = 100_000
-
-# Pairs that say what the training sources are like, and the least shares of paragraphs, of numbers and of a mark.
-SOURCE_SAMPLE, PARAGRAPH_SHARE, NUMBER_SHARE, MARK_SHARE = 2000, 0.2, 0.05, 0.002
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
@@ -121,7 +111,7 @@ def set_up(
         if data_args.links:
             guide_alignments(model, tokenizer, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args)
-        set_training_facts(model, text, ids)
+        set_source_facts(model, tokenizer, text, ids)
         if has_tags(tokenizer):
             set_language_ids(model, tokenizer)
     trainer = make_trainer(model, tokenizer, text, ids, args)
@@ -312,36 +302,6 @@ def tokenize_splits(
         if isinstance(ids[split], datasets.Dataset):
             check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
-
-
-def set_training_facts(model: PreTrainedModel, text: TextSplits, ids: TokenizedSplits) -> None:
-    """Save with the model, in its generation settings, what translation has to know of the training sources.
-
-    `training_source_length` is the longest in tokens, end token included, `training_paragraphs` says whether many hold
-    several sentences, `training_capitals` whether most begin with a capital, and `training_numbers` whether one in
-    twenty has a digit; `training_marks` are the typographic marks that are not rare. A stream's first pairs tell.
-    """
-    settings: Any = model.generation_config
-    if isinstance(ids.train, datasets.Dataset):
-        length, size = int(token_lengths(ids.train)[0].max()), len(text.train)
-        sample: Any = text.train.select(range(0, size, -(-size // SOURCE_SAMPLE)))
-    else:
-        # Counts are those of the training.
-        stream = copy(ids.train)
-        stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
-        length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
-        sample = text.train.take(SOURCE_SAMPLE)
-    rows = list(sample)
-    sources = [row["source"] for row in rows]
-    counts = [len(split_sentences(row["source"], text.part_of(row).source_lang).sentences) > 1 for row in rows]
-    settings.training_source_length = length
-    settings.training_paragraphs = sum(counts) >= PARAGRAPH_SHARE * len(rows)
-    settings.training_capitals = 2 * sum(source[:1].isupper() for source in sources) >= len(rows)
-    settings.training_numbers = sum(any(map(str.isdigit, text)) for text in sources) >= NUMBER_SHARE * len(rows)
-    marks = Counter(mark for text in sources for mark in PLAIN_PUNCTUATION.keys() & text)
-    settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(rows)))
-    # Settings that come from the configuration lose names that transformers does not know.
-    settings._from_model_config = False
 
 
 def make_trainer(

@@ -149,6 +149,24 @@ def test_paragraphs(copying, trained_on):
     assert best(copying, text) != [text] and best(copying, text, split_sentences="always") == [text]
 
 
+def test_words_have_the_case_of_training(copying, trained_on):
+    trained_on(spellings="Cat Straße", capitals=True)
+    preparation = Preparation(*copying)
+    assert preparation.sentence("THE DOG, {x}, SEES A CAT").text == "The dog, ⟦1⟧, sees a Cat"
+    assert preparation.sentence("the dog sees a cat").text == "The dog sees a Cat"
+    text = "DIE STRASSE, DIE STRASSE {x} SEES {y}"
+    sentence = preparation.sentence(text)
+    assert sentence.text == "Die Straße, die Straße ⟦1⟧ sees ⟦2⟧"
+    assert sentence.finished(sentence.text)[0] == text
+    assert edited(sentence.text, sentence.protected.source_edits()) == "Die Straße, die Straße {x} sees {y}"
+    assert preparation.sentence("The dog sees a cat").text == "The dog sees a cat"
+
+
+def test_models_of_text_in_capitals_get_it_as_it_is(copying, trained_on):
+    trained_on(upper_case=True)
+    assert Preparation(*copying).sentence("THE DOG SEES NASA").text == "THE DOG SEES NASA"
+
+
 def test_sentences_longer_than_in_training_are_cut(copying, trained_on, caplog):
     trained_on(source_length=8)
     rows = translate(*copying, ["The dog sees a cat, the dog sees a cat, dogs sleep.", "Dogs sleep."])

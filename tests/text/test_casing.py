@@ -1,6 +1,6 @@
 import pytest
 
-from hf_vanilla_transformer.text.casing import Case, case_of, in_case, sentence_case
+from hf_vanilla_transformer.text.casing import Case, case_of, in_case, sentence_case, usual_spellings
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_there_and_back():
     assert in_case("l'homme court", Case.TITLE) == "L'homme Court"
     assert in_case("Ein Mann", Case.SENTENCE) == in_case("Ein Mann", Case.LOWER) == "Ein Mann"
     assert sentence_case("A RED-HAIRED MAN") == "A red-haired man"
+
+
+def test_usual_spellings():
+    sentences = [
+        "Das Kind sieht Tom.",
+        "Ein Kind ist kind.",
+        "DAS KIND",
+        "Das Kind Sieht",
+        "die weiße Straße, weiße",
+        "Rot",
+    ]
+    assert list(usual_spellings(sentences).items()) == [("kind", "Kind"), ("weisse", "weiße")]

@@ -17,6 +17,7 @@ from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.training.callbacks import SamplerEpoch
@@ -266,11 +267,24 @@ def test_a_model_of_text_without_numbers_knows_none(tmp_path):
     assert settings.training_numbers is False and settings.training_marks == ""
 
 
-def test_typographic_marks_that_are_not_rare(tmp_path):
-    pairs = [("Ant’s “bee”" if i == 0 else "Ant’s bee" if i % 2 else "Ant bee", "ANT — BEE") for i in range(600)]
+def test_how_the_training_sources_are_written(tmp_path):
+    pairs = [
+        ("Ant’s “bee”" if i == 0 else "Ant’s bee" if i % 2 else "An Ant, Ant, ant", "ANT — BEE") for i in range(600)
+    ]
     files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
+    settings = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no").trainer.model.generation_config
+    assert settings.training_marks == "’" and settings.training_spellings == "Ant"
+    assert settings.training_upper_case is False
+
+
+def test_a_model_of_text_in_capitals_knows_them(tmp_path):
+    """As SMILES has: carbons in rings are small letters."""
+    pairs = [("CCO" if i % 4 == 0 else "c1ccccc1CO", "OCC") for i in range(40)]
+    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "tokenizer_algorithm": "character"}
     experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
-    assert experiment.trainer.model.generation_config.training_marks == "’"
+    assert experiment.trainer.model.generation_config.training_upper_case is True
+    sentence = Preparation(experiment.trainer.model, experiment.tokenizer).sentence("CCO")
+    assert sentence.text == "CCO" and sentence.finished("OCC")[0] == "OCC"
 
 
 def run_as_process(folder):

@@ -1,0 +1,84 @@
+"""What translation has to know of the sources that a model was trained on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from itertools import islice
+from typing import Any
+
+import datasets
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.batching import token_lengths
+from ..data.encoding import PairCounts
+from ..inference.preparation import PLAIN_PUNCTUATION, Preparation
+from ..text.casing import Case, case_of, usual_spellings
+from ..text.sentences import split_sentences
+from .text_splits import TextSplits, TokenizedSplits
+
+# Pairs of a stream whose longest source is that of all.
+STREAM_SAMPLE = 100_000
+
+# Sources that say what all are like, and those of them that are split into sentences, which takes longer.
+SAMPLE, SPLIT_SAMPLE = 20_000, 2000
+
+# Shares of the sources from which on something is common, learned, or a mark of its own.
+COMMON_SHARE, NUMBER_SHARE, MARK_SHARE = 0.2, 0.05, 0.002
+
+# Words whose spelling is looked at, and those that are recorded.
+MAX_WORDS, MAX_SPELLINGS = 10_000, 1000
+
+
+def set_source_facts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TextSplits, ids: TokenizedSplits
+) -> None:
+    """Save with a model, in its generation settings, what its training sources are like. A stream's first ones tell.
+
+    training_source_length: The longest in tokens, end token included.
+    training_paragraphs: Whether many hold several sentences.
+    training_capitals: Whether most begin with a capital.
+    training_upper_case: Whether many are in capitals.
+    training_numbers: Whether one in twenty has a digit.
+    training_marks: Typographic marks that are not rare.
+    training_spellings: Frequent words whose usual case the vocabulary would not suggest.
+    """
+    length, sample = _longest_and_sample(text, ids)
+    sources = [row["source"] for row in sample]
+    split = sample[:: -(-len(sample) // SPLIT_SAMPLE)]
+    paragraphs = [len(split_sentences(row["source"], text.part_of(row).source_lang).sentences) > 1 for row in split]
+    marks = Counter(mark for source in sources for mark in PLAIN_PUNCTUATION.keys() & source)
+    settings: Any = model.generation_config
+    settings.training_source_length = length
+    settings.training_paragraphs = _share(paragraphs) >= COMMON_SHARE
+    settings.training_capitals = _share([source[:1].isupper() for source in sources]) >= 0.5
+    settings.training_upper_case = _share([case_of(source) is Case.UPPER for source in sources]) >= COMMON_SHARE
+    settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
+    settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
+    settings.training_spellings = None
+    settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
+    # Settings that come from the configuration lose names that transformers does not know.
+    settings._from_model_config = False
+
+
+def _longest_and_sample(text: TextSplits, ids: TokenizedSplits) -> tuple[int, list[Any]]:
+    """Return the length of the longest source in tokens, and some pairs."""
+    if isinstance(ids.train, datasets.Dataset):
+        size = len(text.train)
+        return int(token_lengths(ids.train)[0].max()), list(text.train.select(range(0, size, -(-size // SAMPLE))))
+    # Counts are those of the training.
+    stream = copy(ids.train)
+    stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
+    length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
+    return length, list(text.train.take(SAMPLE))
+
+
+def _share(found: Sequence[bool]) -> float:
+    return sum(found) / len(found)
+
+
+def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list[str]:
+    """Return words as they are mostly written, where preparing a text would write them otherwise."""
+    if not preparation.is_cased:
+        return []
+    words = islice(usual_spellings(sources).items(), MAX_WORDS)
+    return [*islice((word for folded, word in words if preparation.spell(folded) != word), MAX_SPELLINGS)]
