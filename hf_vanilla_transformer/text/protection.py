@@ -37,7 +37,7 @@ ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
     | (?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])                 # code
-    | \b(?:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![{_TRAILING}])   # links
+    | \b(?i:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![{_TRAILING}])   # links
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
     | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
@@ -311,7 +311,8 @@ def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         raise ValueError(f"{pattern!r} is no regular expression, but a {type(pattern).__name__}; pass strings")
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
+    # Of huge numbers, and of groups nested too deeply.
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}; correct it") from None
     if compiled.match(""):
         raise ValueError(f"{pattern!r} matches an empty text; write an expression of one character or more")

@@ -18,7 +18,7 @@ from hf_vanilla_transformer.text.protection import (
 )
 
 ITEMS = [
-    "https://example.org/a?b=c&d=(e)", "www.example.org", "ann.lee+x@mail.example.co.uk",
+    "https://example.org/a?b=c&d=(e)", "www.example.org", "HTTP://EXAMPLE.ORG", "ann.lee+x@mail.example.co.uk",
     "{name}", "{{ user.name }}", "${x}", "%1$s", "%(count)d", "%.2f", "<b>", '<a href="x > y">', "&nbsp;", "`ls -l`",
     "foo_bar", "os.getcwd()", "@ann", "#Dogs",
     "example.org", "Example.com.au:80/a?b=c", "my-report_2.final.PDF", "Node.js", "C++", "F#",
@@ -165,6 +165,8 @@ def test_files_of_patterns(tmp_path):
     for wrong, message in [
         ("a(", "line 2: 'a\\(' is no regular expression"),
         ("x*", "line 2: 'x\\*' matches an empty"),
+        ("x{99999999999}", "line 2: 'x\\{9+}' is no regular expression: the repetition number is too large"),
+        ("(" * 3000 + "x" + ")" * 3000, "line 2: '\\({10}.* is no regular expression: maximum recursion depth"),
     ]:
         path.write_text(f"Ann\n{wrong}\n", encoding="utf-8")
         with pytest.raises(DataError, match=message):
