@@ -46,7 +46,7 @@ def read_srt(source: Source) -> Document:
     """Take SubRip apart.
 
     Raises:
-        DataError: A cue has no times.
+        DataError: A cue has no times, or no blank line before it.
     """
     return _read(source, _SRT, lambda number, first: not first.strip(), without_times=-1)
 
@@ -55,7 +55,7 @@ def read_vtt(source: Source) -> Document:
     """Take WebVTT apart; notes, styles and regions stay.
 
     Raises:
-        DataError: The first line is not WEBVTT, or a cue has no times.
+        DataError: The first line is not WEBVTT, or a cue has no times or no blank line before it.
     """
     if not re.match(r"WEBVTT(?=\s|$)", source.content):
         raise DataError(f"{source.name}, line 1: not WebVTT, which begins with WEBVTT; check the file")
@@ -71,6 +71,7 @@ def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], with
     template = Template()
     for number, block in _blocks(source.content):
         if stays(number, block[0]):
+            _check_alone(block, 1, number, source, kind)
             template.literal(*block)
             continue
         at = next((i for i, line in enumerate(block) if "-->" in line), range(len(block))[without_times])
@@ -79,9 +80,17 @@ def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], with
                 f"{source.name}, line {number + at}: {block[at].strip()[:80]!r} instead of a cue's times, such as "
                 f"{kind.example}; correct it"
             )
+        _check_alone(block, at + 1, number, source, kind)
         template.literal(*block[: at + 1])
         _add_text(template, "".join(block[at + 1 :]), kind)
     return template.document(_without_blank_lines, partial(with_line_ends, content=source.content))
+
+
+def _check_alone(block: list[str], rest: int, number: int, source: Source, kind: _Format) -> None:
+    """Raise a DataError if another cue begins in the rest of a block, of which the first line has that number."""
+    for line, text in enumerate(block[rest:], start=number + rest):
+        if kind.times.fullmatch(text):
+            raise DataError(f"{source.name}, line {line}: the cue of these times has no blank line before it; insert one")
 
 
 def _blocks(content: str) -> list[tuple[int, list[str]]]:
