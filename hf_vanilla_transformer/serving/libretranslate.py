@@ -3,11 +3,12 @@
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
 from secrets import token_urlsafe
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -29,8 +30,9 @@ FILE_TYPE = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
-class File(NamedTuple):
-    """A file of a form."""
+@dataclass(frozen=True)
+class File:
+    """A file of a form; no tuple, which would be accepted as a list of texts."""
 
     name: str
     content: bytes
@@ -109,7 +111,7 @@ def _body_of(kind: type[BaseModel], types: Sequence[str] = ("application/json", 
 
 async def _read(request: Request, kind: type[BaseModel]) -> Any:
     """Return the body of a request, JSON or a form."""
-    if request.headers.get("content-type", "").startswith(FORMS):
+    if request.headers.get("content-type", "").lower().startswith(FORMS):
         async with request.form() as form:
             # A text may occur several times.
             lists = {name: [await _content(value) for value in form.getlist(name)] for name in form}
@@ -167,7 +169,7 @@ def routes(service: Service) -> APIRouter:
         """Translate a document, whose kind its name tells; the answer says where the translation is."""
         body = await _read(request, TranslateFileRequest)
         service.check_key(request, body.api_key)
-        name, content = body.file
+        name, content = body.file.name, body.file.content
         if (kind := kind_of(name)) is None:
             raise FieldError("file", f"the name {name!r} has the ending of no document; there are {', '.join(KINDS)}")
         try:

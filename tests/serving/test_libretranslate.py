@@ -26,6 +26,8 @@ def test_json_and_forms_are_answered_alike(client):
     assert client.post("/translate", data={"q": "a red house", **PAIR}).json() == expected
     multipart = {name: (None, value) for name, value in {"q": "a red house", **PAIR}.items()}
     assert client.post("/translate", files=multipart).json() == expected
+    headers = {"Content-Type": "APPLICATION/X-WWW-FORM-URLENCODED"}
+    assert client.post("/translate", data={"q": "a red house", **PAIR}, headers=headers).json() == expected
 
 
 def test_a_list_is_answered_in_order(client):
@@ -92,6 +94,8 @@ class TestFiles:
         assert answer.status_code == status and answer.json()["error"].startswith(message)
         answer = client.post("/translate_file", data={"file": "a", **PAIR})
         assert answer.status_code == 422 and "one file is expected" in answer.json()["error"]
+        answer = client.post("/translate", data=PAIR, files={"q": ("a.txt", b"no")})
+        assert answer.status_code == 422 and answer.json()["error"].startswith("q: ")
 
 
 @pytest.mark.parametrize(
