@@ -180,6 +180,9 @@ class _Builder:
 
     def close(self, markup: str = "") -> None:
         tag = self._tags[self._open.pop()]
+        if tag is self._tags[-1] and tag[0] == self._length:
+            # A pair around nothing is an empty tag.
+            tag[2], markup = tag[2] + markup, ""
         tag[1], tag[3] = self._length, markup
         self._loose = self._loose and not markup
 

@@ -33,7 +33,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
     for segment in segments:
         filled = segment.fill(translation, links)
         assert "".join(TAG.sub("", filled).split()) == "".join(translation.split())
-        tags = [markup.strip() for tag in segment.tags for markup in (tag.opening, tag.closing) if markup]
+        tags = [match[0] for tag in segment.tags for match in TAG.finditer(tag.opening + tag.closing)]
         assert Counter(match[0] for match in TAG.finditer(filled)) == Counter(tags)
         opened = []
         for match in TAG.finditer(filled):
@@ -68,6 +68,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("drink H<sub>2</sub>O", "trink H2O", [(0, 0), (1, 1)], "trink H<sub>2</sub>O"),
         # Empty tags.
         ("a <img> dog", "ein Hund", [(0, 0), (1, 1)], "ein <img> Hund"),
+        ("a <i></i> dog", "ein Hund", [(0, 0), (1, 1)], "ein <i></i> Hund"),
         ("see the <img>dog run", "Hund laufen sehen", [(2, 0), (3, 1), (0, 2)], "<img>Hund laufen sehen"),
         ("Run <code>x</code>, then go.", "Los, dann los.", [(0, 0), (1, 1)], "Los <code>x</code>, dann los."),
         ("Please run <code>x</code>.", "Bitte laufen.", None, "Bitte laufen <code>x</code>."),
