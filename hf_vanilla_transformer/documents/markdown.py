@@ -7,6 +7,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from .html import CODE
 from .segments import protect
 from .template import Document, Piece, Source, Template
 
@@ -15,14 +16,21 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+# YAML, or Hugo's TOML.
+_FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\r?\n.*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?\n\+\+\+)[ \t]*(?:\r?\n|\Z)", re.DOTALL
+)
 _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
-_SPECIAL = re.compile(r"[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
-# What GitHub, wikis and templates add, which stays: alerts, footnotes, links, formulas, tags.
+# A link without brackets, in which nothing has a meaning.
+_LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*_~'])"""
+_SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+# What GitHub, wikis and templates add, which stays: alerts, footnotes, links, formulas, tags; and HTML's code.
 _KEPT = re.compile(
     r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\[\[[^\]\n]+\]\]|\A\[(?:TOC|toc)\]\Z"""
-    r"""|\{%(?:[^%\n]|%(?!\}))*+%\}|\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?!\d)""",
+    r"""|\{%(?:[^%\n]|%(?!\}))*+%\}|\{\{[^{}\n]*+\}\}"""
+    r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
+    rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>)|(?P<link>{_LINK})"""
 )
 # What begins a block, as a list, at the start of a line.
 _BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
@@ -100,19 +108,19 @@ class _Reader:
 
         pieces: list[Piece] = []
         done = 0
-        tokens: list[tuple[int, int, Token | None]] = [(*token.meta["span"], token) for token in self._inline(raw)]
-        kept = [(*match.span(), None) for match in _KEPT.finditer(raw)]
-        for start, end, token in sorted([*tokens, *kept], key=itemgetter(0)):
+        tokens = [(*token.meta["span"], token) for token in self._inline(raw)]
+        kept = [(*match.span(), match) for match in _KEPT.finditer(raw)]
+        for start, end, token in sorted([*kept, *tokens], key=itemgetter(0)):
             # The parts of a link without brackets have the same place.
             if start < done:
                 continue
             if start > done:
                 pieces.append(Piece(markup(done, start), raw[done:start]))
             done = end
-            if token is None and not raw[start:end].endswith("\n"):
-                pieces.append(Piece(markup(start, end)))
+            if isinstance(token, re.Match) and not raw[start:end].endswith("\n"):
+                pieces.append(Piece(markup(start, end), token["link"]))
             elif (
-                token is None
+                isinstance(token, re.Match)
                 or token.type == "hardbreak"
                 or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end]))
             ):
@@ -172,7 +180,7 @@ def _piece(token: "Token", markup: str) -> Piece:
 
 
 def _escape(text: str, in_table: bool = False) -> str:
-    escaped = _SPECIAL.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+    escaped = _SPECIAL.sub(lambda match: match[1] or f"\\{match[0]}", re.sub(r"[\r\n]+", " ", text))
     if begin := _BLOCK.match(escaped):
         escaped = f"{begin[1]}\\{escaped[len(begin[1]) :]}"
     return escaped.replace("|", "\\|") if in_table else escaped

@@ -90,7 +90,9 @@ def _check_alone(block: list[str], rest: int, number: int, source: Source, kind:
     """Raise a DataError if another cue begins in the rest of a block, of which the first line has that number."""
     for line, text in enumerate(block[rest:], start=number + rest):
         if kind.times.fullmatch(text):
-            raise DataError(f"{source.name}, line {line}: the cue of these times has no blank line before it; insert one")
+            raise DataError(
+                f"{source.name}, line {line}: the cue of these times has no blank line before it; insert one"
+            )
 
 
 def _blocks(content: str) -> list[tuple[int, list[str]]]:

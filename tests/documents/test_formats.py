@@ -40,7 +40,11 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><xliff>&b;</xliff>'
         ("po", "/etc", ", line 1: not PO ("),
         ("srt", "1\n00:00:01,000 -> 00:00:02,000\na\n", ", line 3: 'a' instead of a cue's times"),
         ("srt", "\n1\n00:00:01,000 --> x\na\n", ", line 3: '00:00:01,000 --> x' instead"),
-        ("srt", "0:00:01,0 --> 0:00:02,0\na\n2\n0:00:03,0 --> 0:00:04,0\nb", ", line 4: the cue of these times has no"),
+        (
+            "srt",
+            "0:00:01,0 --> 0:00:02,0\na\n2\n0:00:03,0 --> 0:00:04,0\nb",
+            ", line 4: the cue of these times has no",
+        ),
         ("vtt", "WEBVTT\n00:01.000 --> 00:02.000\na\n", ", line 2: the cue of these times has no blank line before"),
         ("vtt", "WEBVTTX\n", ", line 1: not WebVTT"),
         ("vtt", "WEBVTT\n\na\nb\n", ", line 3: 'a' instead"),

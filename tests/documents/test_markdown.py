@@ -96,6 +96,19 @@ def test_text_is_escaped(content, text):
         ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "See http://x.y/_a_/*b*c and (https://x.y/a_(b)), **www.x.y/_c**.\n",
+        "A [http://x.y/_a](http://x.y/_b_) *http://x.y/_c*, http://x.y/?a=_d&b=e now.\n",
+        "|http://x.y/_a|b|\n|-|-|\n",
+    ],
+)
+def test_links_without_brackets_stay(text):
+    document = open_document(text, "markdown")
+    assert document.render(map(itself, document.segments)) == text
+
+
 def test_hostile_input_is_read():
     for content in ("[" * 2000 + "a", "*a " * 2000, "> " * 500 + "a", "a\0b", "`a" * 1000, "![a" * 500):
         document = open_document(content, "markdown")
@@ -110,6 +123,9 @@ def test_hostile_input_is_read():
         "See [[Wiki page]] now.\n",
         "[TOC]\n\nA dog.\n",
         "With $x_1 * y$ and {% include a.html %} here.\n",
+        "With $$x_1$$ here.\n\n$$\nx_1 * y \\\\\nx_1\n$$\n",
+        '+++\ntitle = "x_1"\n+++\n\nA dog.\n',
+        "See {{ x_1[0] }} <kbd>x_1</kbd> now.\n",
     ],
 )
 def test_what_others_add_stays(text):
