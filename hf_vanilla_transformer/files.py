@@ -237,10 +237,11 @@ def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -
     `argument` that gave the output.
     """
     to_standard_output = str(path) in STANDARD_OUTPUT
-    folder = Path(os.path.realpath(path)).parent
-    if not to_standard_output and not folder.is_dir():
-        raise DataError(f"`{argument}` {path}: there is no folder {folder}; make it first")
-    if not to_standard_output and os.path.isdir(path):
+    # An empty name is the current folder.
+    target = Path(os.path.realpath(path))
+    if not to_standard_output and not target.parent.is_dir():
+        raise DataError(f"`{argument}` {path}: there is no folder {target.parent}; make it first")
+    if not to_standard_output and target.is_dir():
         raise DataError(f"`{argument}` {path} is a directory; name a file")
     # Standard output may be redirected to a file, even to an input.
     output = _file_status(sys.stdout if to_standard_output else path)

@@ -111,6 +111,8 @@ def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
     check_output_file("-", ["k"], "output")
     with pytest.raises(DataError, match=f"`output` no/x: there is no folder {kept / 'no'}; make it first"):
         check_output_file("no/x", ["k"], "output")
+    with pytest.raises(DataError, match="`output`  is a directory; name a file"):
+        check_output_file("", ["k"], "output")
 
 
 def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):

@@ -4,7 +4,7 @@ Shape legend: B batch, T target length.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -101,7 +101,7 @@ def score(
     pairs = [
         (
             _checked_ids(_source_ids(tokenizer, source, number, direction), f"source {number}", limit, truncation),
-            _checked_ids(_target_ids(model, tokenizer, target), f"target {number}", limit, truncation),
+            _checked_ids(_target_ids(model, tokenizer, target, number), f"target {number}", limit, truncation),
         )
         for number, source, target, direction in zip(count(1), sources, targets, directions, strict=False)
     ]
@@ -128,11 +128,13 @@ def _source_ids(
         return tag_sources(tokenizer, [tokenizer(source, verbose=False)["input_ids"]], [direction])[0]
 
 
-def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target) -> list[int]:
+def _target_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Target, number: int) -> list[int]:
     """Return the ids to predict, from after the start token through the end token."""
     if isinstance(target, str):
         with unknown_words(tokenizer, (), [target]):
             return tokenizer(text_target=target, verbose=False)["input_ids"]
+    if not isinstance(target, Iterable):
+        raise ValueError(f"target {number} is a {type(target).__name__}, not a string or ids; pass either")
     ids = [int(token) for token in target]
     if ids and ids[0] == start_token_id(model):
         ids = ids[1:]

@@ -93,6 +93,7 @@ def test_leave_the_model_as_it_was():
         ("shared", ["a house"], ["una", "casa"], "1 sources but 2 targets"),
         ("shared", ["a house", 3], ["una", "casa"], "source 2 is a int"),
         ("shared", ["a house"], [[]], "target 1 has no tokens"),
+        ("shared", ["a house"], [None], "target 1 is a NoneType"),
         ("learned", ["a house", "a " * 80], ["una", "casa"], "source 2 has 81 tokens.* 64"),
         ("learned", ["a house"], ["una " * 80], "target 1 has 81 tokens.* 64"),
         ("marian", ["a house"], ["una " * 80], "target 1 has 81 tokens.* 64"),
