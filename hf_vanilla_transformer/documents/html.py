@@ -56,24 +56,26 @@ _escape = partial(escape, quote=False)
 
 
 class _Token(NamedTuple):
-    """Text, a tag or other markup; a tag has a name, in lower case."""
+    """Text, a tag or other markup; a tag has a name, in lower case. `is_alone`: of XML, without a closing tag."""
 
     markup: str
     is_text: bool = False
     name: str = ""
     closes: bool = False
     attributes: str = ""
+    is_alone: bool = False
 
 
 def _tokens(document: str) -> Iterator[_Token]:
-    end = 0
+    is_xml, end = document.startswith("<?xml"), 0
     while match := _MARKUP.search(document, end):
         if match.start() > end:
             yield _Token(document[end : match.start()], is_text=True)
         end = match.end()
-        name = (match["name"] or "").lower()
-        yield _Token(match[0], False, name, bool(match["slash"]), match["attributes"] or "")
-        if name in RAW and not match["slash"]:
+        name, attributes = (match["name"] or "").lower(), match["attributes"] or ""
+        is_alone = is_xml and attributes.endswith("/")
+        yield _Token(match[0], False, name, bool(match["slash"]), attributes, is_alone)
+        if name in RAW and not match["slash"] and not is_alone:
             close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
             start, end = end, close.start() if close else len(document)
             if start < end:
@@ -159,7 +161,8 @@ class _Reader:
         element = _Element(
             token.name, _is_translated(token.name, attributes, parent), parent.foreign or token.name in FOREIGN
         )
-        is_open = token.name not in VOID and not (parent.foreign and token.attributes.endswith("/"))
+        is_alone = token.is_alone or (parent.foreign and token.attributes.endswith("/"))
+        is_open = token.name not in VOID and not is_alone
         markup = self._with_slots(token, attributes) if element.translated else token.markup
         if self._untranslated and not element.translated:
             self._untranslated.append(markup)

@@ -93,6 +93,7 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
         "<a>text<p>para</p></a>",
         "a\0001\0b\0 <i title='q\0'>x</i>",
         "</b> x <p",
+        "<?xml version='1.0'?><title/><script src='x'/><p>a <b class='y'/> <code/> b</p>",
     ],
 )
 def test_the_same_texts_give_the_same_document(html):
