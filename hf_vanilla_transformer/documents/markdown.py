@@ -23,7 +23,7 @@ _FRONT_MATTER = re.compile(
 _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A link without brackets, in which nothing has a meaning.
-_LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*_~'])"""
+_LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
 # What GitHub, wikis and templates add, which stays: alerts, footnotes, links, formulas, tags; and HTML's code.
 _KEPT = re.compile(

@@ -147,8 +147,14 @@ class _Placement:
             inner = self.text[tag.start : tag.end].strip() if tag.end - tag.start < MAX_PART else ""
             at = self.translation.find(inner, start, end) if inner else -1
             return (at, at + len(inner)) if at >= 0 else (start, end)
+        # What its words have before or after the pair, or else any punctuation, stays outside.
         bare = self._without_punctuation(start, end)
-        return bare[0] if before < tag.start else start, bare[1] if tag.end < after else end
+        if opening := self.text[before : min(tag.start, before + MAX_PART)]:
+            start = start + len(opening) if self.translation.startswith(opening, start, end) else bare[0]
+        if closing := self.text[tag.end : min(after, tag.end + MAX_PART)]:
+            at_end = self.translation.endswith(closing, start, end)
+            end = end - len(closing) if at_end else max(start, bare[1])
+        return start, end
 
     def _without_punctuation(self, start: int, end: int) -> Span:
         while start < end and unicodedata.category(self.translation[end - 1]).startswith("P"):

@@ -100,7 +100,7 @@ def test_text_is_escaped(content, text):
     "text",
     [
         "See http://x.y/_a_/*b*c and (https://x.y/a_(b)), **www.x.y/_c**.\n",
-        "A [http://x.y/_a](http://x.y/_b_) *http://x.y/_c*, http://x.y/?a=_d&b=e now.\n",
+        "A [http://x.y/_a](http://x.y/_b_) *http://x.y/_c_*, http://x.y/?a=_d&b=e now.\n",
         "|http://x.y/_a|b|\n|-|-|\n",
     ],
 )

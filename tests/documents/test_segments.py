@@ -71,6 +71,13 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("a <i></i> dog", "ein Hund", [(0, 0), (1, 1)], "ein <i></i> Hund"),
         ("see the <img>dog run", "Hund laufen sehen", [(2, 0), (3, 1), (0, 2)], "<img>Hund laufen sehen"),
         ("Run <code>x</code>, then go.", "Los, dann los.", [(0, 0), (1, 1)], "Los <code>x</code>, dann los."),
+        (
+            "Run <code>x</code>, <code>y</code>, or go.",
+            "Los,, sonst los.",
+            [(0, 0)],
+            "Los <code>x</code>, <code>y</code>, sonst los.",
+        ),
+        ("Run (<code>x</code>) now.", "Jetzt () los.", [(0, 2), (1, 1), (2, 0)], "Jetzt (<code>x</code>) los."),
         ("Please run <code>x</code>.", "Bitte laufen.", None, "Bitte laufen <code>x</code>."),
         # Nothing to hold on to.
         ("a <b>b</b> <img> c", "", None, "<b></b><img>"),
