@@ -179,10 +179,12 @@ class _Builder:
         self._tags.append([self._length, -1, markup, "", parent])
 
     def close(self, markup: str = "") -> None:
-        tag = self._tags[self._open.pop()]
-        if tag is self._tags[-1] and tag[0] == self._length:
-            # A pair around nothing is an empty tag.
-            tag[2], markup = tag[2] + markup, ""
+        number = self._open.pop()
+        tag = self._tags[number]
+        if tag[0] == self._length:
+            # A pair around nothing, or around empty tags, is an empty tag.
+            tag[2], markup = "".join(each[2] for each in self._tags[number:]) + markup, ""
+            del self._tags[number + 1 :]
         tag[1], tag[3] = self._length, markup
         self._loose = self._loose and not markup
 

@@ -69,6 +69,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         # Empty tags.
         ("a <img> dog", "ein Hund", [(0, 0), (1, 1)], "ein <img> Hund"),
         ("a <i></i> dog", "ein Hund", [(0, 0), (1, 1)], "ein <i></i> Hund"),
+        ("a <a><b><img></b> <i></i></a> dog", "ein Hund", [(0, 0), (1, 1)], "ein <a><b><img></b> <i></i></a> Hund"),
         ("see the <img>dog run", "Hund laufen sehen", [(2, 0), (3, 1), (0, 2)], "<img>Hund laufen sehen"),
         ("Run <code>x</code>, then go.", "Los, dann los.", [(0, 0), (1, 1)], "Los <code>x</code>, dann los."),
         (
