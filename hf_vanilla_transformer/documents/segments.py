@@ -148,12 +148,12 @@ class _Placement:
             at = self.translation.find(inner, start, end) if inner else -1
             return (at, at + len(inner)) if at >= 0 else (start, end)
         # What its words have before or after the pair, or else any punctuation, stays outside.
-        bare = self._without_punctuation(start, end)
         if opening := self.text[before : min(tag.start, before + MAX_PART)]:
-            start = start + len(opening) if self.translation.startswith(opening, start, end) else bare[0]
+            is_there = self.translation.startswith(opening, start, end)
+            start = start + len(opening) if is_there else self._without_punctuation(start, end)[0]
         if closing := self.text[tag.end : min(after, tag.end + MAX_PART)]:
-            at_end = self.translation.endswith(closing, start, end)
-            end = end - len(closing) if at_end else max(start, bare[1])
+            is_there = self.translation.endswith(closing, start, end)
+            end = end - len(closing) if is_there else self._without_punctuation(start, end)[1]
         return start, end
 
     def _without_punctuation(self, start: int, end: int) -> Span:

@@ -11,6 +11,9 @@ from .segments import CLOSING, Segment, Tag, protect, resolve, slot
 
 BLANKS = " \t\r\n\f"
 
+# Tags that become one, and characters of them, so that pairs within pairs take linear time.
+MAX_MERGED, MAX_MARKUP = 100, 10_000
+
 
 class Source(NamedTuple):
     """A document to take apart.
@@ -180,10 +183,11 @@ class _Builder:
 
     def close(self, markup: str = "") -> None:
         number = self._open.pop()
-        tag = self._tags[number]
-        if tag[0] == self._length:
+        tag, merged = self._tags[number], self._tags[number : number + MAX_MERGED]
+        size = sum(len(each[2]) for each in merged)
+        if tag[0] == self._length and number + len(merged) == len(self._tags) and size < MAX_MARKUP:
             # A pair around nothing, or around empty tags, is an empty tag.
-            tag[2], markup = "".join(each[2] for each in self._tags[number:]) + markup, ""
+            tag[2], markup = "".join(each[2] for each in merged) + markup, ""
             del self._tags[number + 1 :]
         tag[1], tag[3] = self._length, markup
         self._loose = self._loose and not markup
