@@ -279,12 +279,12 @@ def test_how_the_training_sources_are_written(tmp_path):
 
 def test_a_model_of_text_in_capitals_knows_them(tmp_path):
     """As SMILES has: carbons in rings are small letters."""
-    pairs = [("CCO" if i % 4 == 0 else "c1ccccc1CO", "OCC") for i in range(40)]
+    pairs = [("CCC" if i % 4 == 0 else "c1ccccc1CO", "CCC") for i in range(40)]
     files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "tokenizer_algorithm": "character"}
     experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
     assert experiment.trainer.model.generation_config.training_upper_case is True
-    sentence = Preparation(experiment.trainer.model, experiment.tokenizer).sentence("CCO")
-    assert sentence.text == "CCO" and sentence.finished("OCC")[0] == "OCC"
+    sentence = Preparation(experiment.trainer.model, experiment.tokenizer).sentence("CCC")
+    assert sentence.text == "CCC" and sentence.finished("Cc")[0] == "Cc"
 
 
 def run_as_process(folder):
