@@ -8,7 +8,7 @@ out. A sentence without letters is no text, and is its own translation.
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from re import Pattern
 from typing import Any, Literal, TypeVar
 from unicodedata import category, name, normalize
@@ -158,8 +158,7 @@ class Preparation:
         # Whether sentences began with a capital in training; None if that is not known.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
-        spellings: str = getattr(settings, "training_spellings", None) or ""
-        self._spellings = {word.casefold(): word for word in spellings.split()}
+        self._spellings = _by_folded_case(getattr(settings, "training_spellings", None) or "")
         self._alphabet = _Alphabet.of(tokenizer)
         # The vocabulary may have marks that were too rare to be learned.
         marks = getattr(settings, "training_marks", None)
@@ -287,6 +286,12 @@ class Preparation:
 
     def _is_one_token(self, word: str) -> bool:
         return self._costs[word] == (0, 1)
+
+
+@lru_cache(maxsize=16)
+def _by_folded_case(words: str) -> dict[str, str]:
+    """Return a thousand words or so by their case-folded form: once for a model, not for each batch."""
+    return {word.casefold(): word for word in words.split()}
 
 
 def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> ProtectedText:

@@ -22,7 +22,7 @@ STREAM_SAMPLE = 100_000
 # Sources that say what all are like, and those of them that are split into sentences, which takes longer.
 SAMPLE, SPLIT_SAMPLE = 20_000, 2000
 
-# Shares of the sources from which on something is common, learned, or a mark of its own.
+# Shares of the sources above which capitals and paragraphs are common, and numbers and typographic marks are learned.
 COMMON_SHARE, NUMBER_SHARE, MARK_SHARE = 0.2, 0.05, 0.002
 
 # Words whose spelling is looked at, and those that are recorded.
