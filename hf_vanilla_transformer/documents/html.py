@@ -24,6 +24,8 @@ VOID = frozenset("area base br col embed hr img input link meta param source tra
 # Elements of which the content is characters.
 RAW = frozenset("iframe noembed noframes script style textarea title xmp".split())
 FOREIGN = frozenset(("math", "svg"))
+# Elements that are no words of a sentence, whatever is in them.
+SILENT = RAW | {"svg"}
 CODE = frozenset("code kbd pre samp tt var".split())
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label link mark math meta nobr "
@@ -105,7 +107,7 @@ class _Reader:
     """Reads a document from its tokens.
 
     A paragraph is collected until an element that does not belong to it begins or ends. An inline element that is not
-    translated is collected too, as an empty tag.
+    translated is collected too, and kept as a part of the sentence if it has a text.
     """
 
     def __init__(self, target_lang: str | None) -> None:
@@ -115,7 +117,7 @@ class _Reader:
         self._names: Counter[str] = Counter()
         self._paragraph: list[Piece] = []
         # The markup of an inline element that is not translated, and how many elements are open around it.
-        self._untranslated: list[str] = []
+        self._untranslated: list[Piece] = []
         self._depth = 0
 
     def read(self, content: str) -> Document:
@@ -134,7 +136,7 @@ class _Reader:
     def _add(self, piece: Piece) -> None:
         """Add to the paragraph, or to what is not translated."""
         if self._untranslated:
-            self._untranslated.append(piece.markup)
+            self._untranslated.append(piece)
         elif self._open[-1].translated:
             self._paragraph.append(piece)
         else:
@@ -148,7 +150,7 @@ class _Reader:
     def _end_paragraph(self) -> None:
         if self._paragraph:
             self._template.paragraph(self._paragraph, _escape)
-        self._template.literal("".join(self._untranslated))
+        self._template.literal(*(piece.markup for piece in self._untranslated))
         self._paragraph, self._untranslated = [], []
 
     def _start(self, token: _Token) -> None:
@@ -165,13 +167,13 @@ class _Reader:
         is_open = token.name not in VOID and not is_alone
         markup = self._with_slots(token, attributes) if element.translated else token.markup
         if self._untranslated and not element.translated:
-            self._untranslated.append(markup)
+            self._untranslated.append(Piece(markup))
         elif not (_is_inline(token.name) and parent.translated):
             self._separate(markup)
         elif element.translated:
             self._paragraph.append(Piece(markup, opens=token.name if is_open else None))
         elif is_open:
-            self._untranslated, self._depth = [markup], len(self._open)
+            self._untranslated, self._depth = [Piece(markup)], len(self._open)
         else:
             self._paragraph.append(Piece(markup))
         if is_open:
@@ -184,9 +186,11 @@ class _Reader:
             while (closed := self._pop()).name != name:
                 pass
         if self._untranslated:
-            self._untranslated.append(token.markup)
+            self._untranslated.append(Piece(token.markup))
             if len(self._open) <= self._depth:
-                self._paragraph.append(Piece("".join(self._untranslated)))
+                is_kept = name not in SILENT and any(piece.text and piece.text.strip() for piece in self._untranslated)
+                markup = "".join(piece.markup for piece in self._untranslated)
+                self._paragraph.append(Piece(markup, is_kept=is_kept))
                 self._untranslated = []
         elif _is_inline(name) and self._open[-1].translated and closed.translated:
             self._paragraph.append(Piece(token.markup, closes=name))

@@ -25,12 +25,12 @@ _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A link without brackets, in which nothing has a meaning.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
-# What GitHub, wikis and templates add, which stays: alerts, footnotes, links, formulas, tags; and HTML's code.
+# What GitHub, wikis and templates add, which stays: alerts, footnotes, tags; links, values, formulas; and HTML's code.
 _KEPT = re.compile(
-    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\[\[[^\]\n]+\]\]|\A\[(?:TOC|toc)\]\Z"""
-    r"""|\{%(?:[^%\n]|%(?!\}))*+%\}|\{\{[^{}\n]*+\}\}"""
+    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^%\n]|%(?!\}))*+%\}"""
+    r"""|(?P<word>\[\[[^\]\n]+\]\]|\{\{[^{}\n]*+\}\}"""
     r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
-    rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>)|(?P<link>{_LINK})"""
+    rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
 )
 # What begins a block, as a list, at the start of a line.
 _BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
@@ -118,7 +118,7 @@ class _Reader:
                 pieces.append(Piece(markup(done, start), raw[done:start]))
             done = end
             if isinstance(token, re.Match) and not raw[start:end].endswith("\n"):
-                pieces.append(Piece(markup(start, end), token["link"]))
+                pieces.append(Piece(markup(start, end), token["link"], is_kept=bool(token["word"])))
             elif (
                 isinstance(token, re.Match)
                 or token.type == "hardbreak"
@@ -176,7 +176,7 @@ def _piece(token: "Token", markup: str) -> Piece:
     name, _, part = token.type.rpartition("_")
     if part == "close" or (part == "open" and token.info != "auto"):
         return Piece.of_tag(markup, name, is_closing=part == "close")
-    return Piece(markup)
+    return Piece(markup, is_kept=token.type == "code_inline" or token.info == "auto")
 
 
 def _escape(text: str, in_table: bool = False) -> str:

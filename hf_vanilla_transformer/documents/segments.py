@@ -1,11 +1,13 @@
-"""A text to translate as a unit, and its inline tags, which follow the words of the translation."""
+"""A text to translate as a unit; its inline tags follow the words of the translation, and what is kept stays in it."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
+
+from ..text.protection import PLACEHOLDER
 
 Link = tuple[int, int]
 """Source and target word that belong together, counted from 0; white space separates words."""
@@ -38,24 +40,33 @@ class Segment:
     """A text to translate as a unit.
 
     Attributes:
-        text: Without markup.
+        text: Without markup, with placeholders for what is not translated, such as code.
         tags: The inline tags, in the order in which they open.
         escape: Writes text in the format of the document.
+        kept: The markup of each placeholder.
     """
 
     text: str
     tags: tuple[Tag, ...] = ()
     escape: Callable[[str], str] = field(default=str, repr=False, compare=False)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def fill(self, translation: str, links: Iterable[Link] | None = None) -> str:
-        """Return the translation with the tags, as markup.
+        """Return the translation with the tags and what is kept, as markup.
 
-        A pair of tags goes around the words that its words are linked to, an empty tag before the word that the word
-        after it is linked to; a tag without links goes to the same part of the text.
+        What is kept stands where its placeholder is, or else at the end. A pair of tags goes around the words that its
+        words are linked to, an empty tag before the word that the word after it is linked to; a tag without links goes
+        to the same part of the text.
         """
+        found = {match[0] for match in PLACEHOLDER.finditer(translation)}
+        translation = " ".join([translation, *(each for each in self.kept if each not in found)]).lstrip(" ")
         if not self.tags:
-            return protect(self.escape(translation))
+            return self.markup(translation)
         return _written(self, translation, _Placement(self, translation, links or ()).spans())
+
+    def markup(self, text: str) -> str:
+        """Return a part of the translation as markup."""
+        return PLACEHOLDER.sub(lambda match: self.kept.get(match[0], match[0]), protect(self.escape(text)))
 
 
 Span = tuple[int, int]
@@ -101,7 +112,9 @@ class _Placement:
     """Where the tags of a segment go in a translation."""
 
     def __init__(self, segment: Segment, translation: str, links: Iterable[Link]):
-        self.text, self.tags, self.translation = segment.text, segment.tags, translation
+        # What is kept counts as a word.
+        self.text, self.translation = (PLACEHOLDER.sub(r"x\1x", text) for text in (segment.text, translation))
+        self.tags = segment.tags
         self.source, self.target = _Words(self.text), _Words(translation)
         count, last = len(self.source.spans), len(self.target.spans)
         firsts, lasts = [last] * count, [-1] * count
@@ -239,7 +252,7 @@ def _written(segment: Segment, translation: str, spans: list[Span]) -> str:
     while waiting:
         index = waiting.pop()
         place = spans[index][0] if index >= 0 else spans[~index][1]
-        pieces.append(protect(segment.escape(translation[written:place])))
+        pieces.append(segment.markup(translation[written:place]))
         written = place
         if index < 0:
             pieces.append(segment.tags[~index].closing)
@@ -249,7 +262,7 @@ def _written(segment: Segment, translation: str, spans: list[Span]) -> str:
         if tag.closing:
             waiting.append(~index)
         waiting += children.get(index, [])[::-1]
-    return "".join([*pieces, protect(segment.escape(translation[written:]))])
+    return "".join([*pieces, segment.markup(translation[written:])])
 
 
 def _with_blanks(markup: str, translation: str, place: int) -> str:

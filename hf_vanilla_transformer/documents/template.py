@@ -4,9 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import count, starmap
 from typing import Any, NamedTuple
 
+from ..text.protection import PLACEHOLDER
 from .segments import CLOSING, Segment, Tag, protect, resolve, slot
 
 BLANKS = " \t\r\n\f"
@@ -54,12 +55,16 @@ class Document:
 
 
 class Piece(NamedTuple):
-    """A part of a paragraph: its markup and, for text, the same without references; a tag may open or close a pair."""
+    """A part of a paragraph: its markup and, for text, the same without references; a tag may open or close a pair.
+
+    What is kept is a part of the sentence that is not translated, such as code.
+    """
 
     markup: str
     text: str | None = None
     opens: str | None = None
     closes: str | None = None
+    is_kept: bool = False
 
     @classmethod
     def of_tag(cls, markup: str, pair: str, is_closing: bool) -> "Piece":
@@ -104,13 +109,15 @@ class Template:
             self.literal(*markup)
             return
         pairs = _partners(pieces)
-        with_text = [i for i, piece in enumerate(pieces) if piece.text and piece.text.strip(BLANKS)]
+        with_text = [i for i, piece in enumerate(pieces) if piece.is_kept or (piece.text and piece.text.strip(BLANKS))]
         first, last = with_text[0], with_text[-1]
         begin = next((i for i in range(first) if first <= pairs.get(i, -1) <= last), first)
         end = next((i for i in range(len(pieces) - 1, last, -1) if begin <= pairs.get(i, -1) <= last), last)
-        builder = _Builder()
+        builder = _Builder("".join(piece.text or "" for piece in pieces))
         for index, piece in enumerate(pieces[begin : end + 1], start=begin):
-            if piece.text is not None:
+            if piece.is_kept:
+                builder.keep(piece.markup)
+            elif piece.text is not None:
                 builder.add_text(piece.text)
             elif index in pairs and pairs[index] < index:
                 builder.close(piece.markup)
@@ -119,7 +126,10 @@ class Template:
                 if index not in pairs:
                     builder.close()
         # The white space at both ends stays as it is.
-        head, tail = markup[first] if begin == first else "", markup[last] if end == last else ""
+        head, tail = (
+            "" if index != edge or pieces[edge].is_kept else markup[edge]
+            for index, edge in ((begin, first), (end, last))
+        )
         self.literal(*markup[:begin], head[: len(head) - len(head.lstrip(BLANKS))])
         self.literal(self.slot(builder.segment(escape)), tail[len(tail.rstrip(BLANKS)) :], *markup[end + 1 :])
 
@@ -153,9 +163,12 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
 
 
 class _Builder:
-    """Collects the text and tags of a segment."""
+    """Collects a segment: its text, its tags and what is kept; `source` is all of the document that is in the text."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self._kept: dict[str, str] = {}
+        used = {match[0] for match in PLACEHOLDER.finditer(source)}
+        self._placeholders = (each for each in map("⟦{}⟧".format, count(1)) if each not in used)
         self._texts: list[str] = []
         self._length = 0
         # Start, end, opening, closing, parent.
@@ -176,6 +189,11 @@ class _Builder:
             elif tag := self._empty_tag_here():
                 tag[2] = f"{tag[2].rstrip(' ')} "
 
+    def keep(self, markup: str) -> None:
+        placeholder = next(self._placeholders)
+        self._kept[placeholder] = markup
+        self.add_text(placeholder)
+
     def open(self, markup: str) -> None:
         parent = self._open[-1] if self._open else -1
         self._open.append(len(self._tags))
@@ -195,7 +213,7 @@ class _Builder:
     def segment(self, escape: Callable[[str], str]) -> Segment:
         text = "".join(self._texts).rstrip(BLANKS)
         tags = ((min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
-        return Segment(text, tuple(starmap(Tag, tags)), escape)
+        return Segment(text, tuple(starmap(Tag, tags)), escape, self._kept)
 
     def _append(self, text: str) -> None:
         self._texts.append(text)

@@ -20,8 +20,8 @@ _ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*("[^"]*"|'[^']*')""")
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 UNITS = ("trans-unit", "segment")
-# Inline elements around code, which is not translated.
-CODE = frozenset(("bpt", "ept", "it", "ph"))
+# Inline elements around code, which is not translated, and those that stand for a part of the sentence.
+CODE, WORDS = frozenset(("bpt", "ept", "it", "ph")), frozenset(("ph", "x"))
 # Empty elements and elements around code that make pairs, with the attribute that both have in common.
 OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
 CLOSING = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
@@ -186,7 +186,7 @@ def _escape(text: str) -> str:
 
 
 def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
-    """Return the content of a source; code, and what is marked as not to be translated, is kept in empty tags."""
+    """Return the content of a source; code, and what is marked as not to be translated, is kept."""
     pieces: list[Piece] = []
     kept: list[str] = []
     depth = 0
@@ -196,17 +196,16 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
             continue
         if not kept:
             attributes = token.attributes
-            is_code = (
-                token.name in CODE or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
-            )
-            if not (is_code and token.opens):
+            is_word = attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+            if not (token.opens and (is_word or token.name in CODE)):
                 pieces.append(_tag(token.markup, token))
                 continue
             first = token
         kept.append(token.markup)
         depth += token.opens - token.closes
         if depth == 0:
-            pieces.append(_tag("".join(kept), first))
+            markup = "".join(kept)
+            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, first))
             kept = []
     return pieces
 
@@ -222,5 +221,6 @@ def _tag(markup: str, token: _Token) -> Piece:
     if token.name in CLOSING:
         return Piece(markup, closes=key(*CLOSING[token.name]))
     if token.name in CODE or token.opens == token.closes:
-        return Piece(markup)
+        # Line breaks, images and formatting have a type.
+        return Piece(markup, is_kept=token.name in WORDS and not {"ctype", "type"} & {*token.attributes})
     return Piece.of_tag(markup, token.name, is_closing=token.closes)

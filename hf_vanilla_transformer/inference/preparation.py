@@ -70,7 +70,8 @@ BLANKS = re.compile(r"\s+", re.ASCII)
 class Sentence:
     """A sentence with its case, in which it is answered, and what is translated: in sentence case, with placeholders.
 
-    `protected` is None if there is nothing to translate. If `raw`, the sentence and its translation stay as they are.
+    `protected` is None if there is nothing to translate. If `raw`, the sentence and its translation stay as they are,
+    but for placeholders that the model does not know.
     `direction` has the languages, for models of many; None: the tokenizer's current ones. The prefix stands before
     what is translated.
     """
@@ -108,7 +109,7 @@ class Sentence:
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
-        if self.raw:
+        if self.raw and not self.protected.items:
             # Of models with placeholders, those that the source has.
             stays = set(PLACEHOLDER.findall(self.source))
             return PLACEHOLDER.sub(lambda match: match[0] if match[1] in stays else "", translation), list(links)
@@ -201,7 +202,8 @@ class Preparation:
         """Prepare a sentence; terms of the glossary are translated as it tells, even if they look like items."""
         given: dict[str, Any] = {"direction": direction, "prefix": self.source_prefix}
         if self.raw or not source.strip():
-            return Sentence(source, protected=ProtectedText(source), raw=True, **given)
+            unknown = () if self.placeholders else (match.span() for match in PLACEHOLDER.finditer(source))
+            return Sentence(source, protected=with_placeholders(source, unknown, ()), raw=True, **given)
         text = source
         if not source.isascii() and not all(map(self._alphabet.can_write, source)):
             text = normalize("NFC", source)

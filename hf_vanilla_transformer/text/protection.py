@@ -73,6 +73,9 @@ NUMBERS = re.compile(
 # Scripts of so many letters that vocabularies spell out rare ones.
 LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
 
+# Brackets and quotes that are left out with all that is in them.
+ENCLOSING = frozenset(("()", "[]", "{}", '""', "''", "“”", "‘’", "«»"))
+
 # What no blank stands before.
 CLOSING = (" ", *".,;:!?)]}’”»…")
 
@@ -251,6 +254,8 @@ def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[s
     end = length = 0
     for start, stop in _joined(sorted(spans)):
         placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
+        while not placeholder and start > end and text[start - 1] + text[stop : stop + 1] in ENCLOSING:
+            start, stop = start - 1, stop + 1
         whole = piece = text[end:start]
         if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
             piece = piece.rstrip()

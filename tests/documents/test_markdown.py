@@ -45,8 +45,8 @@ html
 [ref]: http://x.y "no"
 """  # noqa: W291 - two blanks break a line
 TEXTS = [
-    "A big title", "A man in a red shirt rides a, fast * & so.", "Quote one two", "three", "1 item", "Task", "Head",
-    "b | c", "yes", "An image", "ref", "and", "See ref and Ref and text.", "Setext title",
+    "A big title", "A man in a red shirt rides a ⟦1⟧, fast * & so.", "Quote one two", "three", "1 item", "Task",
+    "Head", "b | c", "yes", "An image", "ref", "and ⟦1⟧", "See ref and Ref and text.", "Setext title",
 ]  # fmt: skip  # one a line would fill the screen
 
 

@@ -8,7 +8,7 @@ XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
  <file original="a" source-language="en" target-language="fr" datatype="html">
   <body>
    <trans-unit id="1">
-    <source>A <g id="1">red</g> dog &amp; <x id="2"/>a <bpt id="3">&lt;b></bpt>cat<ept id="3">&lt;/b></ept>.</source>
+    <source>A <g id="1">red</g> dog &amp; <x id="2"/> a <bpt id="3">&lt;b></bpt>cat<ept id="3">&lt;/b></ept>.</source>
     <alt-trans><source>No</source><target>Nein</target></alt-trans>
    </trans-unit>
    <trans-unit id="2"><source>Done</source><target state="translated">Fertig</target></trans-unit>
@@ -16,7 +16,7 @@ XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
     <target xml:lang="de" state="new">New</target></trans-unit>
    <trans-unit id="4" translate="no"><source>No</source></trans-unit>
    <trans-unit id="5" approved="yes"><source>Yes</source></trans-unit>
-   <trans-unit id="6"><source>Empty</source><target/></trans-unit>
+   <trans-unit id="6"><source>Empty<x id="1" ctype="lb"/></source><target/></trans-unit>
    <trans-unit id="7"><source>12</source></trans-unit>
    <trans-unit id="8"><source><![CDATA[a < b]]> <mrk mtype="protected">X</mrk></source></trans-unit>
   </body>
@@ -42,14 +42,14 @@ def filled(content, links=(), **options):
 
 def test_version_1_2():
     document = open_document(XLIFF_1, "xliff")
-    assert [segment.text for segment in document.segments] == ["A red dog & a cat.", "New", "Empty", "a < b"]
-    rendered = filled(XLIFF_1.encode(), [(i, i) for i in range(6)], target_lang="de").decode()
+    assert [segment.text for segment in document.segments] == ["A red dog & ⟦1⟧ a cat.", "New", "Empty", "a < b ⟦1⟧"]
+    rendered = filled(XLIFF_1.encode(), [(i, i) for i in range(7)], target_lang="de").decode()
     state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
     for expected in (
-        f'<target {state}>A <g id="1">RED</g> DOG &amp; <x id="2"/>A '
+        f'<target {state}>A <g id="1">RED</g> DOG &amp; <x id="2"/> A '
         '<bpt id="3">&lt;b></bpt>CAT<ept id="3">&lt;/b></ept>.</target>\n    <alt-trans>',
         f'<target xml:lang="de" {state}>NEW</target>',
-        f"<source>Empty</source><target {state}>EMPTY</target>",
+        f'<source>Empty<x id="1" ctype="lb"/></source><target {state}>EMPTY<x id="1" ctype="lb"/></target>',
         f"<source>12</source><target {state}>12</target>",
         f'<target {state}>A &lt; B <mrk mtype="protected">X</mrk></target>',
         'target-language="de"',

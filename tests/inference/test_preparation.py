@@ -1,6 +1,7 @@
 """Text as people type it, before and after the model."""
 
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -10,10 +11,17 @@ from transformers import pipeline
 from devices import TEST_DEVICE
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.documents import open_document
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
-from hf_vanilla_transformer.inference.translation import finished, joined, translate
+from hf_vanilla_transformer.inference.translation import (
+    finished,
+    joined,
+    translate,
+    translate_document,
+    translate_lines,
+)
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
 from hf_vanilla_transformer.text.sentences import Layout, split_sentences
 
@@ -89,7 +97,14 @@ def test_without_placeholders_items_are_put_at_their_places(copying):
     texts = ["The dog 🙂 sees a cat.", "See https://x.org", "🙂", "12 a cat"]
     for text, found in zip(texts, best((model, plain), *texts), strict=True):
         assert all(item in found for item in ("🙂", "https://x.org") if item in text)
-    assert Preparation(model, plain).sentence("12 dogs 🙂").text == "12 dogs"
+    assert Preparation(model, plain).sentence("12 dogs (“🙂”)").text == "12 dogs"
+    as_it_is = Preparation(model, plain, raw=True).sentence("a ⟦1⟧ DOG")
+    assert as_it_is.given == "a DOG" and as_it_is.finished("A DOG", [(0, 0)])[0] == "A ⟦1⟧ DOG"
+
+
+def test_code_of_a_document_is_a_part_of_its_sentence(copying):
+    text = "The dog sees `a * b` in Paris.\n\n`x` *sees* <kbd>y</kbd>.\n"
+    assert translate_document(partial(translate_lines, *copying), open_document(text, "markdown")) == text
 
 
 def test_case_by_rule(copying):
