@@ -25,6 +25,7 @@ ITEMS = [
     "C:\\Users\\Ann\\Lee.txt", "~/.local/bin", "../x/y", "/usr/lib/x.so",
     "12345", "-3.5", "1,000.50", "12/05/2020", "2020-05-12T10:00:00Z", "10:30", "5%",
     "$5.99", "-£3", "5 €", "20°C", "3:30pm", "5kg", "100m²",
+    "{n, plural, =0 {no dog} other {{n} dogs}}", "{ who,select, a{he} other{they} }",
     "🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "1️⃣", "⟦1⟧",
 ]  # fmt: skip  # one a line would say no more
 LONG = 20_000
@@ -143,6 +144,7 @@ def test_pairs_have_placeholders_for_what_both_have():
         "a@" + "b." * LONG,
         "x." * LONG + "(",
         "%(" * LONG,
+        "{n,plural,{a}" * LONG,
         "❤\u200d" * LONG,
         "https://x" + "." * LONG,
     ],
