@@ -164,7 +164,9 @@ class _Loader:
                 train += self._directions(corpus, pairs, range(first_part, first_part + len(corpus.parts)))
             first_part += len(corpus.parts)
         if found["train"] and not train:
-            raise DataError("`train_weight` 0 leaves nothing to train on; list other corpora, or set it above")
+            corpus, _ = found["train"][0]
+            weight = f"{corpus.where}: `weight`" if corpus.where else "`train_weight`"
+            raise DataError(f"{weight} 0 leaves nothing to train on; list other corpora, or set it above")
         return train
 
     def _held_out_sizes(self, found: Mapping[str, _Found]) -> dict[str, float]:

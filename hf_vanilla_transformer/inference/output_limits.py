@@ -27,9 +27,9 @@ def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
 def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | None]:
     """Return the caller's length bounds within the model's positions; none if there are none."""
     bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
-    limit = position_limit(config)
-    if not any(bounds.values()):
+    if all(bound is None for bound in bounds.values()):
         return {}
+    limit = position_limit(config)
     return {name: min(bound, limit) if bound and limit else bound for name, bound in bounds.items()}
 
 

@@ -177,6 +177,9 @@ class TestEvaluation:
         given = arguments("validation: [{file: val.tsv}]", train_file="es.tsv", train_weight=0)
         with pytest.raises(DataError, match="`train_weight` 0 leaves nothing to train on"):
             load_parallel_text(given)
+        given = arguments("corpora:\n- {file: es.tsv, weight: 0}\nvalidation: [{file: val.tsv}]")
+        with pytest.raises(DataError, match="list.yaml, line 2: `weight` 0 leaves nothing to train on"):
+            load_parallel_text(given)
 
 
 def test_streams_are_drawn_by_weight():

@@ -216,6 +216,7 @@ class TestOutputs:
         [
             ({"num_return_sequences": 2}, "2 hypotheses need as many beams"),
             ({"num_beams": 0}, "`num_beams` is 0"),
+            ({"max_new_tokens": 0}, "`max_new_tokens` must be greater than 0"),
             ({"beams": 4}, "beams"),
         ],
     )
