@@ -24,7 +24,7 @@ _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A link without brackets, in which nothing has a meaning.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
-_SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<!\w)_|_(?!\w)|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+_SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
 # What GitHub, wikis and templates add, which stays: alerts, footnotes, tags; links, values, formulas; and HTML's code.
 _KEPT = re.compile(
     r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^%\n]|%(?!\}))*+%\}"""

@@ -79,7 +79,7 @@ def test_all_else_stays():
 
 @pytest.mark.parametrize(
     "text",
-    ["# a", "1. a", "- a", "> a", "a * b_ *c*", "[a](b)", "<b>a</b> &amp;", "`a`", "\\a", "~~a~~", "---", "a\n\nb"],
+    ["# a", "1. a", "- a", "> a", "a * *b* __c__", "[a](b)", "<b>a</b> &amp;", "`a`", "\\a", "~~a~~", "---", "a\n\nb"],
 )
 @pytest.mark.parametrize("content", ["xx\n", "xx **yy**\n\nzz", "> xx", "|xx|\n|-|\n|yy|\n"])
 def test_text_is_escaped(content, text):
