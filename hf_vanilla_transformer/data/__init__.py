@@ -1,4 +1,4 @@
-"""Parallel text: reading, splitting, tokenizing and batching it."""
+"""Reading, splitting, tokenizing and batching of parallel text."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only on demand: `train_tokenizer` must work without `datasets`, an optional dependency.
+    # Lazy imports: `train_tokenizer` must work without `datasets`, an optional dependency.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)

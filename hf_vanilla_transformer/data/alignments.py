@@ -1,4 +1,4 @@
-"""Word alignments: their Pharaoh text, the tokens of words, and the error rate.
+"""Word alignments: the Pharaoh format, mapping words to tokens, and the error rate.
 
 Words are separated by white space and numbered from 0. "0-0 1-2" links the first source word to the first target word,
 and the second one to the third.
@@ -16,28 +16,28 @@ from ..errors import DataError, shorten, unknown_words
 from ..files import read_lines
 
 if TYPE_CHECKING:
-    # Takes seconds, and text needs none of it.
+    # Importing it takes seconds, and text alone does not need it.
     from transformers import PreTrainedTokenizerBase
 
 Link = tuple[int, int]
-"""Numbers of a source word and a target word."""
+"""Indices of a source word and a target word."""
 
-# Digits enough for any sentence.
+# Enough digits for any sentence.
 _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where the words of a sentence begin and end."""
+    """Return the start and end offsets of each word of a sentence."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
 def words_and_ids(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, is_target: bool, max_length: int | None = None
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
-    """Tokenize sentences; yield the numbers of the words that each token has characters of, and the ids.
+    """Tokenize sentences; yield for each the words that every token overlaps, and the token ids.
 
     A token of white space or without characters, such as the end token, belongs to no word; each byte of a character
-    to the character's word.
+    belongs to the character's word.
     """
     check_fast(tokenizer)
     if not texts:
@@ -61,8 +61,8 @@ def check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a DataError for a tokenizer without offsets."""
     if not tokenizer.is_fast:
         raise DataError(
-            f"alignments need a tokenizer that tells where tokens begin and end, but {type(tokenizer).__name__} is "
-            "a slow one; convert the model with `vanilla-transformer convert`"
+            f"alignments need the offsets of tokens, which the slow tokenizer {type(tokenizer).__name__} lacks; "
+            "convert the model with `vanilla-transformer convert`"
         )
 
 
@@ -72,18 +72,18 @@ def format_pharaoh(alignment: Iterable[Link]) -> str:
 
 
 def parse_pharaoh(line: str, where: str = "alignment") -> list[Link]:
-    """Return [(0, 0), (1, 2)] for "0-0 1-2", and [] for ""; errors call the line `where`."""
+    """Return [(0, 0), (1, 2)] for "0-0 1-2", and [] for ""; `where` locates the line in errors."""
     links = []
     for text in line.split():
         if not (match := _LINK.fullmatch(text)):
             shown = shorten(repr(text), 40)
-            raise DataError(f"{where}: {shown} is no link; write pairs of source and target word such as 0-0 1-2")
+            raise DataError(f"{where}: {shown} is not a link; write pairs of source and target word such as 0-0 1-2")
         links.append((int(match[1]), int(match[2])))
     return links
 
 
 def read_alignments(path: str, pairs: Sequence[tuple[str, str]]) -> Iterator[list[Link]]:
-    """Yield the alignments that a file, plain or .gz, has for pairs of sentences, line n for pair n."""
+    """Yield the alignment of each sentence pair from a file, plain or .gz; line n aligns pair n."""
     for number, (line, pair) in enumerate(zip_longest(read_lines(path), pairs), start=1):
         if line is None or pair is None:
             has = f"has {number - 1} lines for" if line is None else "has more lines than"
@@ -95,7 +95,7 @@ def read_alignments(path: str, pairs: Sequence[tuple[str, str]]) -> Iterator[lis
 
 
 def _check_words(alignment: Iterable[Link], pair: tuple[str, str], where: str) -> None:
-    """Raise a DataError if a link names a word that a sentence lacks."""
+    """Raise a DataError if a link refers to a word beyond the end of its sentence."""
     sizes = {side: len(text.split()) for side, text in zip(("source", "target"), pair, strict=True)}
     for link in alignment:
         for number, (side, size) in zip(link, sizes.items(), strict=True):
@@ -111,7 +111,7 @@ def alignment_error_rate(
 ) -> float:
     """Return the alignment error rate, 1 - (|A & S| + |A & P|) / (|A| + |S|), from 0 to 1. Och and Ney 2003, eq. 22.
 
-    A are the links of each pair, S gold links that must be found, P those that may be; P has S without repeating them.
+    For each pair, A are the links found, S the sure gold links and P the possible ones; S need not be repeated in P.
     """
     found = total = 0
     for links, must, may in zip(alignments, sure, possible, strict=True):
@@ -119,5 +119,5 @@ def alignment_error_rate(
         found += len(own & must) + len(own & (must | set(may)))
         total += len(own) + len(must)
     if not total:
-        raise ValueError("there are no links, so there is no error rate; pass gold alignments with sure links")
+        raise ValueError("without links the error rate is undefined; pass gold alignments with sure links")
     return 1 - found / total

@@ -14,10 +14,10 @@ SPLITS = ("train", "validation", "test")
 
 EXTENSIONS = (".tsv", ".csv", ".json", ".jsonl", ".tmx", ".parquet")
 
-# Instead of a file of alignments.
+# Values of `guided_alignment` that are not file names.
 AUTO, NONE = "auto", "none"
 
-# How often an epoch may have a pair: it is listed as often.
+# Copies of a pair in an epoch; each copy is listed, so their number is bounded.
 WEIGHTS = Range(ge=0, le=1000)
 
 # Tokens allowed beyond `max_length_ratio`, so that short pairs such as "Hi" -> "How do you do" pass.
@@ -25,7 +25,7 @@ RATIO_SLACK = 4
 
 
 def refuse_empty_strings(arguments: Any) -> None:
-    """Raise a DataError for a dataclass field that is "", the value of an unset shell variable."""
+    """Raise a DataError for a dataclass field set to "", as from an unset shell variable."""
     for each in fields(arguments):
         if getattr(arguments, each.name) == "":
             raise DataError(f"`{each.name}` is empty; give a value or leave it out")
@@ -33,20 +33,20 @@ def refuse_empty_strings(arguments: Any) -> None:
 
 @dataclass
 class DataArguments:
-    """Source of the parallel text, and selection of its pairs; for `transformers.HfArgumentParser`.
+    """Where parallel text comes from, and which pairs to use; for `transformers.HfArgumentParser`.
 
-    Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or from one file with both
-    sides (`train_file`); or all splits come from `dataset_name`, in which validation and test files replace splits.
-    Several corpora, of one direction or many, are listed in the file `corpora`; see `corpora.Corpus`. A TMX file has
-    the pairs in `source_lang` and `target_lang`, where en is also en-US. In a row of other files the first of these
-    rules that applies finds the pair:
+    Each split comes from two aligned text files (`train_source_file`, `train_target_file`) or one file with both
+    sides (`train_file`). Alternatively, all splits come from `dataset_name`; validation and test files then override
+    its splits. `corpora` is a file that lists several corpora, in one or more directions; see `corpora.Corpus`. A TMX
+    file yields its pairs in `source_lang` and `target_lang`, where en also matches en-US. In a row of any other file,
+    the first rule that applies finds the pair:
 
-    1. the columns `source_column` and `target_column`; in a TSV or CSV file integers mean positions, and the file
-       then has no header;
+    1. the columns `source_column` and `target_column`; in a TSV or CSV file, integers are positions, and the file
+       has no header;
     2. the languages `source_lang` and `target_lang` inside a `translation` column;
-    3. columns named like `source_lang` and `target_lang`;
+    3. columns named after `source_lang` and `target_lang`;
     4. columns named `source` and `target`;
-    5. in a TSV file whose first line contains neither 3 nor 4: columns 0 and 1, without a header. A first line that
+    5. in a TSV file whose first line matches neither 3 nor 4: columns 0 and 1, without a header. A first line that
        looks like other column names, such as `English` and `Spanish`, is an error.
 
     Raises:
@@ -54,10 +54,11 @@ class DataArguments:
     """
 
     corpora: str | None = option(
-        None, "List of corpora in YAML or JSON, of one direction or many; beside the one of other options, if any."
+        None,
+        "YAML or JSON list of corpora, in one or more directions; added to any corpus of the other options.",
     )
     train_source_file: str | None = option(
-        None, "Source side of the training text: one sentence a line, UTF-8, plain or gzip."
+        None, "Source side of the training text: one sentence per line, UTF-8, plain or gzip."
     )
     train_target_file: str | None = option(
         None, "Target side of the training text; line n translates line n of the source."
@@ -73,27 +74,27 @@ class DataArguments:
     test_file: str | None = option(None, "Test pairs in one file.")
     monolingual_target: list[str] | None = option(
         None,
-        "Back-translation: files of text of the target side, whose translations by --reverse_model become "
-        "sources, marked by a token.",
+        "Back-translation: files of target-side text, which --reverse_model translates into sources marked with a "
+        "token.",
     )
-    reverse_model: str | None = option(None, "Model that translates target to source: a folder or a name on the Hub.")
+    reverse_model: str | None = option(None, "Target-to-source model: a folder or a name on the Hub.")
     synthetic_dir: str | None = option(
-        None, "Folder of pairs that a model translates, for runs to share (default: output_dir)."
+        None, "Folder for pairs translated by a model, to share between runs (default: output_dir)."
     )
     train_weight: Annotated[float, WEIGHTS] = option(
-        1.0, "How often an epoch has each training pair that these options name; 0: only those of --corpora."
+        1.0, "How often each training pair of these options occurs in an epoch; 0: use only those of --corpora."
     )
     guided_alignment: str | None = option(
         None,
-        "Teach one attention head which words translate each other: a file with the links of each "
-        "training pair (Pharaoh: 0-0 1-2), auto to compute them from the training pairs, or none, also where "
-        "--preset auto would (default: none).",
+        "Train one attention head on word alignments: a file with the links of each training pair (Pharaoh: "
+        "0-0 1-2), auto to compute them from the training pairs, or none, which also overrides --preset auto "
+        "(default: none).",
     )
     source_column: str | None = option(
         None, "Source column: a name, or a position (0, 1, ...) in a file without a header."
     )
     target_column: str | None = option(None, "Target column, likewise.")
-    source_lang: str | None = option(None, "Source language: of TMX, a key in the column 'translation', or a column.")
+    source_lang: str | None = option(None, "Source language: in TMX, a key of the column 'translation', or a column.")
     target_lang: str | None = option(None, "Target language, likewise.")
     dataset_name: str | None = option(None, "Dataset on the Hub, or a local folder that datasets.load_dataset reads.")
     toy_corpus: bool = option(False, "Use the built-in English-Spanish corpus.")
@@ -106,23 +107,23 @@ class DataArguments:
     test_split_size: float | None = option(None, "Likewise for the test split.")
     test_dataset_name: str | None = option(
         None,
-        "Dataset on the Hub whose test pairs these are, for the results on the model's page (default: "
+        "Dataset on the Hub that the test pairs come from, to name it with the results on the model's page (default: "
         "--dataset_name).",
     )
-    split_seed: int = option(0, "Seed of held-out splits and of --max_train_samples.")
+    split_seed: int = option(0, "Seed for held-out splits and --max_train_samples.")
     streaming: bool = option(False, "Read pairs while training, without a copy of the corpus in memory or on disk.")
     max_train_samples: Positive | None = option(
         None, "Use a random sample of this many training pairs (with --streaming, the first)."
     )
-    max_source_length: Length | None = option(256, "Most tokens of a source, </s> included.")
-    max_target_length: Length | None = option(256, "Most tokens of a target, </s> included.")
+    max_source_length: Length | None = option(256, "Maximum length of a source in tokens, including </s>.")
+    max_target_length: Length | None = option(256, "Maximum length of a target in tokens, including </s>.")
     on_long: Literal["drop", "truncate"] = option(
-        "drop", "Drop or truncate longer training pairs; those for evaluation are kept or truncated."
+        "drop", "Drop or truncate longer training pairs; those for evaluation are always truncated."
     )
     max_length_ratio: Annotated[float, Range(ge=1)] | None = option(
-        9.0, f"Drop training pairs with one side over this many times the other plus {RATIO_SLACK} tokens."
+        9.0, f"Drop training pairs with one side longer than this many times the other plus {RATIO_SLACK} tokens."
     )
-    preprocessing_num_workers: NotNegative | None = option(None, "Number of tokenizing processes.")
+    preprocessing_num_workers: NotNegative | None = option(None, "Number of processes for tokenization.")
     cache_dir: str | None = option(None, "Cache folder of the datasets library.")
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class DataArguments:
 
     @property
     def names_data(self) -> bool:
-        """Whether there is any text to read."""
+        """Whether any text is selected."""
         return bool(self.corpora or self.dataset_name or self.toy_corpus or any(map(self.files, SPLITS)))
 
     @property
@@ -160,7 +161,7 @@ class DataArguments:
 
     @property
     def description(self) -> str:
-        """Short name of the training data, for readers; without folders."""
+        """Short human-readable name of the training data, without folders."""
         if self.toy_corpus:
             return "the built-in English-Spanish corpus"
         files = self.files("train") or filter(None, [self.corpora])
@@ -168,7 +169,7 @@ class DataArguments:
 
     @property
     def test_dataset(self) -> str | None:
-        """Name on the Hub of the dataset whose test pairs are scored; None if there is none, or it is not known."""
+        """Hub name of the dataset that the test pairs come from; None if there is none or it is unknown."""
         if self.test_dataset_name or self.test_split_size or self.files("test"):
             return self.test_dataset_name
         return self.dataset_name if self.dataset_name and not Path(self.dataset_name).exists() else None
@@ -179,14 +180,14 @@ class DataArguments:
     def _check_both_given(self, one: str, other: str) -> None:
         for given, missing in ((one, other), (other, one)):
             if getattr(self, given) is not None and getattr(self, missing) is None:
-                raise DataError(f"`{given}` is given without `{missing}`; give both or none")
+                raise DataError(f"`{given}` is given without `{missing}`; give both or neither")
 
     def _check_corpora(self) -> None:
         self._check_both_given("monolingual_target", "reverse_model")
         if self.monolingual_target and self.streaming:
             raise DataError("`monolingual_target` is translated in memory; leave it or `streaming` out")
         if (self.corpora or self.monolingual_target) and self.links not in (None, AUTO):
-            raise DataError(f"`guided_alignment` {self.guided_alignment} has no links of other corpora; set `auto`")
+            raise DataError(f"`guided_alignment` {self.guided_alignment} has no links for other corpora; set `auto`")
 
     def _check_split_size(self, split: str) -> None:
         name = f"{split}_split_size"

@@ -1,4 +1,4 @@
-"""Training text as people type it: placeholders of what is not translated, lower case, typos, other punctuation."""
+"""Noise that makes training text look typed by users: placeholders, lowercase, typos, other punctuation."""
 
 import random
 import re
@@ -18,19 +18,19 @@ from .reading import ALIGNMENT_COLUMN, TEXT_COLUMNS
 
 DEFAULT = "default"
 
-# Half again as many noisy pairs, upper and title case among them, cost 2.8 BLEU on Multi30k.
+# Half again as much noise, including upper and title case, cost 2.8 BLEU on Multi30k.
 DEFAULT_SHARES = {"items": 0.2, "lower": 0.05, "typos": 0.05, "punctuation": 0.05}
 
 Columns = Mapping[str, Sequence[Any]]
-"""`source`, `target` and, of aligned pairs, `ALIGNMENT_COLUMN`."""
+"""`source`, `target` and, for aligned pairs, `ALIGNMENT_COLUMN`."""
 
 MAX_INSERTED, MAX_TYPOS = 3, 2
-# How an inserted item stands: mostly by itself.
+# Contexts of an inserted item, mostly none.
 FORMS = (*["{}"] * 9, "({})", '"{}"', "{},", "{}:")
-# How often items stand at the end, as emoji do.
+# Share of insertions at the end of the sentence, as of emoji.
 END_SHARE = 0.3
 
-# Final marks, and what people type instead; a wide mark becomes a wide one.
+# Final punctuation marks, and what people type instead; a full-width mark becomes a full-width one.
 FINAL_MARK = re.compile(r"[.!?…。！？]+\Z")
 MARKS = ("", "", "!", "?", "...", "!!!")
 WIDE = str.maketrans({"!": "！", "?": "？", ".": "…"})
@@ -45,7 +45,7 @@ NEIGHBOURS = {
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """Parse `none`, `default` or `"items=0.2,typos=0.05"`: which share of the batches gets each kind of noise."""
+    """Parse `none`, `default` or `"items=0.2,typos=0.05"` into the share of batches with each kind of noise."""
     if text in (NONE, DEFAULT):
         return DEFAULT_SHARES if text == DEFAULT else {}
     shares: dict[str, float] = {}
@@ -53,27 +53,27 @@ def parse_shares(text: str) -> dict[str, float]:
         kind, _, number = (piece.strip() for piece in part.partition("="))
         if kind not in KINDS:
             raise ValueError(
-                f"`augment`: {kind!r} is no kind of noise{did_you_mean(kind, KINDS)}; "
+                f"`augment`: unknown kind of noise {kind!r}{did_you_mean(kind, KINDS)}; "
                 f"write {NONE}, {DEFAULT} or shares of {', '.join(KINDS)}, as in items=0.2,typos=0.05"
             )
         if kind in shares:
-            raise ValueError(f"`augment` sets {kind} twice; remove one of them")
+            raise ValueError(f"`augment` sets {kind} twice; remove one")
         try:
             shares[kind] = float(number)
         except ValueError:
             shares[kind] = -1.0
         if not 0 <= shares[kind] <= 1:
-            raise ValueError(f"`augment`: {kind}={number} is no share; it must be a number from 0 to 1")
+            raise ValueError(f"`augment`: the share in {kind}={number} must be a number from 0 to 1")
     return shares
 
 
 def has_placeholders(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a tokenizer was made for text with placeholders."""
+    """Whether the vocabulary has all placeholders."""
     return placeholders_of(tokenizer) == PLACEHOLDERS
 
 
 def protect_pairs(texts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return pairs with placeholders for the items that both sides have."""
+    """Replace items found on both sides of a pair with placeholders."""
     protector = Protector()
     pairs = [protect_pair(*pair, protector) for pair in zip(texts["source"], texts["target"], strict=True)]
     return {**texts, "source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
@@ -81,7 +81,7 @@ def protect_pairs(texts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A sentence and its translation; `links`, of aligned pairs, name words."""
+    """A sentence and its translation; `links` is the word alignment, if there is one."""
 
     source: str
     target: str
@@ -89,11 +89,11 @@ class _Pair:
 
 
 class Noise:
-    """Changes some batches, others in each epoch.
+    """Adds noise to some batches, chosen anew in each epoch.
 
-    A batch has a kind of noise in all of its pairs or in none: a few longer pairs would mean padding for all others.
-    What becomes of a batch depends on the seed, the epoch and its texts alone, so that training is reproducible. Added
-    tokens of the tokenizer stay whole.
+    A batch has a kind of noise in all of its pairs or in none, since a few longer pairs would mean padding for all
+    others. The result depends only on the seed, the epoch and the texts of the batch, so that training is
+    reproducible. Added tokens of the tokenizer stay intact.
     """
 
     def __init__(self, shares: Mapping[str, float], seed: int, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -102,7 +102,7 @@ class Noise:
         self._fixed = re.compile("|".join([r"(⟦\d+⟧", *map(re.escape, sorted(tokens, reverse=True))]) + ")")
 
     def __call__(self, texts: Columns, epoch: int) -> dict[str, list[Any]]:
-        """Return the columns of a batch as they are in an epoch."""
+        """Return the columns of a batch with the noise of an epoch."""
         columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
         draw = random.Random(f"{self.seed} {epoch} {texts['source']} {texts['target']}")
         kinds = [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]
@@ -123,15 +123,15 @@ class Noise:
 
 
 def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
-    """Drop or replace the final mark of both sides alike."""
+    """Drop or replace the final punctuation mark of both sides."""
     new, sides = draw.choice(MARKS), list[str]()
     for text in (pair.source, pair.target):
         head, mark = _final_mark(text)
-        # Spanish would begin with the mark too.
+        # Spanish would need a matching mark at the start.
         if not mark or INVERTED_MARK.search(text):
             return pair
         sides.append((head + (new if mark.isascii() else new.translate(WIDE))).rstrip())
-    # A mark may have been a word.
+    # A mark after a space counts as a word.
     counts = [len(text.split()) for text in sides]
     links = pair.links and tuple(link for link in pair.links if link[0] < counts[0] and link[1] < counts[1])
     source, target = sides
@@ -139,7 +139,7 @@ def _other_mark(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pa
 
 
 def _final_mark(text: str) -> tuple[str, str]:
-    """Return a text without its final mark, and the mark; "" if it ends without one or is nothing else."""
+    """Split off the final punctuation mark; "" if there is none, or nothing else."""
     match = FINAL_MARK.search(text)
     return (text[: match.start()], match[0]) if match and text[: match.start()].strip() else (text, "")
 
@@ -167,7 +167,7 @@ def _typo(word: str, draw: random.Random) -> str:
 
 
 def _insert_items(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
-    """Insert placeholders at places that belong together, and number all of them in the order of the source."""
+    """Insert placeholders at corresponding positions, and number all of them in source order."""
     before = len(PLACEHOLDER.findall(pair.source))
     for i in range(min(draw.randint(1, MAX_INSERTED), len(PLACEHOLDERS) - before)):
         pair = _with_item(pair, f"⟦{len(PLACEHOLDERS) + 1 + i}⟧", draw)
@@ -186,7 +186,10 @@ def _with_item(pair: _Pair, placeholder: str, draw: random.Random) -> _Pair:
         ends = [_at_end(text, item, before_mark) for text in (pair.source, pair.target)]
     else:
         place = draw.randrange(len(pair.source.split()))
-        ends = [_before(place, pair.source, item), _before(_target_place(pair, place), pair.target, item)]
+        ends = [
+            _insert_before(place, pair.source, item),
+            _insert_before(_target_place(pair, place), pair.target, item),
+        ]
     (source, i), (target, j) = ends
     links = pair.links
     if links is not None:
@@ -195,7 +198,7 @@ def _with_item(pair: _Pair, placeholder: str, draw: random.Random) -> _Pair:
 
 
 def _target_place(pair: _Pair, place: int) -> int:
-    """Return the number of the target word that belongs before what stands before a source word."""
+    """Return the index of the target word to insert before, given that of the source word."""
     if place == 0:
         return 0
     links = pair.links or ()
@@ -205,8 +208,8 @@ def _target_place(pair: _Pair, place: int) -> int:
     return min(following, default=round(place / len(pair.source.split()) * len(pair.target.split())))
 
 
-def _before(place: int, text: str, item: str) -> tuple[str, int]:
-    """Insert an item before a word, or where the sentence ends; return its number too."""
+def _insert_before(place: int, text: str, item: str) -> tuple[str, int]:
+    """Insert an item before a word, or at the end; return the text and the index of the item."""
     spans = word_spans(text)
     if place >= len(spans):
         return _at_end(text, item, before_mark=True)

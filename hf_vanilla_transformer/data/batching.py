@@ -20,7 +20,7 @@ from .encoding import chunks
 
 def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the lengths of all sources and targets in tokens, two int32 arrays of shape (rows,)."""
-    # Of a `datasets.Dataset` from the Arrow offsets, without decoding ids, unless a transform produces its rows.
+    # Only an untransformed `datasets.Dataset` has Arrow offsets, which give lengths without decoding ids.
     if not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
         rows = (dataset[i] for i in range(len(dataset)))
         pairs = [(len(row["input_ids"]), len(row["labels"])) for row in rows]
@@ -35,7 +35,7 @@ def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_token_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
-    """Raise a DataError for an id without an embedding; the model would fail far from the cause."""
+    """Raise a DataError for an id without an embedding, which the model would report far from the cause."""
     sizes = {"input_ids": vocab_size, "labels": vocab_size if target_vocab_size is None else target_vocab_size}
     first_row = 0
     for table in _id_tables(dataset):
@@ -63,26 +63,27 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
     length (alternately ascending and descending, so that it does not jump where the source length changes), cut
     greedily, and the batches are shuffled. Each epoch also shuffles pairs with equal lengths. The cuts, and with them
     the number of batches, are therefore the same in every epoch: `len()` is exact, and learning-rate schedules may
-    rely on it. Where an epoch has rows of its own, the batches are cut anew; to be as many as in the first epoch, some
-    are left out or split in two.
+    rely on it. With `epoch_rows`, batches are cut anew in each epoch, and some are dropped or split in two to match
+    the number in the first epoch.
 
-    For several processes the sampler yields the batches of all, and sharding gives process r every `num_replicas`-th
-    batch from r on. Batches come in groups of `num_replicas` with similar lengths, so that the processes have equal
-    work. A few batches are split in two to make their number a multiple, so that every pair still occurs once an
-    epoch. Only where too few batches hold two pairs or more, the longest pairs occur once more.
+    With several processes, the sampler yields the batches of all, and sharding gives process r every
+    `num_replicas`-th batch, starting at r. Batches come in groups of `num_replicas` with similar lengths, so that the
+    processes have equal work. A few batches are split in two to make their number a multiple of `num_replicas`, so
+    that every pair still occurs once per epoch. Only if too few batches can be split, those with the longest pairs
+    are repeated.
 
-    The order depends only on `seed` and the epoch. `batch_size` is None, as accelerate expects of batches that vary
-    in size (with `even_batches=False`).
+    The order depends only on `seed` and the epoch. `batch_size` is None, as accelerate expects for batches of varying
+    size (with `even_batches=False`).
 
     Args:
         source_lengths: Tokens of each source, shape (rows,).
         target_lengths: Tokens of each target, shape (rows,).
-        max_tokens: Most tokens in a batch of one process, both sides and padding included.
+        max_tokens: Maximum number of tokens in a batch of one process, including both sides and padding.
         shuffle: Shuffle the batches; otherwise they go from short to long, the same in every epoch.
         seed: Non-negative seed of the order.
         num_replicas: Number of processes that share the batches.
-        epoch_rows: Returns the rows of an epoch, counted from 0, such as `EpochRows`; by default each row
-            occurs once.
+        epoch_rows: Returns the rows of an epoch, counted from 0, as `EpochRows` does; by default each row occurs
+            once.
 
     Raises:
         DataError: There are no pairs, a pair is longer than `max_tokens`, or a number is below 1.
@@ -108,7 +109,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         if source.ndim != 1 or source.shape != target.shape or not len(source):
             raise DataError(
                 f"lengths of shapes {source.shape} and {target.shape} cannot be cut into batches; give one source and "
-                "one target length a pair"
+                "one target length per pair"
             )
         _check_budget(source, target, max_tokens)
         self.shuffle, self.seed, self.num_replicas, self.epoch = shuffle, seed, num_replicas, 0
@@ -155,7 +156,7 @@ class TokenBudgetBatchSampler(torch.utils.data.Sampler[list[int]]):
         return rows[np.argsort(self._keys[rows], kind="stable")]
 
     def _cut(self, rows: np.ndarray) -> np.ndarray:
-        """Return the edges of the batches of sorted rows, a multiple of the number of processes if possible."""
+        """Cut sorted rows into batches, a multiple of `num_replicas` if possible; return their edges."""
         edges = _greedy_edges(self._source[rows], self._target[rows], self.max_tokens)
         return _split_into(edges, -(-(len(edges) - 1) // self.num_replicas) * self.num_replicas)
 
@@ -178,11 +179,11 @@ def _length_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Cut a sequence with ascending source lengths greedily: batch b is `edges[b]` to `edges[b + 1]`."""
+    """Cut rows of ascending source length greedily: batch b spans `edges[b]` to `edges[b + 1]`."""
     edges = [0]
     counter = np.arange(1, len(source) + 1, dtype=np.int64)
     while (start := edges[-1]) < len(source):
-        # Upper bound on the batch: the following sources are no shorter.
+        # Upper bound on the batch: later sources are at least as long.
         window = slice(start, start + max_tokens // max(1, int(source[start])))
         longest = source[window] + np.maximum.accumulate(target[window])
         # The cost of the first n pairs grows with n, so binary search finds the batch.
@@ -191,7 +192,7 @@ def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np
 
 
 def _split_into(edges: np.ndarray, number: int) -> np.ndarray:
-    """Split the batches with the most pairs in two until there are so many at least, if possible."""
+    """Split the batches with the most pairs in two until there are at least `number`, if possible."""
     while len(edges) - 1 < number:
         sizes = np.diff(edges)
         widest = int(sizes.argmax())
@@ -202,13 +203,13 @@ def _split_into(edges: np.ndarray, number: int) -> np.ndarray:
 
 
 class EpochRows:
-    """Rows of each epoch: every part goes through permutations of its rows, one after another, at its own pace.
+    """Rows of each epoch: every part cycles through new permutations of its rows at its own rate.
 
-    Over the epochs all pairs of a part therefore occur equally often. The rows depend on the seed and the epoch alone.
+    In the long run, all pairs of a part therefore occur equally often. The rows depend only on the seed and the epoch.
 
     Args:
-        parts: The part of each row.
-        numbers: Rows of each part in an epoch.
+        parts: Part index of each row, shape (rows,).
+        numbers: Rows per epoch of each part.
         seed: Seed of the permutations.
     """
 
@@ -221,7 +222,7 @@ class EpochRows:
         return np.concatenate([self._rows_of_part(part, epoch) for part in range(len(self.numbers))])
 
     def mean_sum(self, values: np.ndarray) -> float:
-        """Return the sum over an epoch of a value of each row, in the mean of many epochs."""
+        """Return the sum of `values`, shape (rows,), over the rows of an epoch, averaged over many epochs."""
         pairs = zip(self.rows, self.numbers, strict=True)
         return sum(float(values[rows].mean()) * number for rows, number in pairs if number)
 
@@ -238,14 +239,14 @@ class EpochRows:
 class TokenBudgetStream(torch.utils.data.IterableDataset):
     """Batches of `TokenBudgetBatchSampler` from a stream of pairs.
 
-    Fills a buffer, which is sorted, cut and shuffled by itself and bounds memory. Every process reads the whole
-    stream and keeps its share of the batches, so that all have equally many. For a
-    `DataLoader(stream, batch_size=None, collate_fn=...)`: its workers share an `IterableDataset` by its own sharding,
-    and take turns with the items of any other iterable.
+    Pairs are sorted, cut and shuffled within a buffer, which bounds memory. Every process reads the whole stream and
+    keeps its share of the batches, so that all have the same number. Use it in a
+    `DataLoader(stream, batch_size=None, collate_fn=...)`: workers share an `IterableDataset` by its own sharding, and
+    any other iterable by taking items in turn.
 
     Args:
-        features: Mappings with `input_ids` and `labels`; iterated over once an epoch.
-        max_tokens: Most tokens in a batch of one process, both sides and padding included.
+        features: Mappings with `input_ids` and `labels`; iterated over once per epoch.
+        max_tokens: Maximum number of tokens in a batch of one process, including both sides and padding.
         buffer_size: Pairs to sort at a time; more means less padding and better mixing.
         shuffle: Shuffle the batches of a buffer.
         seed: Non-negative seed of the order.
@@ -269,7 +270,7 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
     ) -> None:
         check_range(POSITIVE, DataError, max_tokens=max_tokens, buffer_size=buffer_size, num_replicas=num_replicas)
         if not 0 <= rank < num_replicas:
-            raise DataError(f"`rank` {rank} is not one of {num_replicas} processes; count ranks from 0")
+            raise DataError(f"`rank` is {rank}; it must be from 0 to {num_replicas - 1}")
         self.features, self.max_tokens, self.buffer_size = features, max_tokens, buffer_size
         self.shuffle, self.seed, self.num_replicas, self.rank = shuffle, seed, num_replicas, rank
         # In shared memory, so that persistent workers see a new epoch too.
@@ -312,10 +313,10 @@ class TokenBudgetStream(torch.utils.data.IterableDataset):
 def dense_alignments(
     alignments: Sequence[Sequence[int]], labels: torch.Tensor, attention_mask: torch.Tensor
 ) -> torch.Tensor:
-    """Return which source tokens each label translates, (B, T, S): probabilities, or zeros for a label without links.
+    """Return each label's alignment distribution over source tokens, (B, T, S); all zeros for a label without links.
 
-    `alignments` are links of tokens, source and target in turn, of each pair without padding; at padding, `labels`
-    (B, T) are -100 and `attention_mask` (B, S) is 0.
+    `alignments` are the token links of each pair without padding, flattened as source, target, source, target, ...
+    At padding, `labels` (B, T) are -100 and `attention_mask` (B, S) is 0.
     """
     links = torch.zeros(*labels.shape, attention_mask.shape[1])
     # Padding may be on the left.
@@ -327,11 +328,11 @@ def dense_alignments(
 
 
 def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Pack pairs into a batch without padding: all sources one after another in one row, and all targets in another.
+    """Pack pairs into a batch without padding: all sources concatenated into one row, all targets into another.
 
-    Padding that an `attention_mask` hides, or -100 before the first label, is left out. Returns `input_ids` and
-    `labels` of shape (1, tokens) and, as the model takes them, in `packing` the edges of the sequences and the longest
-    length: `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
+    Tokens masked by an `attention_mask`, and -100 before the first label, are dropped. Returns `input_ids` and
+    `labels` of shape (1, tokens) and, as the model's argument `packing`, the sequence edges and maximum lengths:
+    `cu_seq_lens`, `max_length`, `decoder_cu_seq_lens`, `decoder_max_length`.
     """
     batch: dict[str, Any] = {}
     packing: dict[str, Any] = {}
@@ -340,9 +341,9 @@ def collate_packed(features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         edges = np.cumsum([0, *map(len, sequences)], dtype=np.int32)
         lengths = np.diff(edges)
         if not lengths.all():
-            raise DataError(f"a pair has no token in '{name}'; packed pairs need one on each side, so drop such pairs")
+            raise DataError(f"a pair has no token in '{name}'; packing needs one on each side, so drop such pairs")
         batch[name] = torch.from_numpy(np.concatenate(sequences)[None])
-        # The length stays an int: as a tensor, a device would have to tell it.
+        # Pass a Python int, to avoid a device sync.
         packing |= {f"{prefix}cu_seq_lens": torch.from_numpy(edges), f"{prefix}max_length": int(lengths.max())}
     return {**batch, "packing": packing}
 

@@ -1,4 +1,4 @@
-"""BPE-dropout: training pairs split into other tokens in each epoch (Provilkov et al. 2020)."""
+"""BPE-dropout: training pairs segmented differently in each epoch (Provilkov et al. 2020)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NEVER = float("inf")
 
 
 class DroppingTokenizer:
-    """Tokenizer that leaves out each merge with a probability.
+    """Tokenizer that drops each merge with a given probability.
 
-    Its tokens depend on the seed, the epoch, the side and the text alone, so that training is reproducible: the
+    Its tokens depend only on the seed, the epoch, the side and the text, so that training is reproducible: the
     tokenizers library's own dropout cannot be seeded.
 
     Raises:
-        ValueError: The tokenizer is no fast one of BPE, or marks the tokens within a word or at its end.
+        ValueError: The tokenizer is not a fast BPE tokenizer, or it marks continuing subwords or word ends.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int = 0) -> None:
@@ -35,7 +35,7 @@ class DroppingTokenizer:
         self.epoch = epoch
 
     def __call__(self, text: Any = None, text_target: Any = None, **options: Any) -> Any:
-        """Tokenize, as the tokenizer would with all merges."""
+        """Tokenize with dropout, otherwise like the wrapped tokenizer."""
         encoded = []
         for self.side, sentences in {"text": text, "text_target": text_target}.items():
             if sentences is not None:
@@ -59,20 +59,20 @@ class DroppingTokenizer:
         copied = copy.deepcopy(self.tokenizer)
         if not isinstance(copied, PreTrainedTokenizerFast):
             kind = type(self.tokenizer).__name__
-            raise ValueError(f"`bpe_dropout`: {kind} has no merges; leave it out, or train BPE")
-        # One vocabulary, or the source's and the target's.
+            raise ValueError(f"`bpe_dropout` needs a fast BPE tokenizer, not {kind}; leave it out, or train BPE")
+        # A shared vocabulary, or one for each side.
         for side in filter(None, (copied, getattr(copied, "target_tokenizer", None))):
             backend = side.backend_tokenizer
             if not isinstance(backend.model, models.BPE):
                 kind = type(backend.model).__name__
-                raise ValueError(f"`bpe_dropout` needs a vocabulary of BPE, not {kind}; leave it out, or train BPE")
+                raise ValueError(f"`bpe_dropout` needs a BPE vocabulary, not {kind}; leave it out, or train BPE")
             if backend.model.continuing_subword_prefix or backend.model.end_of_word_suffix:
                 raise ValueError(
-                    "`bpe_dropout`: the vocabulary marks the tokens within a word or at its end; leave it out"
+                    "`bpe_dropout` does not support marks for continuing subwords or word ends; leave it out"
                 )
             merges = json.loads(backend.to_str())["model"]["merges"]
             ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-            # The words arrive as tokens, which are not to be split further.
+            # Words arrive split into tokens, which must not be split further.
             backend.model.ignore_merges = True
             dropout = pre_tokenizers.PreTokenizer.custom(_MergesWithDropout(ranks, self))
             inner = backend.pre_tokenizer
@@ -99,7 +99,7 @@ class _MergesWithDropout:
         text.split(split)
 
     def tokens(self, word: str, draw: Callable[[], float]) -> list[str]:
-        """Merge the characters of a word until no merge is left; each draws anew, at each step, whether it is."""
+        """Merge the characters of a word, lowest rank first; at each step, each candidate may be dropped."""
         parts, rank, probability = [*word], self.ranks.get, self.settings.probability
         ranks = [rank(pair, NEVER) for pair in pairwise(parts)]
         while True:

@@ -1,4 +1,4 @@
-"""Lists of corpora: what they hold, in which directions, and how often an epoch has their pairs."""
+"""Lists of corpora: their text, directions and sampling weights."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..options import Range
 from .arguments import SPLITS, WEIGHTS, DataArguments
 from .filtering import parse_filters
 
-# Marks sources that were translated from text of the target side (Caswell et al. 2019).
+# Marks sources that are back-translations of target text (Caswell et al. 2019).
 BACK_TRANSLATED = "<back-translated>"
 
-# Splits by the names of their lists in a file.
+# The split of each list in a file.
 LISTS = {"corpora": "train", "validation": "validation", "test": "test"}
 
 COLUMNS = ("source_column", "target_column", "source_lang", "target_lang")
-# What a command line may set once for all entries.
+# Options that the command line may set for all entries.
 SHARED = (*COLUMNS, "streaming", "cache_dir")
-# Keys of an entry that name its text, with the fields of `DataArguments` that mean the same.
+# Keys of an entry that select its text, with the equivalent fields of `DataArguments`.
 _TEXT = ("train_source_file", "train_target_file", "train_file", "dataset_name", "dataset_config_name", *COLUMNS)
 TEXT_KEYS = {name.removeprefix("train_"): name for name in _TEXT}
 
@@ -39,11 +39,11 @@ class Part(NamedTuple):
 
     source_lang: str | None = None
     target_lang: str | None = None
-    # How often an epoch has each pair, at a temperature of 1; 0 if there are none for training.
+    # How often each pair occurs in an epoch at temperature 1; 0 if none is for training.
     weight: float = 1.0
-    # Before the sources.
+    # Token prepended to the sources.
     tag: str | None = None
-    # Whether another part has the same pairs, with the sides exchanged.
+    # Whether it has the pairs of another part with source and target swapped.
     is_reversed: bool = False
 
     @property
@@ -53,21 +53,21 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """An entry of a list."""
+    """An entry of a corpus list."""
 
-    # Its pairs, as if it were the only corpus: files or dataset, columns and languages.
+    # Where its pairs are, as for a single corpus: files or dataset, columns and languages.
     text: DataArguments
-    # Its place in a list, for messages; "" if options name it.
+    # Its location in the list, for messages; "" if options select it.
     where: str = ""
-    # As of a part; of pairs without weight, some may be held out.
+    # Weight of its parts; even with weight 0, pairs may be held out.
     weight: float = 1.0
-    # Token that tells the model where a pair comes from.
+    # Token that marks its sources for the model.
     tag: str | None = None
-    # Whether each pair is also one from target to source.
+    # Whether each pair is also used from target to source.
     both_directions: bool = False
-    # Whether validation and test pairs may be held out from it, and a sample taken.
+    # Whether held-out splits and `max_train_samples` apply to it.
     hold_out: bool = True
-    # Which pairs are left out, and the TSV file that receives those.
+    # Filters that leave pairs out, and the TSV file to write those to.
     filters: tuple[str, ...] = ()
     left_out_file: str | None = None
 
@@ -80,18 +80,18 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Corpora:
-    """All entries of a run, by split; see `rows_per_epoch` for the temperature."""
+    """All corpora, by split; see `rows_per_epoch` for the temperature."""
 
     entries: Mapping[str, Sequence[Corpus]]
     temperature: float = 1.0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Parts of the training pairs in their order, then one for each direction that is only evaluated or tagged."""
+        """Training parts in order, then an untagged part for each evaluated direction that has none."""
         trained = [part for corpus in self.entries.get("train", ()) for part in corpus.parts]
         held_out = [part for corpus in self.entries.get("train", ()) if corpus.hold_out for part in corpus.parts]
         evaluated = dict.fromkeys(part.direction for part in (*held_out, *(part for _, part in self._evaluated())))
-        # Sources of an evaluation have no tag.
+        # Evaluated sources have no tag.
         known = {part.direction for part in trained if not part.tag}
         parts = (*trained, *(Part(*direction, weight=0) for direction in evaluated if direction not in known))
         if len({part.direction for part in parts}) > 1:
@@ -99,7 +99,7 @@ class Corpora:
         return parts
 
     def number(self, part: Part) -> int:
-        """Return the number of the first part with this direction and no tag, for an evaluation."""
+        """Return the index of the first untagged part in the same direction, for evaluation."""
         return [(each.direction, each.tag) for each in self.parts].index((part.direction, None))
 
     def _evaluated(self) -> Iterator[tuple[Corpus, Part]]:
@@ -110,30 +110,28 @@ class Corpora:
 
     def _check_languages(self, trained: Sequence[Part]) -> None:
         for corpus in (corpus for entries in self.entries.values() for corpus in entries):
-            where, codes = corpus.where or "the corpus of the options", corpus.parts[0].direction
+            where, codes = corpus.where or "the corpus from the options", corpus.parts[0].direction
             if None in codes:
-                raise DataError(
-                    f"{where}: no languages, which several directions need; set `source_lang` and `target_lang`"
-                )
+                raise DataError(f"{where}: several directions need languages; set `source_lang` and `target_lang`")
             if odd := [code for code in map(str, codes) if code.split() != [code]]:
-                raise DataError(f"{where}: the language {odd[0]!r} is no code; write one word, such as de")
+                raise DataError(f"{where}: {odd[0]!r} is not a language code; write one word, such as de")
         targets = {part.target_lang for part in trained}
         known = (targets | {part.source_lang for part in trained}, targets)
         for corpus, part in self._evaluated() if trained else ():
             for language, languages, side in zip(part.direction, known, ("", " as target"), strict=True):
                 if language not in languages:
                     raise DataError(
-                        f"{corpus.where or 'the options'}: no training pairs have the language {language}{side}, but "
+                        f"{corpus.where or 'the options'}: no training pairs have the language {language}{side}, only "
                         f"{', '.join(sorted(map(str, languages)))}"
                     )
 
 
 def rows_per_epoch(sizes: Sequence[int], parts: Sequence[Part], temperature: float = 1.0) -> list[int]:
-    """Return how many pairs of each part an epoch has, for their sizes.
+    """Return the number of pairs per epoch for each part, given the parts' sizes.
 
-    A direction with a share s of all pairs gets one in proportion to s^(1/T) (Arivazhagan et al. 2019), and divides
-    it among its corpora by their sizes; weights then multiply. At a temperature T of 1 an epoch has each pair as often
-    as its weight says.
+    A direction with a share s of all pairs gets a new share in proportion to s^(1/T) (Arivazhagan et al. 2019), split
+    among its parts by size. Each part's number is then multiplied by its weight. At temperature T = 1, each pair
+    occurs as often as its weight.
     """
     directions: Counter[object] = Counter()
     for size, part in zip(sizes, parts, strict=True):
@@ -148,7 +146,7 @@ def rows_per_epoch(sizes: Sequence[int], parts: Sequence[Part], temperature: flo
 
 
 def corpora_of(arguments: DataArguments) -> Corpora:
-    """Return the corpora that arguments name: the one of the options, and those of a list."""
+    """Return the corpora that arguments select: the one from options, then those of the list."""
     listed = read_corpora(arguments.corpora, arguments) if arguments.corpora else Corpora({})
     is_set = bool(arguments.dataset_name or arguments.toy_corpus)
     entries = {split: [*listed.entries.get(split, ())] for split in SPLITS}
@@ -160,7 +158,7 @@ def corpora_of(arguments: DataArguments) -> Corpora:
 
 
 def _text_of_split(arguments: DataArguments, split: str) -> DataArguments:
-    """Return arguments that name the text of a split as that of training."""
+    """Return arguments with the text of a split in the training fields."""
     files = {f"train_{name}": getattr(arguments, f"{split}_{name}") for name in ("source_file", "target_file", "file")}
     own = {name: getattr(arguments, name) for name in SHARED}
     if not arguments.files(split):
@@ -169,7 +167,7 @@ def _text_of_split(arguments: DataArguments, split: str) -> DataArguments:
 
 
 def read_corpora(path: str, arguments: DataArguments) -> Corpora:
-    """Read a list of corpora, in YAML or JSON; entries without their own take over options of `arguments`."""
+    """Read a list of corpora in YAML or JSON; entries inherit the options `SHARED` from `arguments`."""
     entries: dict[str, list[Corpus]] = {}
     temperature = 1.0
     for key, line, value in yaml_items(read_yaml(path), path):
@@ -178,13 +176,13 @@ def read_corpora(path: str, arguments: DataArguments) -> Corpora:
             temperature = _number(value, f"{where}: `{key}`", Range(ge=1))
         elif key not in LISTS:
             known = (*LISTS, "sampling_temperature")
-            raise DataError(f"{where}: unknown key {key}{did_you_mean(key, known)}; write {', '.join(known)}")
+            raise DataError(f"{where}: unknown key {key}{did_you_mean(key, known)}; write one of {', '.join(known)}")
         elif value.id != "sequence":
-            raise DataError(f"{where}: `{key}` is no list; begin each of its entries with a hyphen")
+            raise DataError(f"{where}: `{key}` must be a list; begin each entry with a hyphen")
         else:
             lines = Counter(node.start_mark.line for node in value.value)
             entries[LISTS[key]] = [
-                # JSON may have all on one line.
+                # JSON may have all entries on one line.
                 _corpus(node, path, f", entry {number}" if lines[node.start_mark.line] > 1 else "", key, arguments)
                 for number, node in enumerate(value.value, start=1)
             ]
@@ -192,7 +190,9 @@ def read_corpora(path: str, arguments: DataArguments) -> Corpora:
     for corpus in entries.get("train", ()):
         table = corpus.left_out_file and os.path.realpath(corpus.left_out_file)
         if table in tables:
-            raise DataError(f"{corpus.where}: {corpus.left_out_file} is the `left_out_file` of an earlier entry, too")
+            raise DataError(
+                f"{corpus.where}: `left_out_file` {corpus.left_out_file} is taken by an earlier entry; name another"
+            )
         tables.update([table] if table else [])
     return Corpora(entries, temperature)
 
@@ -204,7 +204,7 @@ def _corpus(node: Any, path: str, entry: str, name: str, arguments: DataArgument
     for key, line, value in yaml_items(node, path):
         at = f"{path}, line {line}{entry}"
         if key not in keys:
-            raise DataError(f"{at}: unknown key {key}{did_you_mean(key, keys)}; write some of {', '.join(keys)}")
+            raise DataError(f"{at}: unknown key {key}{did_you_mean(key, keys)}; write any of {', '.join(keys)}")
         if is_yaml_null(value):
             continue
         if key in TEXT_KEYS:
@@ -216,9 +216,9 @@ def _corpus(node: Any, path: str, entry: str, name: str, arguments: DataArgument
     except DataError as error:
         raise DataError(f"{where}: {str(error).replace('train_', '')}") from None
     if own.get("both_directions") and not named.source_lang:
-        raise DataError(f"{where}: `both_directions` without languages; set `source_lang` and `target_lang`")
+        raise DataError(f"{where}: `both_directions` needs languages; set `source_lang` and `target_lang`")
     if "left_out_file" in own and not own.get("filters"):
-        raise DataError(f"{where}: `left_out_file`, but no `filters` that leave something out; set them")
+        raise DataError(f"{where}: `left_out_file` needs `filters`; set them")
     if not named.names_data:
         raise DataError(f"{where}: no text; give `source_file` and `target_file`, `file` or `dataset_name`")
     return Corpus(named, where, **{"hold_out": "tag" not in own, **own})
@@ -226,7 +226,7 @@ def _corpus(node: Any, path: str, entry: str, name: str, arguments: DataArgument
 
 def _scalar(node: Any, what: str) -> str:
     if node.id != "scalar" or not node.value:
-        raise DataError(f"{what} is no single value; write one")
+        raise DataError(f"{what} must be a single value")
     return str(node.value)
 
 
@@ -259,7 +259,7 @@ def _tag(node: Any, what: str) -> str:
 
 def _filters(node: Any, what: str) -> tuple[str, ...]:
     if node.id != "sequence":
-        raise DataError(f"{what} is no list; write it as [equal, repeated]")
+        raise DataError(f"{what} must be a list, such as [equal, repeated]")
     return parse_filters([_scalar(item, what) for item in node.value], what)
 
 
@@ -274,7 +274,7 @@ _VALUES: dict[str, Callable[[Any, str], Any]] = {
 
 
 def with_entry(arguments: DataArguments, path: str | Path, **entry: Any) -> DataArguments:
-    """Write a list in JSON with a further corpus, unless it is there, and return arguments that name it."""
+    """Write the corpus list as JSON with `entry` added, if it is new, and return arguments that use it."""
     content = yaml.load(Path(arguments.corpora).read_text("utf-8"), yaml.BaseLoader) if arguments.corpora else {}
     content["corpora"] = [*(each for each in content.get("corpora", []) if each != entry), entry]
     text = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()

@@ -1,4 +1,4 @@
-"""Pairs of strings to token ids, filtered by length."""
+"""Tokenize pairs of strings, and filter them by length."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _ENCODED = {"input_ids": _IDS, "labels": _IDS, "outcome": datasets.Value("int8")
 
 
 class SourcePrefix(NamedTuple):
-    """Tokens that the sources of a part begin with: of the target language, of where its pairs come from."""
+    """Tokens prepended to the sources of a part: the target language, and the tag of its corpus."""
 
     ids: tuple[int, ...] = ()
-    # How many tokens of the tokenizer's own they stand for, those of its current languages.
+    # How many leading tokens they replace: those that the tokenizer adds for its current languages.
     replaced: int = 0
 
 
 Prefixes = Sequence[SourcePrefix]
-"""Those of each part, by the number in `PART_COLUMN`."""
+"""Source prefix of each part, indexed by `PART_COLUMN`."""
 
 Resample = Callable[[Sequence[Mapping[str, Any]], int], list[dict[str, Any]]]
-"""Tokenizes rows with texts anew, otherwise in each epoch."""
+"""Re-tokenizes rows that have texts, differently in each epoch."""
 
 
 class LengthLimits(NamedTuple):
-    """Limits on the lengths of a pair in tokens, the end token included; None for no limit."""
+    """Length limits of a pair in tokens, including the end token; None for no limit."""
 
     source: int | None = None
     target: int | None = None
-    # Most tokens of the longer side per token of the shorter, beyond `RATIO_SLACK`.
+    # Maximum tokens of the longer side per token of the shorter, plus `RATIO_SLACK`.
     ratio: float | None = None
 
 
@@ -60,7 +60,7 @@ NO_LIMITS = LengthLimits()
 
 @dataclass
 class PairCounts:
-    """Numbers of pairs read, kept and dropped, by reason; `str()` is a line for the log.
+    """Counts of pairs read, kept, and dropped by reason; `str()` is a line for the log.
 
     Attributes:
         read: Pairs before filtering.
@@ -69,7 +69,7 @@ class PairCounts:
         too_long: Pairs over `max_source_length` or `max_target_length`, not truncated.
         ratio: Pairs with lengths that differ too much.
         truncated: Pairs truncated to the limits.
-        limits: The limits, for the text.
+        limits: The limits that `str()` reports.
     """
 
     read: int = 0
@@ -81,7 +81,7 @@ class PairCounts:
     limits: LengthLimits = NO_LIMITS
 
     def add(self, outcomes: np.ndarray, kept: int) -> None:
-        """Count pairs by their outcomes, integers of shape (pairs,), and how many of them are kept."""
+        """Add pairs with these outcomes, integers of shape (pairs,), of which `kept` were kept."""
         tally = np.bincount(outcomes, minlength=_TRUNCATED + 1)
         self.read += len(outcomes)
         self.kept += kept
@@ -124,29 +124,29 @@ def tokenize_pairs(
         dataset: Rows with the strings `source` and `target` and optionally `PART_COLUMN` and, if not a stream,
             `ALIGNMENT_COLUMN`.
         tokenizer: Must end both sides with its `eos_token`; `text_target=` selects the target side. If it has
-            placeholders, items that both sides of a pair have become those.
-        max_source_length: Most tokens of a source, the end token included; None for no limit.
+            placeholders, they replace items found on both sides of a pair.
+        max_source_length: Maximum length of a source in tokens, including the end token; None for no limit.
         max_target_length: Likewise for the target.
         on_long: Drop a longer pair, or truncate it and keep the end token.
         max_length_ratio: Drop a pair if one side exceeds this many times the other plus `RATIO_SLACK` tokens; None
             for no limit.
-        evaluation: Drop nothing, since every sentence is scored, and truncate what is longer.
+        evaluation: Keep every pair, since all are scored, and truncate longer ones.
         num_proc: Number of processes; a fast tokenizer uses threads without it. Ignored for streams.
-        keep_text: Keep `source`, `target` and the links of words beside the ids; the texts of a truncated pair become
+        keep_text: Keep `source`, `target` and word alignments along with the ids; the texts of a truncated pair become
             None. Ignored for streams.
-        resample: Tokenizes the rows of a stream anew, from their texts and the epoch.
-        prefixes: What sources begin with, by part.
+        resample: Re-tokenizes the rows of a stream from their texts and the epoch.
+        prefixes: Source prefix of each part.
 
     Returns:
         Rows with the int32 lists `input_ids` and `labels`, for aligned pairs also `alignments` (source token, target
-        token, ...), their parts if there are several, and the counts. The rows of a stream are made lazily; its counts
-        are those of the longest pass so far, and each pass logs its own at its end.
+        token, ...), and `PART_COLUMN` if there are several parts; and the counts. A stream is tokenized lazily; its
+        counts are those of the longest pass so far, and each pass logs its own at its end.
 
     Raises:
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
     """
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
-    # A smaller one no useful pair meets.
+    # No useful pair meets a smaller one.
     check_range(Range(ge=2), DataError, max_source_length=limits.source, max_target_length=limits.target)
     check_range(Range(ge=1), DataError, max_length_ratio=limits.ratio)
     counts = PairCounts(limits=limits)
@@ -179,7 +179,7 @@ def tokenize_pairs(
 def within_limits(
     pairs: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
 ) -> list[bool]:
-    """Whether the filters keep each pair of the columns `source` and `target` as it is."""
+    """Return whether the filters keep each pair of the columns `source` and `target` unchanged."""
     return [outcome == _KEPT for outcome in _Encoder(tokenizer, limits, truncate=False)(pairs)["outcome"]]
 
 
@@ -200,9 +200,9 @@ class _Encoder:
 
     tokenizer: PreTrainedTokenizerBase
     limits: LengthLimits
-    # Long pairs, instead of dropping them.
+    # Truncate long pairs instead of dropping them.
     truncate: bool
-    # Except texts of truncated pairs, whose ids are fewer than their tokens.
+    # Except for truncated pairs, whose texts have more tokens than their ids.
     keep_text: bool = False
     prefixes: tuple[SourcePrefix, ...] = ()
     # Part of the cache key of `Dataset.map`, which hashes this object.
@@ -250,10 +250,10 @@ class _Encoder:
 
 
 def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]], prefixes: Prefixes = ()) -> dict[str, list[Any]]:
-    """Tokenize pairs, each sentence once, so that a tokenizer with dropout is drawn from once.
+    """Tokenize pairs, each sentence only once, so that ids and alignments see the same BPE-dropout.
 
-    Returns the columns `input_ids`, `labels` and, of pairs with `ALIGNMENT_COLUMN`, `alignments`: source token, target
-    token, ...
+    Returns the columns `input_ids`, `labels` and, for pairs with `ALIGNMENT_COLUMN`, `alignments`: source token,
+    target token, ...
     """
     columns = _encoded(tokenizer, batch)
     for row, (ids, replaced) in enumerate(_prefixes_of_rows(batch, prefixes)):
@@ -265,7 +265,7 @@ def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]], prefixes: Prefi
 
 
 def _prefixes_of_rows(batch: Mapping[str, list[Any]], prefixes: Prefixes) -> list[SourcePrefix]:
-    """Return the prefix of each row; none where no source has any."""
+    """Return the prefix of each row; an empty list without prefixes."""
     parts = batch.get(PART_COLUMN, [0] * len(batch["source"])) if prefixes else []
     return [prefixes[part] for part in parts]
 
@@ -288,7 +288,7 @@ def _encoded(tokenizer: Any, batch: Mapping[str, list[Any]]) -> dict[str, list[A
 
 
 def _links_of_tokens(source_words: list[list[int]], target_words: list[list[int]], links: list[int]) -> list[int]:
-    """Return the links of tokens, source and target token in turn, from the words of each token and their links."""
+    """Turn links of words into links of tokens, both flattened as source, target, source, target, ..."""
     source_tokens, target_tokens = _tokens_of_words(source_words), _tokens_of_words(target_words)
     words = zip(links[::2], links[1::2], strict=True)
     tokens = (product(source_tokens[source], target_tokens[target]) for source, target in words)
@@ -304,14 +304,14 @@ def _tokens_of_words(words: list[list[int]]) -> defaultdict[int, list[int]]:
 
 
 def _truncated_pairs(encoded: Mapping[str, list[Any]], limits: LengthLimits) -> dict[str, list[Any]]:
-    """Truncate both sides to their limits, and drop the links of the tokens that are lost."""
+    """Truncate both sides to their limits, and drop the links of lost tokens."""
     columns = {
         "input_ids": [_truncated(ids, limits.source) for ids in encoded["input_ids"]],
         "labels": [_truncated(ids, limits.target) for ids in encoded["labels"]],
     }
     if "alignments" not in encoded:
         return columns
-    # The end token belongs to no word; another may have stood where it is now.
+    # The end token has no links, but the token it replaced may have had some.
     columns["alignments"] = []
     for flat, source, target in zip(encoded["alignments"], columns["input_ids"], columns["labels"], strict=True):
         links = zip(flat[::2], flat[1::2], strict=True)
@@ -325,7 +325,7 @@ def _truncated(ids: list[int], length: int | None) -> list[int]:
 
 
 class TokenizedStream(torch.utils.data.IterableDataset):
-    """Pairs tokenized as they are read; made by `tokenize_pairs`.
+    """Pairs tokenized while they are read; created by `tokenize_pairs`.
 
     Each pass yields `{"input_ids": list[int], "labels": list[int]}` and ends with a log line of its counts. Workers
     of a DataLoader share the shards of the underlying stream.
@@ -351,7 +351,7 @@ class TokenizedStream(torch.utils.data.IterableDataset):
         return self.pairs.num_shards
 
     def set_epoch(self, epoch: int) -> None:
-        """Select the tokens of an epoch, and pass it on to the underlying stream, which may shuffle by it."""
+        """Set the epoch for re-tokenization, and for the underlying stream, which may shuffle by it."""
         self.pairs.set_epoch(epoch)
         self.epoch = epoch
 

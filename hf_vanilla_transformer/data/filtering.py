@@ -1,4 +1,4 @@
-"""Leaving out pairs of a parallel corpus that cannot be translations of each other."""
+"""Filters for pairs of a parallel corpus that cannot be translations of each other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .reading import iterate_pairs
 
 REPEATED, LANGUAGE = "repeated", "language"
 
-# Names of filters, in the order in which they are applied, and the kinds of odd pairs that each leaves out. `language`
-# does not use the kinds that are found by the words of both sides: those of a third language are not among them.
+# Filters, in the order in which they apply, and the kinds of odd pairs that each leaves out. `language` does not use
+# the `*_language` kinds, which compare the words of both sides and so miss a third language.
 FILTERS = {
     REPEATED: ("repeated",),
     "equal": ("equal",),
@@ -27,8 +27,8 @@ FILTERS = {
     LANGUAGE: (),
 }
 
-# A text is in a wrong language if another one is so many times as likely. Of Tatoeba's short sentences 0.03 % are by
-# that, and 97 % of English ones in place of Spanish.
+# A text is in the wrong language if another one is more than this many times as likely. This flags 0.03 % of Tatoeba's
+# short sentences, and 97 % of English sentences in place of Spanish.
 FOREIGN_ODDS = 30
 
 Pairs = TypeVar("Pairs", datasets.Dataset, datasets.IterableDataset)
@@ -37,11 +37,11 @@ _TO_SPACES = LINE_ENDS_TO_SPACES | str.maketrans("\t", " ")
 
 
 def parse_filters(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the filters of these names in the order in which they are applied; errors call their list `where`."""
+    """Return the named filters in the order in which they apply; `where` locates the list in errors."""
     for name in names:
         if name not in FILTERS:
             raise DataError(
-                f"{where}: no filter is called {name!r}{did_you_mean(name, FILTERS)}; there are {', '.join(FILTERS)}"
+                f"{where}: unknown filter {name!r}{did_you_mean(name, FILTERS)}; write any of {', '.join(FILTERS)}"
             )
     return tuple(name for name in FILTERS if name in names)
 
@@ -53,22 +53,22 @@ def filter_pairs(
     target_lang: str | None,
     left_out: str | Path | None = None,
 ) -> tuple[Pairs, dict[str, int]]:
-    """Leave out pairs; what is usual in the corpus is learned from a sample of it.
+    """Filter pairs, using statistics from a sample of the corpus.
 
-    Writes what is left out to the TSV file `left_out`: filter, source, target. Returns the other pairs, in order, and
-    how many each filter left out; a pair counts for the first that applies. Of a stream, whose pairs are read later,
-    no numbers.
+    Writes the pairs left out to the TSV file `left_out`: filter, source, target. Returns the remaining pairs, in
+    order, and how many pairs each filter left out; a pair counts for the first filter that applies. For a stream,
+    which is read later, the counts are empty.
     """
     if not filters:
         return pairs, {}
     streamed = isinstance(pairs, datasets.IterableDataset)
     if streamed and (REPEATED in filters or left_out is not None):
-        refused = f"the filter {REPEATED!r}" if REPEATED in filters else "a file of the pairs that are left out"
+        refused = f"the filter {REPEATED!r}" if REPEATED in filters else "`left_out_file`"
         raise DataError(f"{refused} needs the whole corpus; leave it out, or do without `streaming`")
     languages = {"source": source_lang, "target": target_lang} if LANGUAGE in filters else {}
     for side, language in languages.items():
         if language is None or not is_known(language):
-            lacks = f"a `{side}_lang`" if language is None else f"a {side} language that it knows, not {language!r}"
+            lacks = f"a `{side}_lang`" if language is None else f"a supported {side} language, not {language!r}"
             raise DataError(f"the filter {LANGUAGE!r} needs {lacks}; set it, or leave the filter out")
     text = pairs.select_columns([*SIDES])
     judge = _Judge(filters, Usual(sample_of(text)), cast(dict[str, str], languages))
@@ -92,7 +92,7 @@ def _row(*cells: str) -> bytes:
 
 
 class _Judge:
-    """Tells by which filter a pair is left out."""
+    """Returns the filter that leaves a pair out, or None."""
 
     def __init__(self, filters: Sequence[str], usual: Usual, languages: dict[str, str]) -> None:
         self._usual, self._languages = usual, languages

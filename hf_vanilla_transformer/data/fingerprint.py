@@ -1,4 +1,4 @@
-"""Fingerprints: of the code that turns files into token ids, for the caches of `datasets`, and of training data."""
+"""Fingerprints of training data, and of the preprocessing code for the caches of `datasets`."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ MODULES = (
 
 
 def code_fingerprint(package: Path) -> str:
-    """Hash the modules that read and encode; `datasets` itself hashes a mapped function, but no code it calls."""
+    """Hash the modules that read and encode: `datasets` hashes a mapped function, but not the code it calls."""
     return Hasher.hash([Path(package, module).read_bytes() for module in MODULES])
 
 
 CODE_FINGERPRINT = code_fingerprint(Path(__file__).parents[1])
 
-# Pairs of a stream that stand for all of it: more would be read again by every run that is resumed.
+# Pairs hashed to represent a stream; every resumed run reads them again.
 STREAM_SAMPLE = 1000
 
 # Rows to hash at a time.
@@ -31,9 +31,9 @@ ROWS = 10_000
 
 
 def data_fingerprint(rows: Any, columns: Sequence[str]) -> dict[str, Any]:
-    """Return the number of pairs and a digest of each column that there is, whatever file or cache it comes from.
+    """Return the number of pairs and a digest of each column present, independent of files and caches.
 
-    Of a stream, the number is None, and only the first pairs are hashed.
+    For a stream, the number is None and only the first `STREAM_SAMPLE` pairs are hashed.
     """
     if isinstance(rows, datasets.Dataset):
         columns, number = [name for name in columns if name in rows.column_names], len(rows)

@@ -1,4 +1,4 @@
-"""What is odd about parallel text: pairs that cannot be meant, found by comparing each with the rest of the corpus."""
+"""Find odd pairs in parallel text, most likely errors, by comparing each with the rest of the corpus."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ Pair = Mapping[str, str]
 
 SIDES = tuple(PAIR_FEATURES)
 
-
-# What odd pairs of a kind have, and their share of all from which on the corpus is odd; one that is meant has less.
+# What pairs of each kind have, and the share of pairs from which the corpus is odd; a smaller share may be intended.
 KINDS = {
-    "empty": ("an empty side", math.inf),  # Training counts them by itself.
+    "empty": ("an empty side", math.inf),  # Counted by training itself.
     "equal": ("the same text on both sides", 0.05),
-    "repeated": ("the text of an earlier pair", 0.5),
-    "lengths": ("sides of very different length", 0.05),
-    "source_script": ("a source in another script than most", 0.05),
-    "target_script": ("a target in another script than most", 0.05),
-    "source_language": ("a source that looks like the language of the targets", 0.05),
-    "target_language": ("a target that looks like the language of the sources", 0.05),
+    "repeated": ("the same text as an earlier pair", 0.5),
+    "lengths": ("sides of very different lengths", 0.05),
+    "source_script": ("a source in a different script from most", 0.05),
+    "target_script": ("a target in a different script from most", 0.05),
+    "source_language": ("a source that looks like target-language text", 0.05),
+    "target_language": ("a target that looks like source-language text", 0.05),
     "source_unknown": ("a source of mostly unknown tokens", 0.1),
     "target_unknown": ("a target of mostly unknown tokens", 0.1),
-    "returns": ("a carriage return inside, the line end of old Macs", 0.01),
+    "returns": ("a carriage return inside, the line ending of old Macs", 0.01),
 }
 
-# Pairs that show what is usual, and those of them that are tokenized to find unknown tokens in a summary.
+# Pairs to sample for statistics, and how many of these `oddities` tokenizes to find unknown tokens.
 SAMPLE, TOKENIZED_SAMPLE = 20_000, 1000
 
 # Pairs to tokenize at once.
 BATCH = 1000
 
-# A pair is odd if its log ratio of lengths is so far from the median, and so many standard deviations, as the median
-# deviation estimates them; lengths count some characters more than they have, since short texts differ by chance.
+# A pair is odd if its log length ratio differs from the median by more than MIN_LOG_RATIO and by more than DEVIATIONS
+# standard deviations, estimated from the median absolute deviation. RATIO_SLACK characters are added to each length,
+# since short texts differ by chance.
 MIN_LOG_RATIO, DEVIATIONS, RATIO_SLACK = math.log(2), 6, 16
 
-# A language is known by its most frequent words, each seen some times. Those of a side are so many times as frequent
-# there as on the other.
+# A language is identified by its TYPICAL_WORDS most frequent words, each seen at least MIN_COUNT times. A side's own
+# words are also at least TIMES as frequent there as on the other side.
 TYPICAL_WORDS, MIN_COUNT, TIMES = 100, 3, 5
 
-# A text looks like the language of the other side if so many of its words are typical there, and few for its own side;
-# fewer words tell nothing. Where no texts of a side have a language of their own, both sides have the same one:
-# code, formulas, corrections.
+# A text of at least MIN_WORDS looks like the other side's language if a share of at least MIN_TYPICAL of its words is
+# typical there, and at least CLEARLY times the share typical of its own side. If less than MIN_OWN_SHARE of a side's
+# texts are clearly in its own language, both sides share one: code, formulas, corrections.
 MIN_WORDS, MIN_TYPICAL, CLEARLY, MIN_OWN_SHARE = 4, 0.3, 4, 0.05
 
-# Single letters are symbols: of a spelling, a formula, a molecule.
+# Single letters are symbols, as in a spelling, a formula or a molecule.
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
-# Scripts that one language mixes.
+# Scripts mixed within one language, counted as one.
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH")
 
 
 class Finding(NamedTuple):
-    """How many of the pairs looked at are of a kind, and the first of those, each after its place."""
+    """How many of the inspected pairs are of a kind, with the first of them as (location, pair)."""
 
     kind: str
     number: int
@@ -85,10 +85,10 @@ def inspect_pairs(
     tokenizer: PreTrainedTokenizerBase | None = None,
     examples: int = 0,
 ) -> tuple[int, list[Finding]]:
-    """Find the odd pairs of a corpus, reading it twice: what is usual, by a sample, and what is not.
+    """Find the odd pairs of a corpus in two passes: statistics from a sample, then every pair.
 
-    `read` returns the pairs, each after its place, such as "line 7". Returns their number and what was found, in the
-    order of `KINDS`; of texts with tokens unknown to a tokenizer only if there is one.
+    `read` returns (location, pair) tuples, with locations such as "line 7". Returns the number of pairs, and findings
+    in the order of `KINDS` with up to `examples` pairs each. Unknown tokens are counted only with a tokenizer.
     """
     sample = [pair for _, pair in _thinned(read(), SAMPLE)]
     usual, languages = Usual(sample), _side_languages(sample)
@@ -112,7 +112,7 @@ def inspect_pairs(
 
 
 def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Finding]:
-    """Find what makes a dataset or stream odd, by a sample of it."""
+    """Return the findings that make a dataset or stream odd, from a sample of it."""
     sample = sample_of(pairs)
     _, found = inspect_pairs(lambda: (("", pair) for pair in sample))
     if tokenizer is not None:
@@ -123,7 +123,7 @@ def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> li
 
 
 def sample_of(pairs: Any) -> list[dict[str, str]]:
-    """Return some pairs of a dataset, evenly spread, or the first of a stream."""
+    """Return pairs spread evenly over a dataset, or the first ones of a stream."""
     if isinstance(pairs, datasets.Dataset):
         pairs = pairs.select(range(0, len(pairs), _step(len(pairs), SAMPLE)))
     return [*islice(iterate_pairs(pairs), SAMPLE)]
@@ -134,7 +134,7 @@ def _step(number: int, size: int) -> int:
 
 
 def _thinned(items: Iterable[Any], size: int) -> list[Any]:
-    """At most `size` items, evenly spread over all of them, without knowing how many there are."""
+    """Return at most `size` evenly spread items, without knowing the total in advance."""
     kept, step = [], 1
     for index, item in enumerate(items):
         if index % step == 0:
@@ -145,18 +145,18 @@ def _thinned(items: Iterable[Any], size: int) -> list[Any]:
 
 
 class Usual:
-    """What is usual in a corpus, by a sample of its pairs."""
+    """Usual scripts and length ratio of a corpus, estimated from a sample of its pairs."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._scripts = {side: _most_common(_script(pair[side]) for pair in pairs) for side in SIDES}
         ratios = [_log_ratio(pair) for pair in pairs if all(pair[side].strip() for side in SIDES)]
         self._ratio = median(ratios) if ratios else 0.0
-        # Of a normal distribution, by which half of the values lie within 0.6745 standard deviations.
+        # Half of a normal distribution lies within 0.6745 standard deviations.
         deviation = median(abs(ratio - self._ratio) for ratio in ratios) / 0.6745 if ratios else 0.0
         self._max_log_ratio = max(MIN_LOG_RATIO, DEVIATIONS * deviation)
 
     def kinds_of(self, pair: Pair) -> Iterator[str]:
-        """Yield the kinds of `KINDS` that a pair is of by its characters."""
+        """Yield the `KINDS` of a pair that its characters reveal."""
         source, target = (pair[side].strip() for side in SIDES)
         if "\r" in source or "\r" in target:
             yield "returns"
@@ -174,7 +174,7 @@ class Usual:
 
 
 class Repeated:
-    """Tells whether a pair was seen before."""
+    """Returns whether a pair was seen before."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -186,14 +186,14 @@ class Repeated:
 
 
 def _side_languages(pairs: Sequence[Pair]) -> dict[str, _Languages]:
-    """Return the languages of the sides that have one of their own."""
+    """Return typical words by side, for each side with a language of its own."""
     counts = {side: Counter(word for pair in pairs for word in _words(pair[side])) for side in SIDES}
     languages = {side: _Languages(counts[side], counts[other]) for side, other in (SIDES, SIDES[::-1])}
     return {side: each for side, each in languages.items() if each.has_own(pair[side] for pair in pairs)}
 
 
 class _Languages:
-    """The language of a side, and that of the other one, by their frequent words."""
+    """Frequent words that identify the language of a side and that of the other."""
 
     def __init__(self, counts: Counter[str], others: Counter[str]) -> None:
         scale = TIMES * counts.total() / max(1, others.total())
@@ -202,7 +202,7 @@ class _Languages:
         self.other = frozenset(word for word, count in others.most_common(TYPICAL_WORDS) if count >= MIN_COUNT)
 
     def has_own(self, texts: Iterable[str]) -> bool:
-        """Whether some texts are clearly in a language that the other side has not."""
+        """Whether enough texts are clearly in a language that the other side lacks."""
         shares = [shares for text in texts if (shares := self._shares(text))]
         clear = sum(own >= MIN_TYPICAL and own > other for own, other in shares)
         return bool(shares) and clear >= MIN_OWN_SHARE * len(shares)
@@ -212,7 +212,7 @@ class _Languages:
         return other >= max(MIN_TYPICAL, CLEARLY * own)
 
     def _shares(self, text: str) -> tuple[float, float] | None:
-        """Shares of words that are typical of this side and of the other; None for a short text."""
+        """Return the shares of words typical of this side and of the other; None for a short text."""
         words = _words(text)
         if len(words) < MIN_WORDS:
             return None
@@ -230,13 +230,13 @@ def _log_ratio(pair: Pair) -> float:
 
 
 def _most_common(values: Iterable[str | None]) -> str | None:
-    """The value of more than half, without None."""
+    """Return the value of more than half, ignoring None; None if there is no majority."""
     counts = Counter(filter(None, values))
     return next((value for value, count in counts.items() if 2 * count > counts.total()), None)
 
 
 def _script(text: str) -> str | None:
-    """Script of most letters of a text, such as "LATIN"; None without a letter."""
+    """Return the script of most letters, such as "LATIN"; None without letters or a majority."""
     if text.isascii():
         return "LATIN" if any(map(str.isalpha, text)) else None
     return _most_common(map(_script_of, text))
@@ -251,7 +251,7 @@ def _script_of(character: str) -> str | None:
 
 
 def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -> list[list[str]]:
-    """For each pair the kinds of its sides of which more than half of the tokens are unknown."""
+    """Return for each pair the kinds of those sides where more than half of the tokens are unknown."""
     if tokenizer is None or tokenizer.unk_token_id is None:
         return [[] for _ in pairs]
     encoded = encode_pairs(tokenizer, {side: [pair[side] for pair in pairs] for side in SIDES})

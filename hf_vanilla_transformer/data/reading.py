@@ -1,4 +1,4 @@
-"""Files and datasets to pairs of strings, `source` and `target`."""
+"""Read files and datasets as pairs of strings, `source` and `target`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .tmx import read_tmx
 PAIR_FEATURES = datasets.Features({"source": datasets.Value("string"), "target": datasets.Value("string")})
 
 ALIGNMENT_COLUMN = "alignment"
-"""Column of training pairs with the links of words: source word, target word, source word, target word, ..."""
+"""Column with the word alignment of a training pair, flattened: source word, target word, source word, ..."""
 
 PART_COLUMN = "part"
-"""Column with the number of each pair's `corpora.Part`, where there are several."""
+"""Column with the index of a pair's `corpora.Part`, if there are several."""
 
 TEXT_COLUMNS = (*PAIR_FEATURES, ALIGNMENT_COLUMN, PART_COLUMN)
-"""Columns that pairs are tokenized from."""
+"""Input columns of tokenization."""
 
-# Common names of splits in datasets.
+# Other common names of splits.
 _SPLIT_ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
 
 # Words that distinguish a header from a pair: roles, languages and their codes, and locales (pt-br, eng_Latn).
@@ -64,7 +64,7 @@ class _Columns:
     def find(cls, row: Any, arguments: DataArguments, where: str) -> _Columns:
         """Apply the rules to the first row of a file or split."""
         if not isinstance(row, Mapping):
-            raise DataError(f"{where}: {type(row).__name__} instead of an object; write one object a line")
+            raise DataError(f"{where}: {type(row).__name__} instead of an object; write one object per line")
         languages = (arguments.source_lang, arguments.target_lang)
         candidates: list[tuple[str | None, str | None]]
         if arguments.source_column is not None:
@@ -93,7 +93,7 @@ class _Columns:
         return ["translation"] if self.in_translation else list(dict.fromkeys((self.source, self.target)))
 
     def pair(self, row: Any, where: str) -> dict[str, str]:
-        """Return the pair of a row, or raise a DataError that names the field without a string."""
+        """Return the pair of a row, or raise a DataError that names the invalid field."""
         cells = row.get("translation") if self.in_translation and isinstance(row, Mapping) else row
         if not isinstance(cells, Mapping):
             raise DataError(f"{where}: {type(cells).__name__} instead of an object; repair or remove the row")
@@ -112,17 +112,17 @@ class _Columns:
 
 
 def _cells(path: str, suffix: str) -> Iterator[tuple[int, list[str]]]:
-    """Read the cells of lines that are not empty, each after its number; only CSV has the quoting of spreadsheets."""
+    """Yield (line number, cells) of each nonempty line; only CSV has quoting."""
     if suffix == ".tsv":
-        # Quotes belong to the sentences.
+        # Quotes are part of the sentences.
         yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), start=1) if line)
         return
-    # A quoted field keeps the line ends inside it.
+    # A quoted field may contain line ends.
     reader = csv.reader(read_lines(path, keep_ends=True), strict=True)
     try:
         yield from ((reader.line_num, cells) for cells in reader if cells)
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}); fix the quotes of the field") from None
+        raise DataError(f"{path}, line {reader.line_num}: invalid CSV ({error}); fix the field's quotes") from None
 
 
 def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
@@ -141,7 +141,7 @@ def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterato
                 )
             header = [str(position) for position in range(len(cells))]
         if any(cells[len(header) :]):
-            remedy = "remove the tab inside a sentence" if suffix == ".tsv" else "quote the field with a comma inside"
+            remedy = "remove the tab inside a sentence" if suffix == ".tsv" else "quote the field with a comma"
             raise DataError(
                 f"{path}, line {number}: {len(cells)} columns, but the first line has {len(header)}; {remedy}"
             )
@@ -149,7 +149,7 @@ def _delimited_rows(path: str, suffix: str, arguments: DataArguments) -> Iterato
 
 
 def _check_unique(names: list[str], where: str) -> None:
-    """Raise a DataError if a column that has a name has it twice: a row keeps one cell a name."""
+    """Raise a DataError for duplicate column names: a row keeps one cell per name."""
     twice = [name for name, count in Counter(filter(None, names)).items() if count > 1]
     if twice:
         raise DataError(f"{where}: two columns are called {twice[0]!r}; rename one")
@@ -176,7 +176,7 @@ def _looks_like_header(cells: list[str]) -> bool:
 
 
 def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the columns of a Parquet file that make a pair; others may be large, or hold what Python cannot."""
+    """Read only the columns of the pair from a Parquet file; others may be large, or not representable in Python."""
     try:
         with pq.ParquetFile(path) as file:
             _check_unique(file.schema_arrow.names, path)
@@ -187,7 +187,7 @@ def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, di
                 where = f"{path}, row {number}"
                 try:
                     values = [cell.as_py() for cell in cells]
-                # Bytes of a string that are not UTF-8, or a time that Python cannot represent.
+                # A string that is not UTF-8, or a time that Python cannot represent.
                 except (ValueError, OverflowError) as error:
                     raise DataError(f"{where}: {one_line(error)}; repair or remove the row") from None
                 yield where, dict(zip(names, values, strict=True))
@@ -196,7 +196,7 @@ def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, di
 
 
 def _empty_row(schema: pa.Schema) -> dict[str, Any]:
-    """Return a row of nulls with the columns of a schema, and the fields of those with fields."""
+    """Return a row of nulls with the columns of a schema and the fields of its structs."""
     return {
         field.name: dict.fromkeys(child.name for child in field.type) if pa.types.is_struct(field.type) else None
         for field in schema
@@ -223,7 +223,7 @@ def _rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, Any]]:
 
 
 def located_pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the pairs of a split's files as `{"source": str, "target": str}`, each after its place, as "line 7"."""
+    """Yield (location, `{"source": str, "target": str}`) from the files of a split; locations are like "line 7"."""
     if len(files) == 2:
         for number, (source, target) in enumerate(zip(*map(read_lines, files), strict=True), start=1):
             yield f"line {number}", {"source": source, "target": target}
@@ -241,14 +241,14 @@ def _pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[dict[st
 
 
 def iterate_pairs(dataset: Any) -> Iterator[dict[str, str]]:
-    """Yield the pairs of a dataset or stream; in batches, many times as fast as row by row."""
+    """Yield the pairs of a dataset or stream, read in batches, which is many times faster than by row."""
     for batch in dataset.iter(1000):
         for source, target in zip(batch["source"], batch["target"], strict=True):
             yield {"source": source, "target": target}
 
 
 def headerless_tsv_files(texts: Iterable[DataArguments]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield name and first pair of each TSV file in which the first line was taken as a pair, not as a header."""
+    """Yield (name, first pair) of each TSV file whose first line was read as a pair, not as a header."""
     for text in texts:
         files = text.files("train")
         if len(files) == 1 and _suffix(files[0]) == ".tsv" and text.source_column is None:
@@ -278,7 +278,7 @@ def load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dat
 
 
 def check_files(files: tuple[str, ...]) -> None:
-    """Check what is known without parsing: extension and existence of one file, line ends and counts of two."""
+    """Check without parsing: extension and existence of one file, or line counts of two, which may not be pipes."""
     if len(files) == 1:
         suffix = _suffix(files[0])
         if suffix not in EXTENSIONS or (suffix == ".parquet" and files[0].endswith(".gz")):
@@ -296,7 +296,7 @@ def check_files(files: tuple[str, ...]) -> None:
     if 0 in counts:
         raise DataError(f"{files[counts.index(0)]}: no lines in it; check the path")
     if counts[0] != counts[1]:
-        # Of a file in another encoding, or with other line ends, the lines are wrong.
+        # Another encoding, or other line ends, is the better explanation: reading raises that error.
         for _ in chain.from_iterable(map(read_lines, files)):
             pass
         raise DataError(
@@ -313,7 +313,7 @@ def _count_lines(path: str) -> int:
 
 
 def load_named(arguments: DataArguments) -> dict[str, Any]:
-    """Load the splits of `dataset_name`, datasets or streams, by "train", "validation" and "test"."""
+    """Load the splits of `dataset_name` as datasets or streams, keyed by "train", "validation" and "test"."""
     name = cast(str, arguments.dataset_name)
     with _loading(name):
         loaded = datasets.load_dataset(
@@ -328,7 +328,7 @@ def load_named(arguments: DataArguments) -> dict[str, Any]:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turn the errors of the datasets library about a dataset into a DataError that names it."""
+    """Turn errors of the datasets library into a DataError that names the dataset."""
     try:
         yield
     except DataError:

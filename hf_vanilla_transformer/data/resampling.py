@@ -1,4 +1,4 @@
-"""Training pairs that are tokenized anew in each epoch: with noise in their texts, or by BPE-dropout."""
+"""Re-tokenize training pairs in each epoch, with noise in their texts or with BPE-dropout."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .reading import PAIR_FEATURES, TEXT_COLUMNS
 
 
 class Resampling:
-    """Collator that tokenizes pairs anew in each epoch.
+    """Collator that re-tokenizes pairs in each epoch.
 
     Args:
-        tokenizer: Of the pairs; one with dropout tokenizes all of them, another those that the noise changes.
-        noise: Changes their texts.
-        limits: Most tokens of each side; a pair that would have more keeps its own tokens, as does one whose target
-            would have more unknown tokens.
-        collate: Makes a batch of rows.
-        prefixes: What sources begin with, by part.
+        tokenizer: A `DroppingTokenizer` re-tokenizes all pairs, any other tokenizer only those changed by the noise.
+        noise: Noise for the texts.
+        limits: Maximum lengths in tokens. A pair that would exceed them keeps its tokens, as does one whose target
+            would get more unknown tokens.
+        collate: Turns rows into a batch.
+        prefixes: Source prefix of each part.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Resampling:
     def resample(self, rows: Sequence[Mapping[str, Any]], epoch: int) -> list[dict[str, Any]]:
         """Return rows of `tokenize_pairs(..., keep_text=True)` with the tokens of an epoch.
 
-        A truncated pair, whose texts are None, keeps its own.
+        A truncated pair, whose texts are None, keeps its tokens.
         """
         names = ("input_ids", "labels", "alignments")
         resampled = [{name: row[name] for name in names if name in row} for row in rows]
@@ -64,7 +64,7 @@ class Resampling:
         return resampled
 
     def _drawn(self, texts: dict[str, list[Any]], epoch: int) -> tuple[list[int], dict[str, list[Any]]]:
-        """Return which pairs are tokenized anew, and their texts."""
+        """Return the indices of the pairs to re-tokenize, and their texts."""
         noisy = self.noise(texts, epoch) if self.noise else texts
         drawn = [*range(len(texts["source"]))]
         if isinstance(self.tokenizer, DroppingTokenizer):

@@ -34,18 +34,18 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     """Load the splits that the arguments select, as pairs of strings.
 
     Pairs with an empty side are kept here; `tokenize_pairs` counts and drops them. Held-out splits are selected by a
-    seeded hash of the source sentence: equal sources always fall on the same side, and the selection depends on
-    neither the order of the corpus nor the machine. A logged warning counts source sentences of a given validation
-    or test split that also occur in the training pairs.
+    seeded hash of the source sentence: equal sources always fall in the same split, and the selection depends on
+    neither the order of the corpus nor the machine. A logged warning counts validation and test pairs whose source
+    also occurs in the training pairs.
 
     Args:
         arguments: Corpora, columns and splits; see `DataArguments`.
 
     Returns:
-        Some of `train`, `validation` and `test`, with the string columns `source` and `target` and, if there are
-        several corpora or directions, `PART_COLUMN`: an index of `corpora.Corpora.parts`. With `arguments.streaming`
-        the splits are read lazily: errors other than unequal line counts and a faulty first row are raised during
-        iteration, and corpora are drawn by their weights alone.
+        Those of `train`, `validation` and `test` that exist, with the string columns `source` and `target` and, with
+        several corpora or directions, `PART_COLUMN`: an index into `corpora.Corpora.parts`. With
+        `arguments.streaming` the splits are read lazily: errors other than unequal line counts and an invalid first
+        row are raised during iteration, and corpora are sampled by their weights alone.
 
     Raises:
         DataError: The data cannot be read or used.
@@ -60,10 +60,10 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
 
 
 def located_splits(arguments: DataArguments) -> dict[str, Callable[[], Iterator[tuple[str, Mapping[str, str]]]]]:
-    """Return a reader of each corpus as it is given, before any pairs are held out, sampled or added.
+    """Return a reader for each corpus as given, before pairs are held out, sampled or added.
 
-    By split, with the place in the list of a corpus from there, a function that yields the pairs, each after its
-    place: "line 7" of a file of text, "row 7" of others.
+    Keys are the split and, for a listed corpus, its location in the list. Readers yield (location, pair) tuples, with
+    locations such as "line 7" in a text file or "row 7" in other data.
     """
     _check_named(arguments)
     corpora = corpora_of(arguments)
@@ -90,7 +90,7 @@ def _check_named(arguments: DataArguments) -> None:
 
 @contextmanager
 def _naming(corpus: Corpus) -> Iterator[None]:
-    """Name the entry of a list in the errors of its text."""
+    """Prefix errors with the location of a listed corpus."""
     try:
         yield
     except DataError as error:
@@ -113,27 +113,27 @@ class _Loader:
         self._sets: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def read(self, corpus: Corpus, split: str) -> Any:
-        """Return the pairs of an entry; None if options name a dataset that lacks this split."""
+        """Return the pairs of a corpus; None if its dataset lacks this split and the split is optional."""
         text = corpus.text
         with _naming(corpus):
             if files := text.files("train"):
                 return load_files(files, text)
             if text.toy_corpus:
                 return load_toy_corpus()[split]
-            # Of one dataset, entries may select the pairs of several languages.
+            # Entries may select several language pairs from one dataset.
             key = astuple(text)
             if key not in self._sets:
                 self._sets[key] = load_named(text)
-            # Parts are numbered before anything is read.
+            # Parts are numbered before loading, so none may turn out to be missing.
             is_needed = corpus.where or (split == "train" and len(self.parts) > 1)
             if split not in self._sets[key] and is_needed:
                 raise DataError(
-                    f"{text.dataset_name} has no split {split}; it has {', '.join(self._sets[key])}: list it for these"
+                    f"{text.dataset_name} has no split {split}, only {', '.join(self._sets[key])}; list it under those"
                 )
             return self._sets[key].get(split)
 
     def splits(self) -> dict[str, Any]:
-        """Return the pairs of all splits, those that are held out included."""
+        """Return the pairs of all splits, including held-out ones."""
         found: dict[str, _Found] = {split: [] for split in SPLITS}
         for split, entries in self.corpora.entries.items():
             texts = ((corpus, self.read(corpus, split)) for corpus in entries)
@@ -149,7 +149,7 @@ class _Loader:
         return splits
 
     def _training_pairs(self, found: dict[str, _Found]) -> list[Any]:
-        """Return the pairs of each part to train on, and add those that are held out to the splits found."""
+        """Return the training pairs of each part, and add held-out pairs to `found`."""
         sizes, train, first_part = self._held_out_sizes(found), list[Any](), 0
         for corpus, pairs in found["train"]:
             pairs = self._prepared(corpus, pairs)
@@ -170,7 +170,7 @@ class _Loader:
         return train
 
     def _held_out_sizes(self, found: Mapping[str, _Found]) -> dict[str, float]:
-        """Return how much to hold out for the splits that are not given."""
+        """Return the requested sizes of the splits to hold out, which are those not given."""
         wanted = {split: getattr(self.arguments, f"{split}_split_size") for split in SPLITS[1:]}
         wanted = {split: size for split, size in wanted.items() if size is not None}
         for split in wanted:
@@ -178,11 +178,11 @@ class _Loader:
                 raise DataError(f"{listed[0].where}: {split} pairs are listed; leave `{split}_split_size` out")
         sizes = {split: size for split, size in wanted.items() if not found[split]}
         if sizes and not found["train"]:
-            raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to cut from; name a training file")
+            raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to split; give a training file")
         return sizes
 
     def _prepared(self, corpus: Corpus, pairs: Any) -> Any:
-        """Return the pairs of a corpus with links, if a file has them, and without those that filters leave out."""
+        """Add alignments from a file, if there is one, and apply the filters of a corpus."""
         if self.arguments.links not in (None, AUTO):
             aligned = list(zip(pairs["source"], pairs["target"], strict=True))
             pairs = add_alignments(pairs, read_alignments(self.arguments.links, aligned))
@@ -198,7 +198,7 @@ class _Loader:
             logger.warning(f"{corpus.where}: filters kept {len(kept)} of {len(pairs)} pairs; left out: {reasons}")
             if not len(kept):
                 raise DataError(
-                    f"{corpus.where}: the filters leave nothing of {len(pairs)} pairs; leave the entry out"
+                    f"{corpus.where}: the filters left out all {len(pairs)} pairs; remove some filters, or the entry"
                 )
         return kept
 
@@ -206,11 +206,11 @@ class _Loader:
         yield from filter(None, [self.arguments.corpora])
         for corpus in chain.from_iterable(self.corpora.entries.values()):
             yield from corpus.text.files("train")
-            # Nothing, if it is a name on the Hub.
+            # Yields nothing for a name on the Hub.
             yield from Path(corpus.text.dataset_name).rglob("*") if corpus.text.dataset_name else ()
 
     def _directions(self, corpus: Corpus, pairs: Any, numbers: Iterable[int]) -> list[Any]:
-        """Return the pairs in each direction, numbered if there are several parts."""
+        """Return the pairs in each direction, with `PART_COLUMN` if there are several parts."""
         directions = [pairs, _exchanged(pairs)] if corpus.both_directions else [pairs]
         if len(self.parts) == 1:
             return directions
@@ -228,7 +228,7 @@ class _Loader:
 def _exchanged(pairs: Any) -> Any:
     if isinstance(pairs, datasets.IterableDataset):
         return pairs.map(_exchange, batched=True, features=PAIR_FEATURES)
-    # Without a copy.
+    # Zero-copy.
     return pairs.rename_columns({"source": "target", "target": "source"}).select_columns([*PAIR_FEATURES])
 
 
@@ -275,15 +275,15 @@ def _warn_of_overlap(splits: dict[str, datasets.Dataset]) -> None:
         pairs = zip(sources.to_pylist(), targets.to_pylist(), strict=True)
         shared = [pair[0] in seen for pair in pairs if pair[0] in seen or pair in exchanged]
         if shared:
-            or_exchanged = "" if all(shared) else ", or are there from target to source"
+            or_exchanged = "" if all(shared) else ", or occur there in the opposite direction"
             logger.warning(
-                f"{len(shared)} of {len(sources)} {split} pairs have a source that is also in the training pairs"
+                f"{len(shared)} of {len(sources)} {split} pairs have a source that also occurs in the training pairs"
                 f"{or_exchanged}"
             )
 
 
 def _hold_out(train: Any, sizes: Mapping[str, float], arguments: DataArguments) -> tuple[dict[str, Any], Any]:
-    """Return splits of these sizes, and the training pairs left: ranges of a hash of the source."""
+    """Hold out splits of these sizes by ranges of a source hash; return them and the remaining pairs."""
     seed, keys, low = arguments.split_seed, None, 0.0
     if not sizes:
         return {}, train
@@ -308,7 +308,7 @@ def _split_key(source: str, seed: int) -> float:
 
 
 def _upper_edge(ordered: np.ndarray, low: float, size: float) -> float:
-    """Return the end of the range of keys from `low` on that contains at least `size` pairs; 1.0 if too few remain."""
+    """Return the upper bound of a range of keys from `low` with at least `size` pairs; 1.0 if too few remain."""
     start = int(np.searchsorted(ordered, low))
     last = start + max(1, round(size * len(ordered)) if size < 1 else int(size)) - 1
     after = int(np.searchsorted(ordered, ordered[last], side="right")) if last < len(ordered) else len(ordered)

@@ -1,4 +1,4 @@
-"""Pairs of a TMX file, one unit at a time."""
+"""Read the pairs of a TMX file one unit at a time."""
 
 from collections.abc import Iterator
 
@@ -7,12 +7,12 @@ from ..files import read_lines
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
-# Elements around codes of a program, which are no text.
+# Elements that enclose native markup instead of text.
 _CODES = frozenset(("bpt", "ept", "it", "ph", "ut"))
 
 
 class _Units:
-    """What an XML parser reports, as the texts of each unit by language."""
+    """Target of an XML parser that collects the texts of each unit by language."""
 
     def __init__(self) -> None:
         self.complete: list[dict[str, str]] = []
@@ -50,15 +50,16 @@ def _normalized(language: str) -> str:
 
 
 def _find(unit: dict[str, str], language: str) -> str | None:
-    """Return the text in a language, or in the first of its variants."""
+    """Return the text in a language or its first regional variant."""
     variants = (text for name, text in unit.items() if name.startswith(f"{language}-"))
     return unit[language] if language in unit else next(variants, None)
 
 
 def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Read the pairs of a TMX file as `{"source": str, "target": str}`, each after the line on which its unit ends.
+    """Yield (line on which its unit ends, `{"source": str, "target": str}`) for each pair of a TMX file.
 
-    A language without a region, as en, is also that of its regions, as en-US. Units without both are left out.
+    A language without a region, such as en, also matches its regional variants, such as en-US. Units without both
+    languages are left out.
     """
     if source_lang is None or target_lang is None:
         raise DataError(f"{path}: TMX may have many languages; set `source_lang` and `target_lang`")
@@ -88,11 +89,11 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
         raise DataError(f"{path}, line {error.position[0]}: not XML ({one_line(error)}); export it again") from None
     except DefusedXmlException as error:
         raise DataError(
-            f"{path}, line {number}: refused, since it declares entities ({type(error).__name__}); remove them"
+            f"{path}, line {number}: entity declarations are not allowed ({type(error).__name__}); remove them"
         ) from None
     if is_empty and languages:
         if not (found := ", ".join(sorted(languages - {""}))[:200]):
-            raise DataError(f"{path}: its units do not say their languages; set xml:lang of each <tuv>")
+            raise DataError(f"{path}: its units name no languages; set xml:lang in each <tuv>")
         raise DataError(
-            f"{path}: no unit in {source_lang} and {target_lang}, but in {found}; set `source_lang` and `target_lang`"
+            f"{path}: no unit has {source_lang} and {target_lang}, only {found}; set `source_lang` and `target_lang`"
         )

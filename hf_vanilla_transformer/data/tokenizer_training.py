@@ -1,4 +1,4 @@
-"""Training of tokenizers on text, prose or not."""
+"""Training of tokenizers on prose or any other sequences of symbols."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class _Algorithm(NamedTuple):
-    """Components of a tokenizer; without a decoder, tokens are joined by blanks. `escapes` end the normalization."""
+    """Components of a tokenizer. Without a decoder, tokens are joined with spaces; `escapes` are normalized last."""
 
     model: Callable[[], models.Model]
     trainer: Callable[..., trainers.Trainer]
@@ -23,10 +23,11 @@ class _Algorithm(NamedTuple):
     escapes: Sequence[normalizers.Normalizer] = ()
 
 
-# In the vocabulary of unigram "▁" (U+2581) is a blank; one in a text becomes this, which Unicode keeps out of texts.
-_BLANK, _ESCAPED_BLANK = "\u2581", "\uffff"
+# In a unigram vocabulary "▁" (U+2581) means a space; one in a text is escaped as a noncharacter, which no text should
+# contain.
+_SPACE, _ESCAPED_SPACE = "\u2581", "\uffff"
 
-# "<" of a symbol that is spelled like a special token.
+# The "<" of a symbol spelled like a special token.
 _SPECIAL = Regex(rf"\A<(?=(?:{'|'.join(token[1:-1] for token in SPECIAL_TOKENS.values())})>\z)")
 
 _word_level = partial(models.WordLevel, unk_token=SPECIAL_TOKENS["unk_token"])
@@ -45,9 +46,9 @@ _ALGORITHMS = {
         pre_tokenizers.Sequence(
             [pre_tokenizers.Metaspace(prepend_scheme="never"), pre_tokenizers.Split("<", "isolated")]
         ),
-        decoders.Sequence([decoders.Metaspace(), decoders.Replace(_ESCAPED_BLANK, _BLANK)]),
-        # The first word gets a blank like any other, also after a blank in the text.
-        (normalizers.Replace(_BLANK, _ESCAPED_BLANK), normalizers.Prepend(_BLANK)),
+        decoders.Sequence([decoders.Metaspace(), decoders.Replace(_ESCAPED_SPACE, _SPACE)]),
+        # The first word is preceded by "▁" like any other, even after a space in the text.
+        (normalizers.Replace(_SPACE, _ESCAPED_SPACE), normalizers.Prepend(_SPACE)),
     ),
     "word": _Algorithm(
         _word_level,
@@ -56,7 +57,7 @@ _ALGORITHMS = {
         pre_tokenizers.Split(Regex(r"\w+(?:['’\-]\w+)*|[^\w\s]"), "removed", invert=True),
         decoders.Sequence(
             [
-                # Joins tokens by blanks: no token starts with a newline, so this prefix never glues any.
+                # Joins tokens with spaces: no token starts with a newline, so the prefix never matches.
                 decoders.WordPiece(prefix="\n", cleanup=False),
                 decoders.Fuse(),
                 decoders.Replace(Regex(r" (?=[.,!?;:%…)\]}»])"), ""),
@@ -99,14 +100,14 @@ def train_tokenizer(
     |---|---|---|
     | `"bpe"` | byte-level subword | the exact text, for all of Unicode |
     | `"unigram"` | subword, by likelihood | the exact text, if training saw all its characters |
-    | `"word"` | word or punctuation mark | words joined by one blank, closing marks attached, quotes apart |
-    | `"whitespace"` | string between blanks | the symbols, joined by one blank; `< /s>` for `</s>` |
-    | `"character"` | Unicode code point, blanks included | the exact text, if training saw all its characters |
+    | `"word"` | word or punctuation mark | words joined with single spaces, closing marks attached, quotes apart |
+    | `"whitespace"` | string between white space | the symbols, joined with single spaces; `< /s>` for `</s>` |
+    | `"character"` | Unicode code point, white space included | the exact text, if training saw all its characters |
 
     A text that spells a special token, such as HTML's `<s>`, is tokenized like any other text
     (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Markers that must stay whole
-    inside texts, such as a language tag, are added by `add_special_tokens({"extra_special_tokens": [...]})`, which
-    `decode(..., skip_special_tokens=True)` drops, or by `add_tokens([...])`, which it keeps. A lone surrogate is
+    inside texts, such as a language tag, are added with `add_special_tokens({"extra_special_tokens": [...]})`, which
+    `decode(..., skip_special_tokens=True)` drops, or with `add_tokens([...])`, which it keeps. A lone surrogate is
     not Unicode text and cannot be encoded; `"unigram"` turns the noncharacter U+FFFF into U+2581.
 
     The same texts in the same order give the same tokenizer, except with `"unigram"`: the `tokenizers` library sums in
@@ -116,15 +117,15 @@ def train_tokenizer(
     Args:
         texts: The corpus, read once as a stream; it need not fit in memory.
         algorithm: `"bpe"`, `"unigram"`, `"word"`, `"whitespace"` or `"character"`.
-        vocab_size: Most tokens in the vocabulary, the four special tokens included; a small corpus yields fewer
+        vocab_size: Maximum vocabulary size, including the four special tokens; a small corpus yields fewer tokens
             (`len(tokenizer)`). 8,000 suits about 100,000 sentences; the paper's shared vocabulary for 4.5 million
             pairs has 37,000 (section 5.1).
-        reserved: How many of them are kept free for tokens that are added afterwards.
-        min_frequency: Fewest occurrences of a word, symbol or merged pair in the vocabulary.
+        reserved: How many of these tokens to reserve for adding later.
+        min_frequency: Minimum occurrences of a word, symbol or merged pair to enter the vocabulary.
         lowercase: Lowercase all text, in training and in use; decoded text is then lowercase.
         normalization: Unicode normalization of all text: `"NFC"`, `"NFD"`, `"NFKC"`, `"NFKD"` or None.
-        max_length: `model_max_length` of the tokenizer, the limit for `truncation=True`, in tokens with `</s>`; None
-            for no limit.
+        max_length: `model_max_length` of the tokenizer, the limit for `truncation=True`, in tokens including `</s>`;
+            None for no limit.
         show_progress: Show progress bars.
 
     Returns:
@@ -132,7 +133,7 @@ def train_tokenizer(
 
     Raises:
         ValueError: The corpus is empty, a text is not valid Unicode, a name is unknown or a number too small.
-        TypeError: `texts` is one string, or contains something else than strings.
+        TypeError: `texts` is one string, or contains anything but strings.
     """
     components = _lookup(_ALGORITHMS, algorithm, "algorithm")
     _check_sizes(algorithm, vocab_size, reserved, min_frequency, max_length)
@@ -143,7 +144,7 @@ def train_tokenizer(
     tokenizer.pre_tokenizer = components.pre_tokenizer
     if components.decoder is not None:
         tokenizer.decoder = components.decoder
-    # Pieces of unigram are selected by likelihood alone.
+    # Unigram selects pieces by likelihood alone.
     options = {} if algorithm == "unigram" else {"min_frequency": min_frequency}
     trainer = components.trainer(
         vocab_size=vocab_size - reserved,

@@ -1,7 +1,7 @@
-"""Word alignments of a parallel corpus by its statistics.
+"""Statistical word alignment of a parallel corpus.
 
 IBM model 2 with a prior that favours the diagonal, as in "A Simple, Fast, and Effective Reparameterization of IBM
-Model 2" (Dyer, Chahuneau and Smith 2013): expectation maximization in both directions, whose links are intersected.
+Model 2" (Dyer, Chahuneau and Smith 2013): expectation maximization in both directions, then intersection of the links.
 """
 
 import string
@@ -16,33 +16,33 @@ from .alignments import Link
 
 ITERATIONS = 5
 
-# The probability that a word has no counterpart and the Dirichlet prior of a word's translations, which keeps rare
-# words from explaining everything, are those of the paper. How strongly the diagonal is favoured is not estimated: on
-# the built-in corpus the paper's way finds 10, with which 98.1 % of the links are right; with 4, 99.1 %; with 2,
-# 99.5 %.
+# The probability that a word has no counterpart, and the Dirichlet prior of a word's translations, which keeps rare
+# words from explaining everything, are the paper's. The tension toward the diagonal is fixed instead of estimated: on
+# the built-in corpus the paper's estimate is 10, with which 98.1 % of the links are right, against 99.1 % with 4 and
+# 99.5 % with 2.
 NULL_PROBABILITY = 0.08
 CONCENTRATION = 0.01
 TENSION = 2.0
 
-# Pairs to estimate probabilities from, and pairs to compute at once: memory of a few hundred megabytes.
+# Maximum pairs to estimate probabilities from, and pairs to process at once, in a few hundred megabytes of memory.
 MAX_ESTIMATION_PAIRS = 200_000
 CHUNK = 5_000
 # Longer sides are not aligned.
 MAX_WORDS = 1_000
-# Probability of a translation that the estimation has not seen.
+# Probability of a translation unseen in estimation.
 UNSEEN = 1e-9
 
 _PUNCTUATION = string.punctuation + "¡¿«»„“”‘’…–—"
 NULL = 0
-# Numbers of words, in text order.
+# Word ids, in text order.
 Sentence = np.ndarray
 
 
 def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progress: bool = False) -> list[list[Link]]:
-    """Align the words of each pair: links that both directions find, in the order of the target words.
+    """Align the words of each pair: links found in both directions, in the order of the target words.
 
-    These are few but precise. A pair with more than `MAX_WORDS` on a side has none, as time and memory grow with the
-    product of both lengths.
+    Precision is favoured over recall. A pair with more than `MAX_WORDS` on a side gets no links, since time and memory
+    grow with the product of both lengths.
     """
     sides = _numbered(sources), _numbered(targets)
     passes = 2 * (ITERATIONS + 1)
@@ -55,7 +55,7 @@ def align_corpus(sources: Sequence[str], targets: Sequence[str], *, show_progres
 
 
 def _numbered(sentences: Iterable[str]) -> list[Sentence]:
-    """Number the words from 1, without regard to capitals and adjacent punctuation."""
+    """Map words to ids from 1, ignoring case and adjacent punctuation."""
     numbers: dict[str, int] = {}
 
     def number(word: str) -> int:
@@ -68,12 +68,12 @@ def _numbered(sentences: Iterable[str]) -> list[Sentence]:
 class _Candidates:
     """All candidate links of some pairs: for each target word, NULL and every source word."""
 
-    # Source word and target word of each candidate, as one number.
+    # Ids of source and target word of each candidate, combined into one number.
     keys: np.ndarray
-    # Where the candidates of each target word begin, and how many there are.
+    # Start and number of the candidates of each target word.
     starts: np.ndarray
     sizes: np.ndarray
-    # |i / m - j / n| of each; nonsense for NULL.
+    # |i / m - j / n| of each; meaningless for NULL.
     distances: np.ndarray
     is_null: np.ndarray
 
@@ -100,11 +100,11 @@ class _Candidates:
         return np.add.reduceat(values, self.starts)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Give each candidate the value of its target word."""
+        """Repeat the value of each target word for its candidates."""
         return np.repeat(values, self.sizes)
 
     def prior(self) -> np.ndarray:
-        """Return how likely each candidate is by its position, NULL included."""
+        """Return the prior probability of each candidate from its position, including NULL."""
         weights = np.where(self.is_null, 0, np.exp(-TENSION * self.distances))
         totals = np.maximum(self.sums(weights), np.finfo(np.float32).tiny)
         return np.where(self.is_null, NULL_PROBABILITY, (1 - NULL_PROBABILITY) * weights / self.spread(totals))
@@ -135,18 +135,18 @@ def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar
 
 @dataclass
 class _Model:
-    """Probabilities of one direction."""
+    """Translation probabilities in one direction."""
 
-    # Source and target word of each translation seen, sorted.
+    # Ids of source and target word of each translation seen, as in `_Candidates.keys`; sorted.
     keys: np.ndarray
-    # Of the target word given the source word.
+    # p(target word | source word) of each translation.
     probabilities: np.ndarray
 
     @classmethod
     def of(cls, parts: Sequence[_Candidates], num_targets: int, bar: tqdm) -> "_Model":
         keys = np.unique(np.concatenate([np.unique(part.keys) for part in parts] or [np.empty(0, np.int64)]))
         model = cls(keys, np.ones(len(keys)))
-        # Which translation each candidate is
+        # Index of each candidate's translation
         indices = [np.searchsorted(keys, part.keys).astype(np.int32) for part in parts]
         _, owners = np.unique(keys // (num_targets + 1), return_inverse=True)
         for _ in range(ITERATIONS):
@@ -168,13 +168,13 @@ class _Model:
         known = self.keys[index] == candidates.keys
         scores = np.where(known, self.probabilities[index], UNSEEN) * candidates.prior()
         is_best = scores == candidates.spread(np.maximum.reduceat(scores, candidates.starts))
-        # The first of several equal ones
+        # The first of equal scores
         places = np.arange(len(scores)) - candidates.spread(candidates.starts)
         return np.minimum.reduceat(np.where(is_best, places, len(scores)), candidates.starts) - 1
 
 
 def _posterior_mean(counts: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the geometric mean of each translation's probability, by its count, under a sparse Dirichlet prior."""
+    """Return the geometric posterior mean of each translation's probability under a sparse Dirichlet prior."""
     own = counts + CONCENTRATION
     totals = np.bincount(owners, own)[owners]
     logs = torch.digamma(torch.from_numpy(np.stack([own, totals]))).numpy()

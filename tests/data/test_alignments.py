@@ -26,14 +26,14 @@ def test_pharaoh_text_and_back():
 
 @pytest.mark.parametrize("text", ["0", "0-", "-0", "0-0-0", "a-b", "0:1", "1.0-2", "٣-٣", "0--1", "9999999999-0"])
 def test_what_is_no_link(text):
-    with pytest.raises(DataError, match="^dev.align, line 7: .* is no link; write pairs of source and target word"):
+    with pytest.raises(DataError, match="^dev.align, line 7: .* is not a link; write pairs of source and target word"):
         parse_pharaoh(f"0-0 {text}", "dev.align, line 7")
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("0-0\n0-0 x\n", "line 2: 'x' is no link"),
+        ("0-0\n0-0 x\n", "line 2: 'x' is not a link"),
         (
             "0-0\n2-0\n",
             "line 2: 2-0 links source word 2, but the source has 2 words, counted from 0; align the same text",
@@ -66,7 +66,7 @@ def test_error_rate():
     # Over all pairs, not the mean of the pairs.
     assert alignment_error_rate([[(0, 0)], []], [[(0, 0)], [(0, 0), (1, 1)]], [[], []]) == 1 - 2 / 4
     assert alignment_error_rate([[]], [[(0, 0)]], [[]]) == 1
-    with pytest.raises(ValueError, match="there are no links, so there is no error rate"):
+    with pytest.raises(ValueError, match="without links the error rate is undefined"):
         alignment_error_rate([[]], [[]], [[]])
 
 
@@ -112,5 +112,5 @@ def test_slow_tokenizers_are_refused():
     class Slow:
         is_fast = False
 
-    with pytest.raises(DataError, match="tells where tokens begin and end, but Slow is a slow one; convert the model"):
+    with pytest.raises(DataError, match="which the slow tokenizer Slow lacks; convert the model"):
         check_fast(Slow())

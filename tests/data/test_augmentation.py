@@ -61,12 +61,12 @@ def test_shares(text, shares):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("item=0.2", "'item' is no kind of noise; did you mean items"),
-        ("", "'' is no kind of noise"),
-        ("defaults", "'defaults' is no kind of noise"),
-        ("items=1.5", "items=1.5 is no share; it must be a number from 0 to 1"),
-        ("items", "items= is no share"),
-        ("items=nan", "items=nan is no share"),
+        ("item=0.2", "unknown kind of noise 'item'; did you mean items"),
+        ("", "unknown kind of noise ''"),
+        ("defaults", "unknown kind of noise 'defaults'"),
+        ("items=1.5", "the share in items=1.5 must be a number from 0 to 1"),
+        ("items", "the share in items= must be a number"),
+        ("items=nan", "the share in items=nan must be a number"),
         ("items=0.1,items=0.2", "sets items twice"),
     ],
 )

@@ -253,7 +253,7 @@ class TestTokenBudgetStream:
         features[205] = {"input_ids": [4] * 300, "labels": [4]}
         with pytest.raises(DataError, match="row 205: its 301 tokens"):
             list(TokenBudgetStream(features, 256, buffer_size=100))
-        with pytest.raises(DataError, match="`rank` 2 is not one of 2 processes"):
+        with pytest.raises(DataError, match="`rank` is 2; it must be from 0 to 1"):
             TokenBudgetStream(features, 256, num_replicas=2, rank=2)
         with pytest.raises(DataError, match="`buffer_size` is 0; it must be positive"):
             TokenBudgetStream(features, 256, buffer_size=0)
@@ -272,7 +272,7 @@ def test_packed_pairs():
     assert source_edges.dtype == target_edges.dtype == torch.int32
     assert (batch["packing"]["max_length"], batch["packing"]["decoder_max_length"]) == (3, 2)
     for side in ("input_ids", "labels"):
-        with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packed pairs need one on each side"):
+        with pytest.raises(DataError, match=f"a pair has no token in '{side}'; packing needs one on each side"):
             collate_packed([*features, {"input_ids": [5], "labels": [5], side: []}])
         for wrong in ([[5, 6]], [5.5], 5):
             with pytest.raises(DataError, match=f"'{side}' of a pair has shape .*; use a list of integers"):

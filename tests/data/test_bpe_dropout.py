@@ -131,14 +131,14 @@ def test_a_pair_that_keeps_its_tokens_has_the_columns_of_the_others(tokenizer):
 @pytest.mark.parametrize("algorithm", ["unigram", "word"])
 def test_other_vocabularies_have_no_merges(algorithm):
     other = train_tokenizer(TEXTS, algorithm=algorithm, vocab_size=100)
-    with pytest.raises(ValueError, match="`bpe_dropout` needs a vocabulary of BPE, not (Unigram|WordLevel); leave it"):
+    with pytest.raises(ValueError, match="`bpe_dropout` needs a BPE vocabulary, not (Unigram|WordLevel); leave it"):
         DroppingTokenizer(other, 0.1)
 
 
 def test_vocabularies_that_mark_the_end_of_a_word_are_refused(tokenizer):
     marked = copy.deepcopy(tokenizer)
     marked.backend_tokenizer.model.end_of_word_suffix = "</w>"
-    with pytest.raises(ValueError, match="`bpe_dropout`: the vocabulary marks the tokens within a word or at its end"):
+    with pytest.raises(ValueError, match="`bpe_dropout` does not support marks for continuing subwords or word ends"):
         DroppingTokenizer(marked, 0.1)
 
 

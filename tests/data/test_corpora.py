@@ -79,14 +79,14 @@ class TestPairs:
         entry = "{dataset_name: folder, source_lang: y, target_lang: x}"
         loaded = load_parallel_text(arguments(f"corpora: [{entry}]\ntest: [{entry}]"))
         assert set(loaded) == {"train", "test"} and loaded["train"][0] == {"source": "un 0", "target": "a 0"}
-        with pytest.raises(DataError, match="list.yaml, line 2: folder has no split validation; it has train, test"):
+        with pytest.raises(DataError, match="list.yaml, line 2: folder has no split validation, only train, test"):
             load_parallel_text(arguments(f"corpora: [{entry}]\nvalidation: [{entry}]"))
 
     def test_a_dataset_of_options_without_training_pairs(self, tmp_path):
         (tmp_path / "folder").mkdir()
         write(tmp_path / "folder" / "test.tsv", tsv([("source", "target"), *SPANISH]))
         options = {"dataset_name": "folder", "source_lang": "en", "target_lang": "es"}
-        with pytest.raises(DataError, match="folder has no split train; it has test"):
+        with pytest.raises(DataError, match="folder has no split train, only test"):
             load_parallel_text(arguments(f"corpora:\n{BOTH}", **options))
 
     def test_several_languages_of_a_dataset(self, tmp_path):
@@ -225,7 +225,7 @@ class TestFaults:
             ("", "list.yaml is empty"),
             ("- x", "list.yaml, line 1: no mapping"),
             ("corpus: []", "line 1: unknown key corpus; did you mean corpora"),
-            ("corpora: x", "line 1: `corpora` is no list"),
+            ("corpora: x", "line 1: `corpora` must be a list"),
             ("? [x]\n: y", "line 1: a key that is no name"),
             ("corpora:\n  - {file: es.tsv, ? {x: y} : z}", "line 2: a key that is no name"),
             ("corpora:\n  - x", "line 2: no mapping"),
@@ -239,21 +239,21 @@ class TestFaults:
                 "corpora:\n  - {file: es.tsv, weight: 1e9}",
                 "line 2: `weight` is 1e+09; it must be at least 0 and at most 1,000",
             ),
-            ("corpora:\n  - {file: es.tsv, weight: [1]}", "line 2: `weight` is no single value"),
+            ("corpora:\n  - {file: es.tsv, weight: [1]}", "line 2: `weight` must be a single value"),
             (
                 "corpora:\n  - {file: es.tsv, both_directions: 2}",
                 "line 2: `both_directions` is '2'; write true or false",
             ),
-            ("corpora:\n  - {file: es.tsv, both_directions: true}", "line 2: `both_directions` without languages"),
-            ("corpora:\n  - {file: es.tsv, left_out_file: o}", "line 2: `left_out_file`, but no `filters`"),
+            ("corpora:\n  - {file: es.tsv, both_directions: true}", "line 2: `both_directions` needs languages"),
+            ("corpora:\n  - {file: es.tsv, left_out_file: o}", "line 2: `left_out_file` needs `filters`"),
             ("corpora:\n  - {file: es.tsv, tag: a b}", "line 2: `tag` is 'a b'; write one word"),
             ("corpora:\n  - {file: es.tsv, tag: pad}", "line 2: `tag` is <pad>, a special token"),
             ("corpora: [{file: es.tsv}, {file: es.tsv, tag: a b}]", "line 1, entry 2: `tag` is 'a b'"),
             ("corpora: [{file: es.tsv}, {file: none.tsv}]", "line 1, entry 2: none.tsv: no such file"),
-            ("corpora:\n  - {file: es.tsv, filters: equal}", "line 2: `filters` is no list"),
+            ("corpora:\n  - {file: es.tsv, filters: equal}", "line 2: `filters` must be a list"),
             (
                 "corpora:\n  - {file: es.tsv, filters: [equl]}",
-                "line 2: `filters`: no filter is called 'equl'; did you mean eq",
+                "line 2: `filters`: unknown filter 'equl'; did you mean eq",
             ),
             ("corpora:\n  - {source_lang: en, target_lang: de}", "line 2: no text; give"),
             ("corpora:\n  - {source_file: x.en}", "line 2: `source_file` is given without `target_file`"),
@@ -261,30 +261,30 @@ class TestFaults:
             ("corpora:\n  - {file: ''}", "line 2: no text; give"),
             ("corpora:\n  - {file: none.tsv}", "line 2: none.tsv: no such file"),
             ("corpora:\n  - {file: bad.tsv}", "line 2: bad.tsv, line 2: 3 columns"),
-            ("corpora:\n  - {file: same.tsv, filters: [equal]}", "line 2: the filters leave nothing of 1 pairs"),
+            ("corpora:\n  - {file: same.tsv, filters: [equal]}", "line 2: the filters left out all 1 pairs"),
             ("validation:\n  - {file: es.tsv, weight: 1}", "line 2: unknown key weight"),
             ("sampling_temperature: 0.5\ncorpora: []", "line 1: `sampling_temperature` is 0.5; it must be at least 1"),
-            (f"corpora:\n{BOTH}  - {{file: es.tsv}}", "line 3: no languages, which several directions need"),
+            (f"corpora:\n{BOTH}  - {{file: es.tsv}}", "line 3: several directions need languages"),
             (
                 f"corpora:\n{BOTH}validation:\n  - {{source_lang: en, target_lang: fr, file: val.tsv}}",
-                "line 4: no training pairs have the language fr as target, but de, en",
+                "line 4: no training pairs have the language fr as target, only de, en",
             ),
             (
                 f"corpora:\n{BOTH}{SPANISH_ENTRY}validation:\n  - {{source_lang: fr, target_lang: es, file: val.tsv}}",
-                "line 5: no training pairs have the language fr, but de, en, es",
+                "line 5: no training pairs have the language fr, only de, en, es",
             ),
             (
                 f"corpora:\n{BOTH}  - {{source_lang: en, target_lang: es, file: es.tsv, weight: 0}}",
-                "line 3: no training pairs have the language es as target, but de, en",
+                "line 3: no training pairs have the language es as target, only de, en",
             ),
             (
                 f"corpora:\n{BOTH}  - {{source_lang: en, target_lang: 'e s', file: es.tsv}}",
-                "line 3: the language 'e s' is no code",
+                "line 3: 'e s' is not a language code",
             ),
             (
                 "corpora:\n  - {file: es.tsv, filters: [equal], left_out_file: o}\n"
                 "  - {file: es.tsv, filters: [equal], left_out_file: ./o}",
-                "line 3: ./o is the `left_out_file` of an earlier entry",
+                "line 3: `left_out_file` ./o is taken by an earlier entry",
             ),
         ],
     )
@@ -296,7 +296,7 @@ class TestFaults:
         assert message in str(error.value)
 
     def test_links_of_a_file(self):
-        with pytest.raises(DataError, match="has no links of other corpora"):
+        with pytest.raises(DataError, match="has no links for other corpora"):
             arguments("corpora: [{file: es.tsv}]", guided_alignment="x.links")
 
     def test_no_list(self):

@@ -199,7 +199,7 @@ def test_columns_known_by_name_are_not_by_position(tmp_path):
         ("x.tsv", "", r"x\.tsv: no pairs in it"),
         ("x.tsv", "only one\n", r"x\.tsv, line 1: no column 'source' or 'target'; the columns are '0'"),
         ("x.csv", "en,de\na,b\n", r"line 2: no column 'source' or 'target'; the columns are 'en', 'de'"),
-        ("x.csv", 'source,target\n"a,b\n', r"x\.csv, line 2: not CSV \(unexpected end of data\)"),
+        ("x.csv", 'source,target\n"a,b\n', r"x\.csv, line 2: invalid CSV \(unexpected end of data\)"),
         ("x.jsonl", '{"source": "a"}\n', r"x\.jsonl, line 1: no column 'target'; the columns are 'source'"),
         ("x.jsonl", '\n{"source": "a", "target": 3}\n', r"line 2: field 'target' is int, not a string"),
         ("x.jsonl", '["a", "b"]\n', r"row 1: str instead of an object|cannot be streamed"),

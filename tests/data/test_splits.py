@@ -65,7 +65,7 @@ def test_overlap_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(splits.logger, "warning", messages.append)
     path = write(tmp_path / "v.tsv", tsv([("source 1", "x"), ("new", "x"), ("source 99", "y")]))
     load(tmp_path, validation_file=path)
-    assert messages == ["2 of 3 validation pairs have a source that is also in the training pairs"]
+    assert messages == ["2 of 3 validation pairs have a source that also occurs in the training pairs"]
 
 
 def test_overlap_with_the_other_direction_is_reported(tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_overlap_with_the_other_direction_is_reported(tmp_path, monkeypatch):
     path = write(tmp_path / "v.tsv", tsv([("target 1", "source 0"), ("target 2", "source 3"), ("new", "source 4")]))
     load(tmp_path, validation_file=path)
     (message,) = messages
-    assert message.startswith("1 of 3 validation pairs") and "from target to source" in message
+    assert message.startswith("1 of 3 validation pairs") and "in the opposite direction" in message
 
 
 class TestSynthetic:
@@ -114,7 +114,7 @@ class TestSynthetic:
             ),
             (
                 {"monolingual_target": ["x"], "reverse_model": "y", "guided_alignment": "x.links"},
-                "`guided_alignment` x.links has no links of other corpora; set",
+                "`guided_alignment` x.links has no links for other corpora; set",
             ),
         ],
     )

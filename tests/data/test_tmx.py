@@ -42,8 +42,8 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aa">\n<!ENTITY b "&a;&a;">]>\n<tmx><tu>&b;</tu>
     [
         (TMX.replace("</hi>", ""), {}, "x.tmx, line 5: not XML (mismatched tag"),
         (TMX[:-20], {}, "x.tmx, line 7: not XML ("),
-        (BOMB, {}, "x.tmx, line 1: refused, since it declares entities"),
-        (TMX, {"source_lang": "en", "target_lang": "it"}, "x.tmx: no unit in en and it, but in de, de-de, en, "),
+        (BOMB, {}, "x.tmx, line 1: entity declarations are not allowed"),
+        (TMX, {"source_lang": "en", "target_lang": "it"}, "x.tmx: no unit has en and it, only de, de-de, en, "),
         (
             TMX,
             dict.fromkeys(("source_lang", "target_lang")),

@@ -86,7 +86,7 @@ class TestStart:
     @pytest.mark.parametrize(
         ("pairs", "odd"),
         [
-            ([("ant bee", "ANT BEE")] * 200, "199 of 200 pairs (99.5%) have the text of an earlier pair"),
+            ([("ant bee", "ANT BEE")] * 200, "199 of 200 pairs (99.5%) have the same text as an earlier pair"),
             # Each letter once, so that the tokenizer learns none of them.
             ([(f"ant {i}", chr(945 + i)) for i in range(9)], "9 of 9 pairs (100.0%) have a target of mostly unknown"),
             (sentences(), ""),
