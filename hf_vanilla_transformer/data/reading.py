@@ -71,9 +71,10 @@ class _Columns:
             candidates = [(arguments.source_column, arguments.target_column)]
         elif isinstance(translation := row.get("translation"), Mapping):
             if not all(language in translation for language in languages):
+                but_not = "" if None in languages else f", not {languages[0]} and {languages[1]}"
                 raise DataError(
-                    f"{where}: 'translation' has the languages {', '.join(translation)}, not {languages[0]} and "
-                    f"{languages[1]}; set `source_lang` and `target_lang`"
+                    f"{where}: 'translation' has the languages {', '.join(translation)}{but_not}; set `source_lang` "
+                    "and `target_lang`"
                 )
             return cls(*cast(tuple[str, str], languages), in_translation=True)
         else:

@@ -206,6 +206,7 @@ def test_columns_known_by_name_are_not_by_position(tmp_path):
         ("x.jsonl", "3\n", r"line 1: int instead of an object"),
         ("x.json", '{"source"\n', r"x\.json, line 1: not JSON"),
         ("x.json", '{"translation": {"en": "a", "fr": "b"}}\n', r"the languages en, fr, not en and de"),
+        ("x.json", '{"translation": {"en": "a", "fr": "b"}}\n', r"the languages en, fr; set `source_lang`"),
         ("x.parquet", "PAR", r"x\.parquet: not a readable Parquet file"),
         ("x.tsv", "a\tb\rc\td\r", r"x\.tsv: its lines end in carriage returns alone"),
         ("x.tsv.gz", b"source\ttarget\n\xff\t\n", r"line 2: byte 0xff at position 1 is not UTF-8"),
@@ -218,7 +219,7 @@ def test_a_fault_is_one_line(tmp_path, name, text, message, streaming):
     arguments = DataArguments(
         train_file=write(tmp_path / name, text), source_lang="en", target_lang="de", streaming=streaming
     )
-    if name == "x.csv" and text.startswith("en"):
+    if (name == "x.csv" and text.startswith("en")) or "fr; set" in message:
         arguments.source_lang = arguments.target_lang = None
     with pytest.raises(DataError, match=message) as caught:
         load_parallel_text(arguments)
