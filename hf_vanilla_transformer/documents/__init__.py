@@ -1,4 +1,4 @@
-"""Documents as texts to translate, and back with their structure."""
+"""Extract the text to translate from documents, and write translations back into their structure."""
 
 from .formats import KINDS, kind_of, open_document
 from .segments import Segment, Tag

@@ -1,4 +1,4 @@
-"""The formats of documents."""
+"""Detect the format of a document, and open it."""
 
 import codecs
 import re
@@ -16,7 +16,7 @@ from .xliff import read_xliff
 
 
 def read_text(source: Source) -> Document:
-    """Take plain text apart, a text a line; blank lines, and white space around lines, stay."""
+    """Read plain text, one segment per line; blank lines and white space around lines are left unchanged."""
     template = Template()
     template.literal(template.text_lines(source.content))
     return template.document()
@@ -31,7 +31,7 @@ _READERS = {
     "po": read_po,
     "xliff": read_xliff,
 }
-_ENDINGS = {
+_EXTENSIONS = {
     ".txt": "text",
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **dict.fromkeys((".md", ".markdown"), "markdown"),
@@ -42,41 +42,41 @@ _ENDINGS = {
 }
 KINDS = tuple(_READERS)
 
-# What says the encoding, within so many characters, as browsers look for it.
+# Declaration of the encoding; like browsers, look for it only in the first characters.
 _DECLARED = re.compile(r"""<(?:\?xml[^>]*?encoding|meta[^>]*?charset)\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 DECLARATION = 1024
 
 
 def kind_of(path: StrPath) -> str | None:
-    """Return the kind of a document by the ending of its name, or None."""
-    return _ENDINGS.get(PurePath(path).suffix.lower())
+    """Return the kind of a document from its file extension, or None."""
+    return _EXTENSIONS.get(PurePath(path).suffix.lower())
 
 
 def open_document(
     content: str | bytes, kind: str, *, name: str = "the document", target_lang: str | None = None
 ) -> Document:
-    """Take a document apart.
+    """Split a document into segments to translate and the rest.
 
     Args:
-        content: The document; bytes are UTF-8, with or without a byte order mark.
+        content: The document; bytes must be UTF-8, with or without a byte order mark.
         kind: One of `KINDS`.
-        name: The file, for messages.
-        target_lang: Language of the translation, which pages, PO and XLIFF name.
+        name: File name, for messages.
+        target_lang: Language of the translation, to be named in HTML pages, PO and XLIFF.
 
     Returns:
-        A document of which `render` returns what `content` is, text or bytes.
+        A document whose `render` returns the type of `content`, str or bytes.
 
     Raises:
-        DataError: The document cannot be read, or a package that it takes is missing.
+        DataError: The document cannot be read, or a required package is missing.
     """
     if kind not in KINDS:
-        raise DataError(f"{name}: unknown kind {kind!r}; there are {', '.join(KINDS)}")
+        raise DataError(f"{name}: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
     text = content if isinstance(content, str) else _decoded(content, name)
     declared = (
         _DECLARED.search(text[:DECLARATION]) if kind in ("html", "xliff") and isinstance(content, bytes) else None
     )
     if declared and declared[1].lower() not in ("utf-8", "utf8"):
-        raise DataError(f"{name} declares the encoding {declared[1]}; save it as UTF-8, and declare that")
+        raise DataError(f"{name} declares the encoding {declared[1]}; save it as UTF-8 and declare that")
     mark = "\ufeff" * text.startswith("\ufeff")
     try:
         document = _READERS[kind](Source(text.removeprefix(mark), name, target_lang))

@@ -1,4 +1,4 @@
-"""PO: messages without a translation get one, as `msgmerge` and `msgattrib --untranslated` choose them."""
+"""PO: translate the untranslated messages, selected like `msgattrib --untranslated`."""
 
 import re
 from collections.abc import Sequence
@@ -7,34 +7,34 @@ from ..errors import DataError, one_line
 from .segments import resolve
 from .template import Document, Source, Template, lines, with_line_ends
 
-# A comment, or a keyword and a quoted text.
+# A comment, or a keyword and a quoted string.
 _LINE = re.compile(r'(#.*|((msgctxt|msgid|msgid_plural|msgstr(\[\d+\])?)\s*)?"([^"\\]|\\.)*+")?')
 
 
 def read_po(source: Source) -> Document:
-    """Take a PO file apart; obsolete and fuzzy messages, and those with a translation, stay.
+    """Read a PO file; obsolete, fuzzy and translated messages are left unchanged.
 
     Raises:
-        DataError: The file is not PO.
+        DataError: The file is not valid PO.
     """
     import polib
 
     for number, line in enumerate(lines(source.content), start=1):
         if not _LINE.fullmatch(line.strip()):
-            raise _fault(source, number, "a keyword and a text in quotes are expected")
+            raise _fault(source, number, "expected a keyword and a quoted string")
     try:
-        # A text is no path if it begins with a line end.
+        # A leading line end keeps polib from taking the text as a path.
         file = polib.pofile("\n" + source.content.replace("\r\n", "\n"))
     except (OSError, ValueError, IndexError, AttributeError) as error:
         at = re.search(r"line (\d+)", str(error))
         raise _fault(source, int(at[1]) - 1 if at else 1, one_line(error).split(" in po file")[0]) from None
     if source.target_lang is not None:
         file.metadata["Language"] = source.target_lang
-    # What is written, whatever was read.
+    # The output encoding, whatever the file declared.
     file.metadata["Content-Type"] = "text/plain; charset=UTF-8"
     declared = re.match(r"\s*nplurals\s*=\s*([1-9])\s*;", file.metadata.get("Plural-Forms", ""))
     template = Template()
-    # How each message is written: entry, plural form, text with places.
+    # Messages to write: entry, plural form, text with slots.
     texts: list[tuple[polib.POEntry, int | None, str]] = []
     for entry in file:
         if entry.obsolete or entry.fuzzy or entry.translated() or not entry.msgid:
@@ -44,7 +44,7 @@ def read_po(source: Source) -> Document:
             continue
         forms = int(declared[1]) if declared else len(entry.msgstr_plural) or 2
         singular, plural = template.text_lines(entry.msgid), template.text_lines(entry.msgid_plural)
-        # An only form is that of every number.
+        # A single form serves every number.
         texts += [
             (entry, form, plural if form or forms == 1 else singular)
             for form in range(forms)
@@ -64,4 +64,4 @@ def read_po(source: Source) -> Document:
 
 
 def _fault(source: Source, line: int, reason: str) -> DataError:
-    return DataError(f"{source.name}, line {line}: not PO ({reason}); correct it, as `msgfmt --check` says")
+    return DataError(f"{source.name}, line {line}: invalid PO ({reason}); check it with `msgfmt --check`")

@@ -1,4 +1,4 @@
-"""HTML: elements of a paragraph are tags, all others separate segments."""
+"""HTML: inline elements are tags of a segment, all others separate segments."""
 
 import re
 from collections import Counter
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from .segments import protect, unprotect
 from .template import Document, Piece, Source, Template
 
-# Every alternative ends somewhere, so that each character is looked at once: what is never closed goes on to the end,
-# as in a browser. Quotes have a meaning only after an equals sign.
+# Unclosed markup extends to the end, as in a browser, so every alternative matches and each character is scanned once.
+# Quotes have a meaning only after an equals sign.
 _MARKUP = re.compile(
     r"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+(?:>|\Z)"""
     r"""|<(?P<slash>/?)(?P<name>[a-z][^\s/>]*+)"""
@@ -21,17 +21,17 @@ _MARKUP = re.compile(
 _ATTRIBUTE = re.compile(r"""([^\s/>=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>][^\s>]*+))?+""", re.ASCII)
 
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# Elements of which the content is characters.
+# Elements whose content is raw text.
 RAW = frozenset("iframe noembed noframes script style textarea title xmp".split())
 FOREIGN = frozenset(("math", "svg"))
-# Elements that are no words of a sentence, whatever is in them.
+# Elements that are never words of a sentence, whatever they contain.
 SILENT = RAW | {"svg"}
 CODE = frozenset("code kbd pre samp tt var".split())
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label link mark math meta nobr "
     "output q rb rp rt rtc ruby s samp script small span strike strong style sub sup svg time tt u var wbr".split()
 )
-# Elements that may stay open, each with those that close it.
+# Elements with optional end tags, each with the start tags that close it.
 _CELLS, _ITEMS = frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("dt", "dd"))
 CLOSED_BY = {
     "p": frozenset(
@@ -58,14 +58,14 @@ _escape = partial(escape, quote=False)
 
 
 class _Token(NamedTuple):
-    """Text, a tag or other markup; a tag has a name, in lower case. `is_alone`: of XML, without a closing tag."""
+    """Text, a tag or other markup; a tag has a lowercase name. `is_self_closing`: in XML, such as `<br/>`."""
 
     markup: str
     is_text: bool = False
     name: str = ""
     closes: bool = False
     attributes: str = ""
-    is_alone: bool = False
+    is_self_closing: bool = False
 
 
 def _tokens(document: str) -> Iterator[_Token]:
@@ -75,9 +75,9 @@ def _tokens(document: str) -> Iterator[_Token]:
             yield _Token(document[end : match.start()], is_text=True)
         end = match.end()
         name, attributes = (match["name"] or "").lower(), match["attributes"] or ""
-        is_alone = is_xml and attributes.endswith("/")
-        yield _Token(match[0], False, name, bool(match["slash"]), attributes, is_alone)
-        if name in RAW and not match["slash"] and not is_alone:
+        is_self_closing = is_xml and attributes.endswith("/")
+        yield _Token(match[0], False, name, bool(match["slash"]), attributes, is_self_closing)
+        if name in RAW and not match["slash"] and not is_self_closing:
             close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
             start, end = end, close.start() if close else len(document)
             if start < end:
@@ -87,16 +87,16 @@ def _tokens(document: str) -> Iterator[_Token]:
 
 
 def text_of(markup: str) -> str:
-    """Return a text with characters in place of references."""
+    """Decode character references."""
     try:
         return unprotect(unescape(markup))
-    # Python reads no number of more than 4,300 digits.
+    # Python does not parse numbers of more than 4,300 digits.
     except ValueError:
         return unprotect(markup)
 
 
 class _Element(NamedTuple):
-    """An open element: whether its content is translated, and whether it is of another language than HTML."""
+    """An open element: whether its content is translated, and whether it is SVG or MathML."""
 
     name: str
     translated: bool
@@ -106,8 +106,8 @@ class _Element(NamedTuple):
 class _Reader:
     """Reads a document from its tokens.
 
-    A paragraph is collected until an element that does not belong to it begins or ends. An inline element that is not
-    translated is collected too, and kept as a part of the sentence if it has a text.
+    A paragraph is collected until a block element begins or ends. An untranslated inline element is collected too,
+    and kept as a part of the sentence if it has text.
     """
 
     def __init__(self, target_lang: str | None) -> None:
@@ -116,7 +116,7 @@ class _Reader:
         self._open = [_Element("", True, False)]
         self._names: Counter[str] = Counter()
         self._paragraph: list[Piece] = []
-        # The markup of an inline element that is not translated, and how many elements are open around it.
+        # Pieces of an untranslated inline element, and the number of elements open around it.
         self._untranslated: list[Piece] = []
         self._depth = 0
 
@@ -134,7 +134,7 @@ class _Reader:
         return self._template.document()
 
     def _add(self, piece: Piece) -> None:
-        """Add to the paragraph, or to what is not translated."""
+        """Add to the untranslated element or the paragraph; outside both, add as markup."""
         if self._untranslated:
             self._untranslated.append(piece)
         elif self._open[-1].translated:
@@ -163,8 +163,8 @@ class _Reader:
         element = _Element(
             token.name, _is_translated(token.name, attributes, parent), parent.foreign or token.name in FOREIGN
         )
-        is_alone = token.is_alone or (parent.foreign and token.attributes.endswith("/"))
-        is_open = token.name not in VOID and not is_alone
+        is_self_closing = token.is_self_closing or (parent.foreign and token.attributes.endswith("/"))
+        is_open = token.name not in VOID and not is_self_closing
         markup = self._with_slots(token, attributes) if element.translated else token.markup
         if self._untranslated and not element.translated:
             self._untranslated.append(Piece(markup))
@@ -205,7 +205,7 @@ class _Reader:
         return element
 
     def _with_slots(self, token: _Token, attributes: dict[str, str]) -> str:
-        """Return a tag with places for the texts in its attributes; a page's language becomes the translation's."""
+        """Return a tag with slots for the texts in its attributes; sets the language of a page to the target's."""
 
         def place(match: re.Match[str]) -> str:
             name, value = match[1].lower(), match[2]
@@ -227,7 +227,7 @@ def _unquoted(value: str) -> str:
 
 
 def _is_inline(name: str) -> bool:
-    """Whether an element may be a part of a paragraph; those with a hyphen are the page's own."""
+    """Whether an element may be a part of a paragraph; a hyphen marks custom elements."""
     return name in INLINE or "-" in name
 
 
@@ -250,5 +250,5 @@ def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
 
 
 def read_html(source: Source) -> Document:
-    """Take HTML, a page or a fragment, apart."""
+    """Read HTML, a page or a fragment."""
     return _Reader(source.target_lang).read(protect(source.content))

@@ -1,4 +1,4 @@
-"""Markdown, CommonMark with GitHub's tables: paragraphs, headings and cells are texts; emphasis and links are tags."""
+"""CommonMark with GitHub's tables: paragraphs, headings and cells are segments; emphasis and links are tags."""
 
 import re
 from collections.abc import Callable
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-# YAML, or Hugo's TOML.
+# YAML, or TOML as in Hugo.
 _FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\r?\n.*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?\n\+\+\+)[ \t]*(?:\r?\n|\Z)", re.DOTALL
 )
 _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
-# A link without brackets, in which nothing has a meaning.
+# A bare link, in which no character is special.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
-# What GitHub, wikis and templates add, which stays: alerts, footnotes, tags; links, values, formulas; and HTML's code.
+# Untranslated extensions of GitHub, wikis and templates: alerts, footnotes, tags, links, values, formulas; HTML code.
 _KEPT = re.compile(
     r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^%\n]|%(?!\}))*+%\}"""
     r"""|(?P<word>\[\[[^\]\n]+\]\]|\{\{[^{}\n]*+\}\}"""
     r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
     rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
 )
-# What begins a block, as a list, at the start of a line.
+# Markup that begins a block, such as a list, at the start of a line.
 _BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
 
 
 def read_markdown(source: Source) -> Document:
-    """Take Markdown apart; code, HTML blocks, front matter and the targets of links stay."""
+    """Read Markdown; code, HTML blocks, front matter and link targets are left unchanged."""
     front = _FRONT_MATTER.match(source.content)
     start = front.end() if front else 0
     reader = _Reader(source.content[start:])
@@ -46,7 +46,7 @@ def read_markdown(source: Source) -> Document:
 
 
 class _Reader:
-    """Reads Markdown from the tokens of its parser, which tell the lines of a text, and from those lines."""
+    """Reads Markdown from the tokens of its parser, which give the lines of each text, and from those lines."""
 
     def __init__(self, content: str):
         self.template = Template()
@@ -54,7 +54,7 @@ class _Reader:
         self._lines = list(re.finditer(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)", content))
         self._parser, self._state = _parser()
         self._environment: dict[str, Any] = {}
-        # Up to where the document is written.
+        # Offset up to which the document is written.
         self._written = 0
 
     def read(self) -> Document:
@@ -74,7 +74,7 @@ class _Reader:
         self._written = end
 
     def _find(self, content: str, first: int, in_table: bool) -> tuple[str, list[int]]:
-        """Return a text as it is in the document, the offset of each character there, and of its end."""
+        """Return a text as in the document, and the offsets there of each character and of its end."""
         found: list[str] = []
         places: list[int] = []
         for number, part in enumerate(content.split("\n"), start=first):
@@ -82,7 +82,7 @@ class _Reader:
             begin = max(line.start(), self._written)
             text = self._content[begin : line.end(1)].replace("\0", "\ufffd")
             if in_table:
-                # In a cell the bars of the text are escaped.
+                # Vertical bars are escaped in cells.
                 match = re.search(re.escape(part).replace("\\|", "\\\\?\\|"), text)
                 start, end = match.span() if match else (-1, -1)
             else:
@@ -91,14 +91,14 @@ class _Reader:
             if start < 0:
                 return "", []
             if places:
-                # The line end, with the indentation of the next line.
+                # The line end includes the indentation of the next line.
                 places.append(self._lines[number - 1].end(1))
             places += range(begin + start, begin + end)
             found.append(self._content[begin + start : begin + end])
         return "\n".join(found), [*places, begin + end]
 
     def _add(self, raw: str, places: list[int], escape: Callable[[str], str]) -> None:
-        """Add a text of the document."""
+        """Add a text, split into segments at hard line breaks."""
         if box := _CHECKBOX.match(raw):
             places, raw = places[box.end() :], raw[box.end() :]
         self._literal(places[0])
@@ -111,7 +111,7 @@ class _Reader:
         tokens = [(*token.meta["span"], token) for token in self._inline(raw)]
         kept = [(*match.span(), match) for match in _KEPT.finditer(raw)]
         for start, end, token in sorted([*kept, *tokens], key=itemgetter(0)):
-            # The parts of a link without brackets have the same place.
+            # Part of markup already added: the tokens of an autolink share a span.
             if start < done:
                 continue
             if start > done:
@@ -136,13 +136,13 @@ class _Reader:
         self._written = places[-1]
 
     def _inline(self, raw: str) -> list["Token"]:
-        """Return the tokens of a text that are no plain text, with their span in it."""
+        """Return the inline tokens other than plain text, with their spans."""
         state = self._state(raw, self._parser, self._environment, [])
         self._parser.inline.tokenize(state)
         for rule in self._parser.inline.ruler2.getRules(""):
             rule(state)
         tokens = [token for token in state.tokens if "span" in token.meta]
-        # Of two asterisks one is the token, the other an empty text.
+        # Of two asterisks, one is the token and the other an empty text.
         for one, other in pairwise(tokens):
             if other.type == "strong_open" and not one.content and one.type == "text":
                 other.meta["span"] = one.meta["span"][0], other.meta["span"][1]
@@ -151,7 +151,7 @@ class _Reader:
         return [token for token in tokens if token.type != "text" or token.content]
 
     def _image(self, token: "Token", raw: str, markup: str, escape: Callable[[str], str]) -> str:
-        """Return an image with a place for its text, which may be its reference too."""
+        """Return an image with a slot for its alt text, which may also be its reference label."""
         text, target = token.content, raw[2 + len(token.content) :]
         if not markup.startswith(f"![{text}{target}") or re.search(r"[\\\[\]`*_<&\n\0]", text):
             return markup
@@ -159,7 +159,7 @@ class _Reader:
 
 
 def _with_label(target: str, label: str) -> str:
-    """Return what follows the text of a link, with the label that its text was."""
+    """Return the markup after the text of a link, with an explicit label if that text was the label."""
     return f"][{label}]" if target in ("]", "][]") else target
 
 
@@ -187,7 +187,7 @@ def _escape(text: str, in_table: bool = False) -> str:
 
 
 def _parser() -> "tuple[MarkdownIt, type[StateInline]]":
-    """Return a parser whose inline tokens know their span in the text, if its inline state is this one."""
+    """Return a parser that records the spans of inline tokens, and the inline state that this requires."""
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
@@ -212,7 +212,7 @@ def _parser() -> "tuple[MarkdownIt, type[StateInline]]":
                 pushed[-1].meta["label"] = state.src[begin:end]
                 return True
             for token in pushed:
-                # Each of several asterisks is a token.
+                # Each asterisk of a run is a token.
                 end = start + len(token.content) if name in ("emphasis", "strikethrough") else state.pos
                 token.meta["span"] = (start, end)
                 start = end if name in ("emphasis", "strikethrough") else start

@@ -1,4 +1,4 @@
-"""A text to translate as a unit; its inline tags follow the words of the translation, and what is kept stays in it."""
+"""Segments of text to translate, and placement of their inline tags and untranslated parts in the translation."""
 
 import re
 import unicodedata
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from ..text.protection import PLACEHOLDER
 
 Link = tuple[int, int]
-"""Source and target word that belong together, counted from 0; white space separates words."""
+"""Indices of aligned source and target words, from 0; white space separates words."""
 
 
 class Tag(NamedTuple):
     """An inline tag.
 
     Attributes:
-        start: Its offset in the text of the segment.
-        end: The offset of its closing tag; `start` for an empty tag.
-        opening: Its markup.
-        closing: The markup of its closing tag; "" for an empty tag.
-        parent: Index of the tag around it, or -1.
+        start: Offset in the text of the segment.
+        end: Offset of the closing tag; `start` for an empty tag.
+        opening: Markup of the opening or empty tag.
+        closing: Markup of the closing tag; "" for an empty tag.
+        parent: Index of the enclosing tag, or -1.
     """
 
     start: int
@@ -31,7 +31,7 @@ class Tag(NamedTuple):
     parent: int = -1
 
 
-# What no blank stands before.
+# Punctuation never preceded by a space.
 CLOSING = frozenset(".,;:!?)]}’”»…%")
 
 
@@ -40,10 +40,10 @@ class Segment:
     """A text to translate as a unit.
 
     Attributes:
-        text: Without markup, with placeholders for what is not translated, such as code.
-        tags: The inline tags, in the order in which they open.
-        escape: Writes text in the format of the document.
-        kept: The markup of each placeholder.
+        text: Text without markup, with placeholders for untranslated parts such as code.
+        tags: Inline tags, in the order in which they open.
+        escape: Escapes text for the format of the document.
+        kept: Markup of the untranslated part for each placeholder.
     """
 
     text: str
@@ -52,26 +52,26 @@ class Segment:
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def fill(self, translation: str, links: Iterable[Link] | None = None) -> str:
-        """Return the translation with the tags and what is kept, as markup.
+        """Return the translation as markup, with the tags and untranslated parts.
 
-        What is kept stands where its placeholder is, or else at the end. A pair of tags goes around the words that its
-        words are linked to, an empty tag before the word that the word after it is linked to; a tag without links goes
-        to the same part of the text.
+        An untranslated part replaces its placeholder, or goes to the end if the translation lost it. A pair of tags
+        encloses the words aligned with its source words; an empty tag goes before the word aligned with the source
+        word after it. Tags without links go to the same relative position.
         """
         found = {match[0] for match in PLACEHOLDER.finditer(translation)}
         translation = " ".join([translation, *(each for each in self.kept if each not in found)]).lstrip(" ")
         if not self.tags:
             return self.markup(translation)
-        return _written(self, translation, _Placement(self, translation, links or ()).spans())
+        return _with_tags(self, translation, _Placement(self, translation, links or ()).spans())
 
     def markup(self, text: str) -> str:
-        """Return a part of the translation as markup."""
+        """Escape a part of the translation, and replace its placeholders with untranslated parts."""
         return PLACEHOLDER.sub(lambda match: self.kept.get(match[0], match[0]), protect(self.escape(text)))
 
 
 Span = tuple[int, int]
 
-# Characters of a part of a word that is looked for in the translation.
+# Maximum length of a part of a word to look for in the translation.
 MAX_PART = 100
 
 
@@ -80,7 +80,7 @@ class _Words:
 
     def __init__(self, text: str):
         self.spans = [match.span() for match in re.finditer(r"\S+", text)]
-        # Words that end, and words that begin, up to an offset.
+        # Number of words that end at or before an offset, and that begin before it.
         self.ended, self.begun = [0] * (len(text) + 1), [0] * (len(text) + 2)
         for start, end in self.spans:
             self.ended[end] += 1
@@ -88,12 +88,12 @@ class _Words:
         self.ended, self.begun = list(accumulate(self.ended)), list(accumulate(self.begun))
 
     def within(self, start: int, end: int) -> Span:
-        """Return the first word that ends after `start`, and the first that does not begin before `end`."""
+        """Return the index of the first word ending after `start`, and of the first beginning at or after `end`."""
         return self.ended[start], self.begun[end]
 
 
 class _Extremes:
-    """Answers for any range of a list what `pick`, min or max, chooses, in constant time."""
+    """Sparse table: returns the min or max (`pick`) of any range of a list in constant time."""
 
     def __init__(self, values: Sequence[int], pick: Callable[[int, int], int]):
         self._pick, self._rows = pick, [list(values)]
@@ -109,10 +109,10 @@ class _Extremes:
 
 
 class _Placement:
-    """Where the tags of a segment go in a translation."""
+    """Places the tags of a segment in a translation."""
 
     def __init__(self, segment: Segment, translation: str, links: Iterable[Link]):
-        # What is kept counts as a word.
+        # A placeholder counts as a word.
         self.text, self.translation = (PLACEHOLDER.sub(r"x\1x", text) for text in (segment.text, translation))
         self.tags = segment.tags
         self.source, self.target = _Words(self.text), _Words(translation)
@@ -125,12 +125,12 @@ class _Placement:
         self.letters = list(accumulate(map(str.isalnum, self.text), initial=0))
 
     def spans(self) -> list[Span]:
-        """Return where each tag opens and closes, well nested: siblings do not overlap."""
+        """Return the span of each tag, well nested: siblings do not overlap."""
         spans = [self._pair(tag) if self._has_words(tag) else self._empty(tag) for tag in self.tags]
         groups: dict[int, list[int]] = {}
         for index, tag in enumerate(self.tags):
             groups.setdefault(tag.parent, []).append(index)
-        # A tag comes after its parent, so that the parent's place is final.
+        # A tag comes after its parent, so the parent's span is final.
         for parent, group in groups.items():
             low, high = (0, len(self.translation)) if parent < 0 else spans[parent]
             for index in group:
@@ -144,7 +144,7 @@ class _Placement:
         return tag.start < tag.end and first < stop and bool(self.target.spans)
 
     def _pair(self, tag: Tag) -> Span:
-        """Return the place of a pair around words."""
+        """Return the span of a tag that encloses words."""
         first, stop = self.source.within(tag.start, tag.end)
         before, after = self.source.spans[first][0], self.source.spans[stop - 1][1]
         if (first, stop) == (0, len(self.source.spans)) and tag.start <= before and after <= tag.end:
@@ -160,7 +160,7 @@ class _Placement:
             inner = self.text[tag.start : tag.end].strip() if tag.end - tag.start < MAX_PART else ""
             at = self.translation.find(inner, start, end) if inner else -1
             return (at, at + len(inner)) if at >= 0 else (start, end)
-        # What its words have before or after the pair, or else any punctuation, stays outside.
+        # Source characters just outside the pair stay outside if found here too; otherwise, any punctuation does.
         if opening := self.text[before : min(tag.start, before + MAX_PART)]:
             is_there = self.translation.startswith(opening, start, end)
             start = start + len(opening) if is_there else self._without_punctuation(start, end)[0]
@@ -177,7 +177,7 @@ class _Placement:
         return start, end
 
     def _empty(self, tag: Tag) -> Span:
-        """Return the place of a tag around no words."""
+        """Return the span of a tag that encloses no words."""
         place = self._place(tag.start)
         return place, place
 
@@ -185,7 +185,7 @@ class _Placement:
         if offset == 0:
             return 0
         if not self._has_letters(offset, len(self.text)):
-            # What closes the source after the tag closes the translation after it too.
+            # Punctuation after the tag at the end of the source stays after it in the translation.
             closing = self.text[offset : offset + MAX_PART].strip()
             return len(self.translation.rstrip().removesuffix(closing) if closing else self.translation)
         following, count, total = self.source.ended[offset], len(self.source.spans), len(self.target.spans)
@@ -206,7 +206,7 @@ class _Placement:
         return start < end and self.letters[end] > self.letters[start]
 
     def _separate(self, spans: list[Span], group: list[int]) -> None:
-        """Cut the pairs of a group where they overlap, and move what is empty out of them."""
+        """Trim overlapping pairs of a group, and move empty tags out of pairs."""
         previous = None
         for index in sorted((i for i in group if self._is_wide(spans[i])), key=spans.__getitem__):
             start, end = spans[index]
@@ -215,7 +215,7 @@ class _Placement:
                 if low < start < high:
                     spans[previous] = low, low + len(self.translation[low:start].rstrip())
                 elif start < high:
-                    start = min(high + self._blanks(high), max(high, end))
+                    start = min(high + self._spaces_at(high), max(high, end))
             spans[index] = start, max(start, end)
             previous = index
         place = 0
@@ -232,22 +232,22 @@ class _Placement:
     def _is_wide(span: Span) -> bool:
         return span[0] < span[1]
 
-    def _blanks(self, start: int) -> int:
-        """Return how many blanks begin at an offset of the translation."""
+    def _spaces_at(self, start: int) -> int:
+        """Return the number of white space characters at an offset of the translation."""
         end = start
         while end < len(self.translation) and self.translation[end].isspace():
             end += 1
         return end - start
 
 
-def _written(segment: Segment, translation: str, spans: list[Span]) -> str:
-    """Return a translation with the tags of a segment at their places."""
+def _with_tags(segment: Segment, translation: str, spans: list[Span]) -> str:
+    """Return a translation as markup, with the tags of a segment at their spans."""
     children: dict[int, list[int]] = {}
     for index in sorted(range(len(spans)), key=lambda i: (*spans[i], i)):
         children.setdefault(segment.tags[index].parent, []).append(index)
     pieces: list[str] = []
     written = 0
-    # Tags to open, and as ~index to close; the next one last.
+    # Stack of tags to open (index) and to close (~index).
     waiting = children.get(-1, [])[::-1]
     while waiting:
         index = waiting.pop()
@@ -258,15 +258,15 @@ def _written(segment: Segment, translation: str, spans: list[Span]) -> str:
             pieces.append(segment.tags[~index].closing)
             continue
         tag = segment.tags[index]
-        pieces.append(tag.opening if tag.closing else _with_blanks(tag.opening, translation, place))
+        pieces.append(tag.opening if tag.closing else _with_spaces(tag.opening, translation, place))
         if tag.closing:
             waiting.append(~index)
         waiting += children.get(index, [])[::-1]
     return "".join([*pieces, segment.markup(translation[written:])])
 
 
-def _with_blanks(markup: str, translation: str, place: int) -> str:
-    """Return an empty tag, between blanks if it has one."""
+def _with_spaces(markup: str, translation: str, place: int) -> str:
+    """Return an empty tag, surrounded by spaces if its markup begins or ends with one."""
     tag = markup.strip(" ")
     if tag == markup:
         return tag
@@ -274,25 +274,25 @@ def _with_blanks(markup: str, translation: str, place: int) -> str:
     return " " * bool(before.strip()) + tag + " " * bool(after.strip() and after not in CLOSING)
 
 
-# Places of texts in markup: `\0`, a number, `\0`. A `\0` of the document itself is doubled.
+# Slot of a text in markup: `\0`, a number, `\0`. A NUL of the document itself is doubled.
 _SLOT = re.compile("\0(\\d*)\0")
 
 
 def protect(text: str) -> str:
-    """Return a text of which no part is a slot."""
+    """Escape NULs so that no text looks like a slot."""
     return text.replace("\0", "\0\0")
 
 
 def unprotect(text: str) -> str:
-    """Return the text that `protect` was given."""
+    """Undo `protect`."""
     return text.replace("\0\0", "\0")
 
 
 def slot(number: int) -> str:
-    """Return the place of a text."""
+    """Return the slot of a text."""
     return f"\0{number}\0"
 
 
 def resolve(text: str, fill: Callable[[int], str]) -> str:
-    """Return a text with its slots filled, and those of what fills them."""
+    """Fill the slots of a text, recursively."""
     return _SLOT.sub(lambda match: resolve(fill(int(match[1])), fill) if match[1] else "\0", text)

@@ -1,4 +1,4 @@
-"""SubRip and WebVTT: a cue is a text; line breaks in it are tags, and times and settings stay to the letter."""
+"""SubRip and WebVTT: cues are segments, line breaks are tags, and times and settings stay verbatim."""
 
 import re
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from .segments import protect, unprotect
 from .template import Document, Piece, Source, Template, lines, with_line_ends
 
 _TAG = re.compile(r"<(/?)([a-z]+)", re.IGNORECASE)
-# Speakers, each after a dash, have texts of their own.
+# Each speaker, marked with a dash, gets a segment.
 _NEW_SPEAKER = re.compile(r"(?<=\n)(?=[-\u2013\u2014]\s?\S)")
 
 
 class _Format(NamedTuple):
-    """How cues are written: their times, tags and line breaks, and text as markup."""
+    """Syntax of cues: times, tags and line breaks, and conversion between markup and text."""
 
     times: re.Pattern[str]
     example: str
@@ -28,7 +28,7 @@ class _Format(NamedTuple):
 _SRT = _Format(
     re.compile(r"\s*\d+:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d+:\d\d:\d\d[,.]\d{1,3}(\s.*)?\s*"),
     "00:00:01,000 --> 00:00:02,000",
-    # With the commands of Advanced SubStation Alpha.
+    # Including the override tags of Advanced SubStation Alpha.
     re.compile(r"(</?[a-z][^<>\n]*>|\{\\[^{}\n]*\}|\n\s*)", re.IGNORECASE),
     unprotect,
     lambda text: text.replace("-->", "→"),
@@ -43,7 +43,7 @@ _VTT = _Format(
 
 
 def read_srt(source: Source) -> Document:
-    """Take SubRip apart.
+    """Read SubRip.
 
     Raises:
         DataError: A cue has no times, or no blank line before it.
@@ -52,7 +52,7 @@ def read_srt(source: Source) -> Document:
 
 
 def read_vtt(source: Source) -> Document:
-    """Take WebVTT apart; notes, styles and regions stay.
+    """Read WebVTT; notes, styles and regions are left unchanged.
 
     Raises:
         DataError: The first line is not WEBVTT, or a cue has no times or no blank line before it.
@@ -64,9 +64,9 @@ def read_vtt(source: Source) -> Document:
 
 
 def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], without_times: int) -> Document:
-    """Read the blocks of a file: cues, but those that stay by number and text of their first line.
+    """Read the blocks of a file as cues, except those that `stays` selects by number and text of the first line.
 
-    Of one without times, the line `without_times` is named.
+    The error for a block without times names its line with index `without_times`.
     """
     template = Template()
     for number, block in _blocks(source.content):
@@ -77,8 +77,8 @@ def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], with
         at = next((i for i, line in enumerate(block) if "-->" in line), range(len(block))[without_times])
         if at > 1 or not kind.times.fullmatch(block[at]):
             raise DataError(
-                f"{source.name}, line {number + at}: {block[at].strip()[:80]!r} instead of a cue's times, such as "
-                f"{kind.example}; correct it"
+                f"{source.name}, line {number + at}: {block[at].strip()[:80]!r} instead of the times of a cue; write "
+                f"them as in {kind.example}"
             )
         _check_alone(block, at + 1, number, source, kind)
         template.literal(*block[: at + 1])
@@ -87,16 +87,14 @@ def _read(source: Source, kind: _Format, stays: Callable[[int, str], bool], with
 
 
 def _check_alone(block: list[str], rest: int, number: int, source: Source, kind: _Format) -> None:
-    """Raise a DataError if another cue begins in the rest of a block, of which the first line has that number."""
+    """Raise a DataError if another cue begins in `block[rest:]`; `number` is that of the first line of `block`."""
     for line, text in enumerate(block[rest:], start=number + rest):
         if kind.times.fullmatch(text):
-            raise DataError(
-                f"{source.name}, line {line}: the cue of these times has no blank line before it; insert one"
-            )
+            raise DataError(f"{source.name}, line {line}: no blank line before the cue with these times; insert one")
 
 
 def _blocks(content: str) -> list[tuple[int, list[str]]]:
-    """Return the lines between blank lines, which end the block before them, and the number of the first of each."""
+    """Split a file at blank lines, which end the block before them; return (number of first line, lines) of each."""
     blocks: list[tuple[int, list[str]]] = []
     blank = True
     for number, line in enumerate(lines(protect(content).replace("\r\n", "\n")), start=1):
@@ -117,7 +115,7 @@ def _add_text(template: Template, text: str, kind: _Format) -> None:
             if not kind.parts.fullmatch(part):
                 pieces.append(Piece(part, kind.text_of(part)))
             elif not part.strip():
-                # The blank belongs to the text; the line break goes between the same words.
+                # The space belongs to the text; the line break becomes a tag between the same words.
                 pieces += [Piece("", " "), Piece(part)]
             elif tag:
                 pieces.append(Piece.of_tag(part, tag[2].lower(), is_closing=bool(tag[1])))

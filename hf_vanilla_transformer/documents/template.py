@@ -1,4 +1,4 @@
-"""A document as its markup, to the letter, with places for texts."""
+"""A document as verbatim markup with slots for its texts."""
 
 import re
 from collections import Counter
@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 from ..text.protection import PLACEHOLDER
 from .segments import CLOSING, Segment, Tag, protect, resolve, slot
 
-BLANKS = " \t\r\n\f"
+WHITE_SPACE = " \t\r\n\f"
 
-# Tags that become one, and characters of them, so that pairs within pairs take linear time.
+# Limits on tags to merge into one, and on their characters, so that nested pairs take linear time.
 MAX_MERGED, MAX_MARKUP = 100, 10_000
 
 
 class Source(NamedTuple):
-    """A document to take apart.
+    """A document to read.
 
     Attributes:
-        content: Its text, without a byte order mark.
-        name: Its name in messages.
-        target_lang: The language to translate to, for formats that name it.
+        content: Text without a byte order mark.
+        name: Name for messages.
+        target_lang: Language to translate into, for formats that name it.
     """
 
     content: str
@@ -32,32 +32,35 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Document:
-    """A document as the texts to translate and the rest.
+    """A document, split into segments to translate and the rest.
 
     Attributes:
-        segments: The texts.
-        write: Returns the document with these texts, as markup, in place of its own.
+        segments: Texts to translate, in order.
+        write: Returns the document with each segment replaced by the given markup.
     """
 
     segments: tuple[Segment, ...]
     write: Callable[[Sequence[str]], str | bytes]
 
     def render(self, filled: Iterable[str]) -> str | bytes:
-        """Return the document with other texts, of the type that it was read from.
+        """Return the document with its segments replaced, in the type it was read from.
 
         Args:
-            filled: What `fill` returned for each segment, in order.
+            filled: Result of `Segment.fill` for each segment, in order.
+
+        Raises:
+            ValueError: The number of texts differs from that of the segments.
         """
         texts = list(filled)
         if len(texts) != len(self.segments):
-            raise ValueError(f"{len(texts)} texts for {len(self.segments)} segments; give one for each")
+            raise ValueError(f"{len(texts)} texts for {len(self.segments)} segments; give one per segment")
         return self.write(texts)
 
 
 class Piece(NamedTuple):
-    """A part of a paragraph: its markup and, for text, the same without references; a tag may open or close a pair.
+    """A piece of a paragraph: its markup and, for text, the decoded text; a tag may open or close a pair.
 
-    What is kept is a part of the sentence that is not translated, such as code.
+    `is_kept` marks an untranslated part of the sentence, such as code.
     """
 
     markup: str
@@ -72,23 +75,23 @@ class Piece(NamedTuple):
 
 
 class Template:
-    """Collects the markup of a document, and its texts."""
+    """Collects the markup and segments of a document."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self._parts: list[str] = []
 
     def literal(self, *markup: str) -> None:
-        """Add what stays as it is."""
+        """Add verbatim markup."""
         self._parts += markup
 
     def slot(self, segment: Segment) -> str:
-        """Return the place of a segment, which may be a part of markup."""
+        """Add a segment, and return its slot for use in markup."""
         self.segments.append(segment)
         return slot(len(self.segments) - 1)
 
     def text(self, text: str, escape: Callable[[str], str] = str) -> str:
-        """Return the place of a text, between the white space around it; one without letters stays as it is."""
+        """Return the slot of a text within its white space; text without letters stays verbatim."""
         core = text.strip()
         if not any(map(str.isalpha, core)):
             return protect(escape(text))
@@ -96,20 +99,22 @@ class Template:
         return head + self.slot(Segment(core, (), escape)) + tail
 
     def text_lines(self, text: str) -> str:
-        """Return a text with a place for that of each line."""
+        """Return a text with a slot for each line."""
         return "".join(map(self.text, lines(text)))
 
     def paragraph(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
-        """Add a text with tags; one without letters stays as it is.
+        """Add a text with tags; text without letters stays verbatim.
 
-        Tags around the whole text are no tags of its segment; white space in it becomes blanks.
+        Tags around the whole text stay outside its segment; each run of white space becomes a single space.
         """
         markup = [piece.markup for piece in pieces]
         if not any(map(str.isalpha, "".join(piece.text or "" for piece in pieces))):
             self.literal(*markup)
             return
         pairs = _partners(pieces)
-        with_text = [i for i, piece in enumerate(pieces) if piece.is_kept or (piece.text and piece.text.strip(BLANKS))]
+        with_text = [
+            i for i, piece in enumerate(pieces) if piece.is_kept or (piece.text and piece.text.strip(WHITE_SPACE))
+        ]
         first, last = with_text[0], with_text[-1]
         begin = next((i for i in range(first) if first <= pairs.get(i, -1) <= last), first)
         end = next((i for i in range(len(pieces) - 1, last, -1) if begin <= pairs.get(i, -1) <= last), last)
@@ -125,16 +130,16 @@ class Template:
                 builder.open(piece.markup)
                 if index not in pairs:
                     builder.close()
-        # The white space at both ends stays as it is.
+        # White space at both ends stays outside the segment.
         head, tail = (
             "" if index != edge or pieces[edge].is_kept else markup[edge]
             for index, edge in ((begin, first), (end, last))
         )
-        self.literal(*markup[:begin], head[: len(head) - len(head.lstrip(BLANKS))])
-        self.literal(self.slot(builder.segment(escape)), tail[len(tail.rstrip(BLANKS)) :], *markup[end + 1 :])
+        self.literal(*markup[:begin], head[: len(head) - len(head.lstrip(WHITE_SPACE))])
+        self.literal(self.slot(builder.segment(escape)), tail[len(tail.rstrip(WHITE_SPACE)) :], *markup[end + 1 :])
 
     def document(self, tidy: Callable[[str], str] = str, finish: Callable[[str], str] = str) -> Document:
-        """Return the document; `tidy` corrects what fills a segment, and `finish` the whole."""
+        """Return the document; `tidy` corrects the text of each segment, and `finish` the whole."""
         template = "".join(self._parts)
 
         def write(filled: Sequence[str]) -> str:
@@ -144,7 +149,7 @@ class Template:
 
 
 def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
-    """Return the pairs among the pieces as indices, both ways; a tag without partner is empty."""
+    """Map each tag of a pair to its partner, by index; a tag without a partner is empty."""
     found: dict[int, int] = {}
     opened: list[int] = []
     names: Counter[str | None] = Counter()
@@ -163,7 +168,7 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
 
 
 class _Builder:
-    """Collects a segment: its text, its tags and what is kept; `source` is all of the document that is in the text."""
+    """Builds a segment from text, tags and untranslated parts; placeholders found in `source` are not reused."""
 
     def __init__(self, source: str) -> None:
         self._kept: dict[str, str] = {}
@@ -174,18 +179,18 @@ class _Builder:
         # Start, end, opening, closing, parent.
         self._tags: list[list[Any]] = []
         self._open: list[int] = []
-        # Whether the text ends in a blank, or has not begun; and whether only empty tags came since.
-        self._blank, self._loose = True, False
+        # Whether the text is empty or ends in a space, and whether only empty tags followed that space.
+        self._ends_in_space, self._only_tags_since = True, False
 
     def add_text(self, text: str) -> None:
-        for part in re.findall(rf"[{BLANKS}]+|[^{BLANKS}]+", text):
-            if part[0] not in BLANKS:
-                self._move_blank(part[0])
+        for part in re.findall(rf"[{WHITE_SPACE}]+|[^{WHITE_SPACE}]+", text):
+            if part[0] not in WHITE_SPACE:
+                self._move_space(part[0])
                 self._append(part)
-                self._blank = self._loose = False
-            elif not self._blank:
+                self._ends_in_space = self._only_tags_since = False
+            elif not self._ends_in_space:
                 self._append(" ")
-                self._blank = self._loose = True
+                self._ends_in_space = self._only_tags_since = True
             elif tag := self._empty_tag_here():
                 tag[2] = f"{tag[2].rstrip(' ')} "
 
@@ -208,10 +213,10 @@ class _Builder:
             tag[2], markup = "".join(each[2] for each in merged) + markup, ""
             del self._tags[number + 1 :]
         tag[1], tag[3] = self._length, markup
-        self._loose = self._loose and not markup
+        self._only_tags_since = self._only_tags_since and not markup
 
     def segment(self, escape: Callable[[str], str]) -> Segment:
-        text = "".join(self._texts).rstrip(BLANKS)
+        text = "".join(self._texts).rstrip(WHITE_SPACE)
         tags = ((min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
         return Segment(text, tuple(starmap(Tag, tags)), escape, self._kept)
 
@@ -220,14 +225,14 @@ class _Builder:
         self._length += len(text)
 
     def _empty_tag_here(self) -> list[Any] | None:
-        """Return the empty tag at the end of the text."""
+        """Return the empty tag at the end of the text, if any."""
         tag = self._tags[-1] if self._tags else None
         return tag if tag and tag[0] == tag[1] == self._length and not tag[3] else None
 
-    def _move_blank(self, following: str) -> None:
-        """Give the blank before an empty tag to the tag if what follows has none before it, as a period."""
+    def _move_space(self, following: str) -> None:
+        """Move the space before an empty tag into the tag if `following` takes no space before it, like a period."""
         tag = self._empty_tag_here()
-        if self._loose and tag and following in CLOSING and not tag[2].endswith(" "):
+        if self._only_tags_since and tag and following in CLOSING and not tag[2].endswith(" "):
             self._texts.pop()
             self._length -= 1
             for other in reversed(self._tags):
@@ -238,7 +243,7 @@ class _Builder:
 
 
 def lines(text: str) -> list[str]:
-    r"""Return the lines of a text with their ends, which are "\n" and "\r\n"."""
+    r"""Split a text into lines, keeping the line ends "\n" and "\r\n"."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 

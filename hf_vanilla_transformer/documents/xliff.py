@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: translations go into `<target>`, beside `<source>`; all else stays to the letter."""
+"""XLIFF 1.2 and 2: translations go into `<target>`, next to `<source>`; everything else stays verbatim."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,23 +16,23 @@ _MARKUP = re.compile(
     re.DOTALL,
 )
 _ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*("[^"]*"|'[^']*')""")
-# Not allowed in XML.
+# Characters not allowed in XML.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 UNITS = ("trans-unit", "segment")
-# Inline elements around code, which is not translated, and those that stand for a part of the sentence.
+# Inline elements with code, which is not translated, and those that stand for words of the sentence.
 CODE, WORDS = frozenset(("bpt", "ept", "it", "ph")), frozenset(("ph", "x"))
-# Empty elements and elements around code that make pairs, with the attribute that both have in common.
+# Opening and closing elements that form pairs, with the attributes that link them.
 OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
 CLOSING = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
-# Elements that name the languages, and their attributes for those of the source and of the translation.
+# Elements that name the languages, with the attributes for source and target.
 LANGUAGES = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
-# States of a target whose text is to be replaced.
+# States of a target whose text is replaced.
 UNTRANSLATED = frozenset(("initial", "needs-translation", "new"))
 
 
 class _Token(NamedTuple):
-    """Text, if it has no name, or a tag, of which the name has no prefix."""
+    """Text, without a name, or a tag, whose name has no namespace prefix."""
 
     markup: str
     text: str | None = None
@@ -45,7 +45,7 @@ class _Token(NamedTuple):
         return {name: unescape(value[1:-1]) for name, value in _ATTRIBUTE.findall(self.markup)}
 
     def having(self, **values: str) -> str:
-        """Return the tag with other attributes."""
+        """Return the markup of the tag with these attributes set."""
         markup = self.markup
         for name, value in values.items():
             written = f'{name}="{escape(value)}"'
@@ -74,7 +74,7 @@ def _tokens(content: str) -> Iterator[_Token]:
 
 @dataclass
 class _Element:
-    """An open element, the index of its tag, and the first and last token of its children, the first of each name."""
+    """An open element: the index of its tag, and the first and last token of its first child of each name."""
 
     name: str
     start: int
@@ -83,10 +83,10 @@ class _Element:
 
 
 def read_xliff(source: Source) -> Document:
-    """Take XLIFF apart; targets with a text stay, unless their state says that it is no translation.
+    """Read XLIFF; targets with text are left unchanged, unless their state marks them as untranslated.
 
     Raises:
-        DataError: The file is no XLIFF, or declares entities.
+        DataError: The file is not XLIFF, or it declares entities.
     """
     _check(source)
     template = Template()
@@ -123,15 +123,15 @@ def _check(source: Source) -> None:
         ) from None
     except (DefusedXmlException, ValueError) as error:
         raise DataError(
-            f"{source.name}: refused, since it declares a document type or entities ({type(error).__name__}); remove "
-            "the declaration"
+            f"{source.name}: declarations of a document type or entities are not allowed ({type(error).__name__}); "
+            "remove them"
         ) from None
     if root.tag.rpartition("}")[2] != "xliff":
-        raise DataError(f"{source.name}: its first element is {root.tag[:80]!r}, not xliff; check the file")
+        raise DataError(f"{source.name}: the root element is {root.tag[:80]!r}, not xliff; check the file")
 
 
 def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
-    """Whether the target of a unit stays."""
+    """Whether the target of a unit is left unchanged."""
     attributes = tokens[unit.start].attributes
     if attributes.get("approved") == "yes" or attributes.get("state") == "final":
         return True
@@ -144,7 +144,7 @@ def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
 
 
 def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
-    """Return the markup of tokens, with the language of the translation where that of the source is named."""
+    """Return the markup of tokens, with the target language set wherever the source language is named."""
     markup = [token.markup for token in tokens]
     for i, token in enumerate(tokens):
         if language is not None and token.opens and token.name in LANGUAGES:
@@ -158,7 +158,7 @@ def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str
     """Add a unit with a translated target."""
     is_version_2 = unit.name == "segment"
     first, last = unit.children["source"]
-    # A target follows the source or, in 1.2, its segments.
+    # A target follows `<source>` or, in 1.2, `<seg-source>`.
     after = max(unit.children[name][1] for name in ("source", "seg-source") if name in unit.children)
     opening = tokens[unit.start]
     template.literal(opening.having(state="translated") if is_version_2 else opening.markup)
@@ -169,7 +169,7 @@ def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str
         template.literal(*markup[after + 1 : start])
         tag, after = _Token(re.sub(r"\s*/>\Z", ">", markup[start])), last_of_target
     else:
-        # On a line of its own where the source is.
+        # On its own line if the source is.
         before = tokens[first - 1]
         template.literal(before.markup if before.text is not None and not before.text.strip() else "")
         tag = _Token(f"<{prefix}target>")
@@ -186,7 +186,7 @@ def _escape(text: str) -> str:
 
 
 def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
-    """Return the content of a source; code, and what is marked as not to be translated, is kept."""
+    """Return the pieces of a source; an element with code is one tag, and text marked as untranslatable is kept."""
     pieces: list[Piece] = []
     kept: list[str] = []
     depth = 0
@@ -211,7 +211,7 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
 
 
 def _tag(markup: str, token: _Token) -> Piece:
-    """Return an inline element, or one of the tags around its content, which may belong to one elsewhere."""
+    """Return an inline element or one of its tags; its partner may be a separate element."""
 
     def key(name: str, attributes: Sequence[str]) -> str:
         return f"{name} {next((token.attributes[each] for each in attributes if each in token.attributes), '')}"

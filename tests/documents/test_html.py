@@ -134,7 +134,7 @@ def test_translations_change_no_structure(html, data):
 )  # fmt: skip  # one a line would fill the screen
 def test_hostile_input_takes_linear_time(start, repeated, end):
     def seconds(count):
-        # Without garbage collection, which takes as long as all of it where many objects are alive.
+        # Without garbage collection, which takes as long as the rest when many objects are alive.
         return timeit(lambda: same(start + repeated * count + end * count), timer=time.process_time, number=1)
 
     seconds(10)

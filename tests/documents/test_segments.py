@@ -50,7 +50,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
     "html, translation, links, expected",
     [
         ("the <b>red</b> house", "la casa roja", [(0, 0), (1, 2), (2, 1)], "la casa <b>roja</b>"),
-        # Crossing, with the pair around both.
+        # Crossing links, within an enclosing pair.
         (
             "<u>the <b>red</b> <i>house</i></u>",
             "la casa roja",
@@ -60,7 +60,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("x <u>a <b>b</b></u>", "B A X", [(0, 2), (1, 1), (2, 0)], "<u><b>B</b> A</u> X"),
         # One sibling between the words of the other.
         ("<b>hebe auf</b> <i>es</i>", "lift it up", [(0, 0), (1, 2), (2, 1)], "<b>lift</b> <i>it</i> up"),
-        # Without links, the same part.
+        # Without links, the same relative position.
         ("one <b>two</b> three", "eins zwei drei", None, "eins <b>zwei</b> drei"),
         ("one <b>two</b> three", "eins zwei drei", [(0, 0)], "eins <b>zwei</b> drei"),
         # Punctuation, and parts of words.
@@ -75,7 +75,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("see <img>, <wbr>, or go.", "Los,, sonst los.", [(0, 0)], "Los <img>, <wbr>, sonst los."),
         ("see (<img>) now.", "Jetzt () los.", [(0, 2), (1, 1), (2, 0)], "Jetzt (<img>) los."),
         ("Please see <img>.", "Bitte laufen.", None, "Bitte laufen <img>."),
-        # What is kept.
+        # Untranslated parts.
         (
             "Run <b>(<code>x</code>)</b> or <code>y ⟦1⟧</code>.",
             "⟦2⟧ oder (⟦1⟧) starten.",
@@ -84,7 +84,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ),
         ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "⟦1⟧ <b>los</b>. <code>x</code> <kbd>y</kbd>"),
         ("<code>x</code> runs", "", None, "<code>x</code>"),
-        # Nothing to hold on to.
+        # No words to place tags by.
         ("a <b>b</b> <img> c", "", None, "<b></b><img>"),
         ("a & <b>b</b>", "< & >", [(0, 0)], "&lt; &amp; <b>&gt;</b>"),
     ],
