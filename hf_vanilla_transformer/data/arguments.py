@@ -118,7 +118,7 @@ class DataArguments:
     max_source_length: Length | None = option(256, "Maximum length of a source in tokens, including </s>.")
     max_target_length: Length | None = option(256, "Maximum length of a target in tokens, including </s>.")
     on_long: Literal["drop", "truncate"] = option(
-        "drop", "Drop or truncate longer training pairs; those for evaluation are always truncated."
+        "drop", "Drop or truncate longer training pairs; longer evaluation pairs are always truncated."
     )
     max_length_ratio: Annotated[float, Range(ge=1)] | None = option(
         9.0, f"Drop training pairs with one side longer than this many times the other plus {RATIO_SLACK} tokens."

@@ -35,7 +35,7 @@ def token_lengths(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_token_ids(dataset: datasets.Dataset, vocab_size: int, target_vocab_size: int | None = None) -> None:
-    """Raise a DataError for an id without an embedding, which the model would report far from the cause."""
+    """Raise a DataError for an id without an embedding; the model itself would fail far from the cause."""
     sizes = {"input_ids": vocab_size, "labels": vocab_size if target_vocab_size is None else target_vocab_size}
     first_row = 0
     for table in _id_tables(dataset):

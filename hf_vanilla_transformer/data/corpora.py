@@ -67,7 +67,7 @@ class Corpus:
     both_directions: bool = False
     # Whether held-out splits and `max_train_samples` apply to it.
     hold_out: bool = True
-    # Filters that leave pairs out, and the TSV file to write those to.
+    # Filters that leave pairs out, and the TSV file for those pairs.
     filters: tuple[str, ...] = ()
     left_out_file: str | None = None
 

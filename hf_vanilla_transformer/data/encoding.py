@@ -81,7 +81,7 @@ class PairCounts:
     limits: LengthLimits = NO_LIMITS
 
     def add(self, outcomes: np.ndarray, kept: int) -> None:
-        """Add pairs with these outcomes, integers of shape (pairs,), of which `kept` were kept."""
+        """Add the outcomes of pairs, integers of shape (pairs,), and the number of pairs kept."""
         tally = np.bincount(outcomes, minlength=_TRUNCATED + 1)
         self.read += len(outcomes)
         self.kept += kept

@@ -12,7 +12,7 @@ import datasets
 from ..errors import DataError, did_you_mean
 from ..files import LINE_ENDS_TO_SPACES, atomic_write
 from ..text.languages import is_known, odds_against
-from .inspection import SIDES, Pair, Repeated, Usual, sample_of
+from .inspection import SIDES, CorpusStatistics, Pair, SeenPairs, sample_of
 from .reading import iterate_pairs
 
 REPEATED, LANGUAGE = "repeated", "language"
@@ -71,7 +71,7 @@ def filter_pairs(
             lacks = f"a `{side}_lang`" if language is None else f"a supported {side} language, not {language!r}"
             raise DataError(f"the filter {LANGUAGE!r} needs {lacks}; set it, or leave the filter out")
     text = pairs.select_columns([*SIDES])
-    judge = _Judge(filters, Usual(sample_of(text)), cast(dict[str, str], languages))
+    judge = _Judge(filters, CorpusStatistics(sample_of(text)), cast(dict[str, str], languages))
     if streamed:
         return pairs.filter(judge.keeps, batched=True, input_columns=[*SIDES]), {}
     kept: list[int] = []
@@ -94,15 +94,15 @@ def _row(*cells: str) -> bytes:
 class _Judge:
     """Returns the filter that leaves a pair out, or None."""
 
-    def __init__(self, filters: Sequence[str], usual: Usual, languages: dict[str, str]) -> None:
-        self._usual, self._languages = usual, languages
+    def __init__(self, filters: Sequence[str], statistics: CorpusStatistics, languages: dict[str, str]) -> None:
+        self._statistics, self._languages = statistics, languages
         self._filter_of = {kind: name for name in filters for kind in FILTERS[name]}
-        self._repeated = Repeated() if REPEATED in filters else None
+        self._seen = SeenPairs() if REPEATED in filters else None
 
     def __call__(self, pair: Pair) -> str | None:
-        if self._repeated and self._repeated(pair):
+        if self._seen and self._seen(pair):
             return REPEATED
-        for kind in self._usual.kinds_of(pair):
+        for kind in self._statistics.kinds_of(pair):
             if kind in self._filter_of:
                 return self._filter_of[kind]
         is_foreign = (odds_against(pair[side], language) > FOREIGN_ODDS for side, language in self._languages.items())

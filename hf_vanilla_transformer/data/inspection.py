@@ -22,7 +22,7 @@ Pair = Mapping[str, str]
 
 SIDES = tuple(PAIR_FEATURES)
 
-# What pairs of each kind have, and the share of pairs from which the corpus is odd; a smaller share may be intended.
+# What pairs of each kind have, and the share of pairs that makes the corpus odd; smaller shares may be intended.
 KINDS = {
     "empty": ("an empty side", math.inf),  # Counted by training itself.
     "equal": ("the same text on both sides", 0.05),
@@ -91,18 +91,18 @@ def inspect_pairs(
     in the order of `KINDS` with up to `examples` pairs each. Unknown tokens are counted only with a tokenizer.
     """
     sample = [pair for _, pair in _thinned(read(), SAMPLE)]
-    usual, languages = Usual(sample), _side_languages(sample)
+    statistics, languages = CorpusStatistics(sample), _side_languages(sample)
     counts: Counter[str] = Counter()
     shown: dict[str, list[tuple[str, Pair]]] = {kind: [] for kind in KINDS}
-    repeated = Repeated()
+    seen = SeenPairs()
     number, pairs = 0, iter(read())
     while batch := list(islice(pairs, BATCH)):
         unknown = _unknown(tokenizer, [pair for _, pair in batch])
         for (place, pair), more in zip(batch, unknown, strict=True):
-            kinds = [*usual.kinds_of(pair)]
+            kinds = [*statistics.kinds_of(pair)]
             if not {"empty", "equal"}.intersection(kinds):
                 kinds += [f"{side}_language" for side, each in languages.items() if each.is_other(pair[side])]
-            kinds += ["repeated"] * repeated(pair)
+            kinds += ["repeated"] * seen(pair)
             for kind in (*kinds, *more):
                 counts[kind] += 1
                 if len(shown[kind]) < examples:
@@ -144,7 +144,7 @@ def _thinned(items: Iterable[Any], size: int) -> list[Any]:
     return kept
 
 
-class Usual:
+class CorpusStatistics:
     """Usual scripts and length ratio of a corpus, estimated from a sample of its pairs."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -173,7 +173,7 @@ class Usual:
                 yield f"{side}_script"
 
 
-class Repeated:
+class SeenPairs:
     """Returns whether a pair was seen before."""
 
     def __init__(self) -> None:

@@ -54,24 +54,24 @@ class Resampling:
         resampled = [{name: row[name] for name in names if name in row} for row in rows]
         with_text = [i for i, row in enumerate(rows) if row["source"] is not None]
         texts = {name: [rows[i][name] for i in with_text] for name in TEXT_COLUMNS if name in rows[0]}
-        drawn, texts = self._drawn(texts, epoch)
-        if drawn:
+        selected, texts = self._selected(texts, epoch)
+        if selected:
             encoded = encode_pairs(self.tokenizer, texts, self.prefixes)
-            for k, *columns in zip(drawn, *encoded.values(), strict=True):
+            for k, *columns in zip(selected, *encoded.values(), strict=True):
                 pair, i = dict(zip(encoded, columns, strict=True)), with_text[k]
                 if self._fits(pair, rows[i]):
                     resampled[i] = pair
         return resampled
 
-    def _drawn(self, texts: dict[str, list[Any]], epoch: int) -> tuple[list[int], dict[str, list[Any]]]:
+    def _selected(self, texts: dict[str, list[Any]], epoch: int) -> tuple[list[int], dict[str, list[Any]]]:
         """Return the indices of the pairs to re-tokenize, and their texts."""
         noisy = self.noise(texts, epoch) if self.noise else texts
-        drawn = [*range(len(texts["source"]))]
+        selected = [*range(len(texts["source"]))]
         if isinstance(self.tokenizer, DroppingTokenizer):
             self.tokenizer.set_epoch(epoch)
         else:
-            drawn = [k for k in drawn if any(noisy[side][k] != texts[side][k] for side in PAIR_FEATURES)]
-        return drawn, {name: [column[k] for k in drawn] for name, column in noisy.items()}
+            selected = [k for k in selected if any(noisy[side][k] != texts[side][k] for side in PAIR_FEATURES)]
+        return selected, {name: [column[k] for k in selected] for name, column in noisy.items()}
 
     def _fits(self, pair: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
         unknown, lengths = self.tokenizer.unk_token_id, (len(pair["input_ids"]), len(pair["labels"]))

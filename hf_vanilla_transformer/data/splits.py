@@ -170,7 +170,7 @@ class _Loader:
         return train
 
     def _held_out_sizes(self, found: Mapping[str, _Found]) -> dict[str, float]:
-        """Return the requested sizes of the splits to hold out, which are those not given."""
+        """Return the requested size of each split that is not given."""
         wanted = {split: getattr(self.arguments, f"{split}_split_size") for split in SPLITS[1:]}
         wanted = {split: size for split, size in wanted.items() if size is not None}
         for split in wanted:

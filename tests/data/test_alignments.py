@@ -58,12 +58,12 @@ def test_a_file_of_alignments(tmp_path):
 
 
 def test_error_rate():
-    # Three links, of which two are sure and one is neither; one sure link is missing.
+    # Three links found: two sure, one wrong. One sure link is missing.
     assert alignment_error_rate([[(0, 0), (1, 1), (2, 0)]], [[(0, 0), (1, 1), (2, 2)]], [[]]) == 1 - (2 + 2) / (3 + 3)
-    # A possible link is right, but need not be found.
+    # A possible link is correct but optional.
     assert alignment_error_rate([[(0, 0), (1, 0)]], [[(0, 0)]], [[(1, 0)]]) == 0
     assert alignment_error_rate([[(0, 0)]], [[(0, 0)]], [[(1, 0), (2, 0)]]) == 0
-    # Over all pairs, not the mean of the pairs.
+    # Over all pairs, not averaged by pair.
     assert alignment_error_rate([[(0, 0)], []], [[(0, 0)], [(0, 0), (1, 1)]], [[], []]) == 1 - 2 / 4
     assert alignment_error_rate([[]], [[(0, 0)]], [[]]) == 1
     with pytest.raises(ValueError, match="without links the error rate is undefined"):
@@ -71,7 +71,7 @@ def test_error_rate():
 
 
 def byte_tokenizer():
-    """Return one of single bytes, without merges."""
+    """Return a tokenizer of single bytes, without merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -85,7 +85,7 @@ def test_every_byte_of_a_character_belongs_to_its_word():
     assert len(ids) == len(TEXT.encode())
     expected = [[number] * len(word.encode()) for number, word in enumerate(TEXT.split())]
     assert [number for numbers in words for number in numbers] == sum(expected, [])
-    # The spaces belong to none.
+    # Spaces belong to no word.
     assert words.count([]) == TEXT.count(" ")
 
 

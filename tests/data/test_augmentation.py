@@ -1,4 +1,4 @@
-"""Noise in training text: other batches in each epoch, of pairs that still translate each other."""
+"""Noise in training text: different batches in each epoch, and pairs that remain translations."""
 
 import pickle
 import re
@@ -22,7 +22,7 @@ from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.text.protection import PLACEHOLDER, PLACEHOLDERS
 
 WORDS = "Ant Bee Cat Dog Eel Fox Gnu Hen".split()
-# The target has the words backwards.
+# The target has the words in reverse order.
 PAIRS = [(" ".join(WORDS[:n]) + ".", " ".join(WORDS[:n][::-1]) + ".") for n in range(2, 9)]
 
 
@@ -39,7 +39,7 @@ def columns(pairs, links=None):
 
 
 def epochs(tokenizer, kind, texts, number=30, share=1.0):
-    """Yield the pairs of many epochs with one kind of noise; pairs with their links, if they have any."""
+    """Yield pairs over many epochs with one kind of noise, including links if there are any."""
     noise = Noise({kind: share}, 0, tokenizer)
     for epoch in range(number):
         yield from zip(*noise(texts, epoch).values(), strict=True)
@@ -76,7 +76,7 @@ def test_shares_that_are_none(text, message):
 
 
 def test_noise_follows_from_seed_epoch_and_texts(tokenizer):
-    """Whatever the batches before it, and the process."""
+    """Regardless of earlier batches and of the process."""
     noise, batches = Noise(dict.fromkeys(KINDS, 0.5), 3, tokenizer), [columns(PAIRS[i:]) for i in range(5)]
     first, second = ([noise(texts, epoch) for texts in batches] for epoch in range(2))
     assert first != second != batches
@@ -87,7 +87,7 @@ def test_noise_follows_from_seed_epoch_and_texts(tokenizer):
 
 
 def test_shares_are_those_of_the_batches(tokenizer):
-    """A batch has a kind in all of its pairs, or in none, so that lengths stay similar."""
+    """A batch has a kind of noise in all of its pairs or in none, so that lengths stay similar."""
     noise, texts = Noise({"lower": 0.1}, 0, tokenizer), columns([("The Fox.", "Der Fuchs."), ("A Hen.", "Ein Huhn.")])
     lower = Counter(sum(map(str.islower, noise(texts, epoch)["source"])) for epoch in range(2000))
     assert lower.keys() == {0, 2} and 140 < lower[2] < 260

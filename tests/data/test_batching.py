@@ -27,7 +27,7 @@ def test_lengths_and_ids():
         source, target = token_lengths(dataset)
         assert source.dtype == target.dtype == np.int32
         assert source.tolist() == [2, 1, 3] and target.tolist() == [1, 2, 1]
-    # With an indices mapping, which the Arrow table below does not know of.
+    # With an indices mapping, which the underlying Arrow table ignores.
     assert token_lengths(ids.select([2, 0]))[0].tolist() == [3, 2]
     check_token_ids(ids, 8, 10)
     with pytest.raises(DataError, match=r"row 2: id 7 in 'input_ids' is outside the model's vocabulary of 7"):
@@ -97,7 +97,7 @@ class TestTokenBudgetBatchSampler:
         assert lengths == sorted(lengths)
 
     def test_target_lengths_rise_and_fall_in_turn(self):
-        # So that neighbors are alike where the source length changes.
+        # So that neighbors stay similar where the source length changes.
         (batch,) = TokenBudgetBatchSampler([3, 3, 4, 4, 5, 5], [1, 9, 1, 9, 1, 9], 1000, shuffle=False)
         assert batch == [0, 1, 3, 2, 4, 5]
 
@@ -130,7 +130,7 @@ class TestTokenBudgetBatchSampler:
         batches = list(sampler)
         assert len(batches) == len(sampler) == -(-pairs // 4) * 4
         assert {len(batch) for batch in batches} == {1}
-        # The longest pairs occur once more.
+        # The longest pairs are repeated.
         counts = np.bincount(np.concatenate(batches))
         assert counts.min() == 1 and set(lengths[counts == 2]) <= {lengths.max()}
 
@@ -184,7 +184,7 @@ class TestTokenBudgetStream:
     @pytest.fixture
     def features(self):
         pairs = enumerate(zip(self.source, self.target, strict=True))
-        # The first id tells the pairs apart.
+        # The first id identifies the pair.
         return [{"input_ids": [row, *[4] * (s - 1)], "labels": [4] * t} for row, (s, t) in pairs]
 
     @staticmethod

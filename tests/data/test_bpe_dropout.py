@@ -1,4 +1,4 @@
-"""BPE-dropout: other tokens of the same text in training, the tokenizer as it was."""
+"""BPE-dropout: different tokens for the same text in training, and an unchanged tokenizer."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ def tokenizer():
 
 
 def rows_of(tokenizer, number=20):
-    """Sentences that differ, and their tokens with all merges."""
+    """Distinct sentences, and their tokens with all merges."""
     texts = [" ".join([TEXTS[0]] * (1 + i)) for i in range(number)]
     ids = tokenizer(texts)["input_ids"]
     return [
@@ -49,7 +49,7 @@ def test_every_epoch_has_another_split_of_the_same_text(tokenizer):
 
 
 def test_the_tokens_of_a_pair_follow_from_seed_and_epoch(tokenizer):
-    """Whatever its batch, the batches before it, and the process that makes it."""
+    """Regardless of its batch, earlier batches and the process."""
     rows = rows_of(tokenizer)
     whole = collator(tokenizer, 0.3)(rows)
     sample = pickle.loads(pickle.dumps(collator(tokenizer, 0.3)))

@@ -1,4 +1,4 @@
-"""Lists of corpora: what their entries mean, which pairs they give, and which faults are said where."""
+"""Lists of corpora: the meaning of entries, the pairs they yield, and the location of errors."""
 
 import json
 from collections import Counter
@@ -211,7 +211,7 @@ def test_a_further_entry(tmp_path):
     more = with_entry(given, tmp_path / "more.json", file="es.tsv", source_lang="es", target_lang="en", tag="t")
     found = corpora_of(more)
     assert found.parts == (Part("en", "es", 2.5), Part("es", "en", tag="<t>")) and found.temperature == 2
-    # Again, it changes nothing.
+    # Adding it again changes nothing.
     before = (tmp_path / "more.json").stat().st_ino
     with_entry(more, tmp_path / "more.json", file="es.tsv", source_lang="es", target_lang="en", tag="t")
     assert (tmp_path / "more.json").stat().st_ino == before

@@ -1,4 +1,4 @@
-"""Pairs that are left out of a corpus, and those that are not."""
+"""Pairs that filters leave out of a corpus, and pairs they keep."""
 
 import random
 
@@ -14,7 +14,7 @@ GERMAN = "Ein Mann mit einem roten Hut geht langsam die Straße entlang."
 
 @pytest.fixture(scope="module")
 def corpus():
-    """English and Spanish pairs, all different."""
+    """Distinct English-Spanish pairs."""
     pairs = load_toy_corpus()["train"].select(range(600))
     return [*dict.fromkeys(zip(pairs["source"], pairs["target"], strict=True))]
 
@@ -25,7 +25,7 @@ def dataset(pairs):
 
 
 def left_out_of(pairs, filters, source_lang="en", target_lang="es", **options):
-    """Places of the pairs that are left out, and the counts."""
+    """Return the places of the pairs left out, and the counts."""
     kept, counts = filter_pairs(dataset(pairs), filters, source_lang, target_lang, **options)
     assert kept["place"][:] == sorted(kept["place"])
     return sorted({*range(len(pairs))} - {*kept["place"]}), counts
@@ -55,7 +55,7 @@ class TestFilterPairs:
         first = places[:1] if name == "repeated" else []
         found, counts = left_out_of(pairs, (name,))
         assert {*found} <= {*places} - {*first} and counts == {name: len(found)}
-        # Some sentences are too short to tell their language.
+        # Some sentences are too short to identify their language.
         assert len(found) >= (14 if name == "language" else 20 - len(first))
 
     def test_a_pair_counts_once(self, corpus):

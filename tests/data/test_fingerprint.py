@@ -17,7 +17,7 @@ def test_caches_depend_on_the_code_that_reads(tmp_path, module, words):
         file.write("# changed")
     changed = fingerprint.code_fingerprint(tmp_path / "package")
     assert changed != fingerprint.CODE_FINGERPRINT
-    # What `Dataset.map` is given.
+    # The arguments of `Dataset.map`.
     for one, other in (
         (encoding._Encoder(words, LIMITS, False), encoding._Encoder(words, LIMITS, False, changed)),
         (reading._Columns("a", "b"), reading._Columns("a", "b", code=changed)),

@@ -1,4 +1,4 @@
-"""What is odd about parallel text, and text that is not."""
+"""Inspection of parallel text: odd pairs are found, others are not."""
 
 import random
 
@@ -13,12 +13,12 @@ from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 
 @pytest.fixture(scope="module")
 def corpus():
-    """English and Spanish pairs."""
+    """English-Spanish pairs."""
     return [(pair["source"], pair["target"]) for pair in load_toy_corpus()["train"].select(range(1200))]
 
 
 def found_in(pairs, tokenizer=None):
-    """Kinds that make the corpus odd."""
+    """Return the kinds that make the corpus odd."""
     dataset = datasets.Dataset.from_list([{"source": source, "target": target} for source, target in pairs])
     kinds = {finding.kind for finding in oddities(dataset, tokenizer)}
     assert {finding.kind for finding in oddities(dataset.to_iterable_dataset(), tokenizer)} == kinds
@@ -59,7 +59,7 @@ class TestTextThatIsMeant:
         assert found_in(dict.fromkeys(CODE)) == set()
 
     def test_one_language_on_both_sides(self, corpus):
-        """Such as corrections: nothing is foreign."""
+        """As in corrections: no text is in the wrong language."""
         sources = [source for source, _ in corpus]
         assert found_in([(source.lower(), source) for source in sources]) == set()
         assert found_in([(source, f"{source} Indeed.") for source in sources]) == set()
@@ -86,7 +86,7 @@ class TestOddText:
     @pytest.mark.parametrize("every", [4, 2, 10], ids=["a quarter", "half", "a tenth"])
     @pytest.mark.parametrize("number", [200, 1200])
     def test_targets_in_the_language_of_the_sources(self, corpus, number, every):
-        """Of other sentences than the sources; a small corpus tells too."""
+        """Targets that are other sources, in a small corpus too."""
         kept = (lambda i: i % 4 == 0) if every == 4 else lambda i: i % every != 0
         part = corpus[:number]
         pairs = [(s, t if kept(i) else part[(i + 97) % number][0]) for i, (s, t) in enumerate(part)]
@@ -125,7 +125,7 @@ class TestInspectPairs:
 
     @pytest.mark.parametrize("number", [7, 8, 9, 100])
     def test_a_sample_is_spread(self, corpus, monkeypatch, number):
-        """Of a corpus in which only the end is odd."""
+        """It covers the end of the corpus, the only odd part here."""
         monkeypatch.setattr(inspection, "SAMPLE", 8)
         items = inspection._thinned(range(number), 8)
         assert min(number, 4) <= len(items) <= 8 and items[0] == 0 and items[-1] >= number * 0.75

@@ -91,7 +91,7 @@ def test_a_parquet_string_that_is_not_utf8(tmp_path, streaming):
     pq.write_table(pa.table({"source": NOT_UTF8, "target": ["x", "y"]}), path)
     with pytest.raises(DataError, match=r"x\.parquet, row 2: .* can't decode byte 0xff .*; repair or remove the row"):
         rows(load_parallel_text(arguments)["train"])
-    # In another column it does not matter, nor does a time that Python cannot represent.
+    # In other columns, neither this nor a time that Python cannot represent matters.
     times = pa.array([2**62, 0], pa.timestamp("us"))
     pq.write_table(pa.table({"source": ["a", "b"], "target": ["x", "y"], "note": NOT_UTF8, "time": times}), path)
     assert rows(load_parallel_text(arguments)["train"]) == [("a", "x"), ("b", "y")]

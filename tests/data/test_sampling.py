@@ -1,4 +1,4 @@
-"""How often each corpus is in an epoch, and the batches of epochs that differ."""
+"""How often each corpus occurs in an epoch, and batches of epochs with different rows."""
 
 from collections import Counter
 
@@ -79,7 +79,7 @@ class TestBatches:
             assert all(len(batch) * (lengths[:, batch].max(1).sum()) <= 400 for batch in batches)
             drawn = Counter(row for batch in batches for row in batch)
             wanted = Counter(rows(epoch).tolist())
-            # Batches beyond the number of the first epoch are left out.
+            # Batches beyond the number in the first epoch are dropped.
             assert not drawn - wanted and (wanted - drawn).total() <= 0.1 * wanted.total()
 
     def test_the_same_order_again(self, replicas):

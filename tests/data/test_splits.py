@@ -8,7 +8,7 @@ from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
 from parallel_text import PAIRS, lines, rows, tsv, write
 
-# Every source comes three times, as in corpora with several translations.
+# Every source occurs three times, as in corpora with several translations.
 CORPUS = [(f"source {i // 3}", f"target {i}") for i in range(300)]
 
 
@@ -19,7 +19,7 @@ def load(tmp_path, corpus=CORPUS, **options):
 def test_sources_stay_together(tmp_path):
     loaded = load(tmp_path, validation_split_size=0.1, test_split_size=20)
     assert list(loaded) == ["train", "validation", "test"]
-    # At least what was asked for, and not more than the rest of one source.
+    # At least the requested size, plus at most the remaining pairs of one source.
     assert 30 <= len(loaded["validation"]) <= 32 and 20 <= len(loaded["test"]) <= 22
     sources = [set(split["source"]) for split in loaded.values()]
     assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
@@ -78,7 +78,7 @@ def test_overlap_with_the_other_direction_is_reported(tmp_path, monkeypatch):
 
 
 class TestSynthetic:
-    """Pairs of a list that are not held out."""
+    """Listed pairs that are exempt from held-out splits."""
 
     @pytest.fixture
     def more(self, tmp_path):

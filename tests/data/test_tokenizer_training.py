@@ -26,7 +26,7 @@ AWKWARD = [
 
 
 def random_text(generator: random.Random) -> str:
-    """Return up to 40 characters from all over Unicode, ASCII and blanks more often than the rest."""
+    """Return up to 40 characters from all of Unicode, favoring ASCII and white space."""
     ranges = [(0, 0x7F), (9, 32), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
     return "".join(chr(generator.randint(*generator.choice(ranges))) for _ in range(generator.randint(0, 40)))
 

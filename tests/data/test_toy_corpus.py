@@ -7,7 +7,7 @@ from hf_vanilla_transformer.data import load_toy_corpus
 
 
 def test_corpus_is_that_of_every_release():
-    """Or scores of models trained on it could not be compared; the digest is that of the first release."""
+    """Otherwise scores of models trained on it would not be comparable. The digest is from the first release."""
     corpus = load_toy_corpus()
     sizes = {split: len(pairs) for split, pairs in corpus.items()}
     assert sizes == {"train": 30_000, "validation": 1_000, "test": 1_000}

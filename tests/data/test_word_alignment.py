@@ -15,12 +15,12 @@ def test_words_that_always_translate_each_other_are_found_in_any_order():
     for _ in range(200):
         words = rng.sample(range(30), rng.randint(1, 7))
         order = rng.sample(range(len(words)), len(words))
-        # Capitals and punctuation do not matter.
+        # Case and punctuation do not matter.
         sources.append(" ".join(f"S{word}" if rng.random() < 0.5 else f"s{word}," for word in words))
         targets.append(" ".join(f"t{words[i]}" for i in order))
         expected.append([(i, j) for j, i in enumerate(order)])
     assert align_corpus(sources, targets) == expected
-    # A word without a counterpart stays alone.
+    # A word without a counterpart stays unaligned.
     assert align_corpus([*sources, "s1 s2"], [*targets, "t1"])[-1] == [(0, 0)]
 
 
@@ -40,14 +40,14 @@ def test_pairs_beyond_the_sample_are_aligned_too(monkeypatch):
 
 
 def test_very_long_sides_have_no_links():
-    """Tables of 10^10 candidates would need hundreds of gigabytes."""
+    """Tables of 10^10 candidates would take hundreds of gigabytes."""
     long = "the house " * 50_000
     links = align_corpus([*SOURCES, long, "the house"], [*TARGETS, "la casa", long])
     assert links[-2:] == [[], []] and links[1]
 
 
 def test_links_of_the_built_in_corpus():
-    """Against its hand-checked sentences."""
+    """Against hand-checked sentences."""
     lines = Path(__file__).with_name("toy_alignments.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
     sources, targets, sure, possible = (list(column) for column in zip(*rows, strict=True))
