@@ -25,9 +25,9 @@ Columns = Mapping[str, Sequence[Any]]
 """`source`, `target` and, for aligned pairs, `ALIGNMENT_COLUMN`."""
 
 MAX_INSERTED, MAX_TYPOS = 3, 2
-# Contexts of an inserted item, mostly none.
+# Contexts around an inserted item, mostly none.
 FORMS = (*["{}"] * 9, "({})", '"{}"', "{},", "{}:")
-# Share of insertions at the end of the sentence, as of emoji.
+# Share of items inserted at the end of the sentence, where emoji mostly are.
 END_SHARE = 0.3
 
 # Final punctuation marks, and what people type instead; a full-width mark becomes a full-width one.

@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
     source_lang: str | None = None
     target_lang: str | None = None
-    # How often each pair occurs in an epoch at temperature 1; 0 if none is for training.
+    # How often each pair occurs in an epoch at temperature 1; 0 if it is not for training.
     weight: float = 1.0
     # Token prepended to the sources.
     tag: str | None = None
@@ -112,7 +112,9 @@ class Corpora:
         for corpus in (corpus for entries in self.entries.values() for corpus in entries):
             where, codes = corpus.where or "the corpus from the options", corpus.parts[0].direction
             if None in codes:
-                raise DataError(f"{where}: several directions need languages; set `source_lang` and `target_lang`")
+                raise DataError(
+                    f"{where}: several directions need languages for each corpus; set `source_lang` and `target_lang`"
+                )
             if odd := [code for code in map(str, codes) if code.split() != [code]]:
                 raise DataError(f"{where}: {odd[0]!r} is not a language code; write one word, such as de")
         targets = {part.target_lang for part in trained}
@@ -131,7 +133,7 @@ def rows_per_epoch(sizes: Sequence[int], parts: Sequence[Part], temperature: flo
 
     A direction with a share s of all pairs gets a new share in proportion to s^(1/T) (Arivazhagan et al. 2019), split
     among its parts by size. Each part's number is then multiplied by its weight. At temperature T = 1, each pair
-    occurs as often as its weight.
+    occurs as many times as its weight.
     """
     directions: Counter[object] = Counter()
     for size, part in zip(sizes, parts, strict=True):

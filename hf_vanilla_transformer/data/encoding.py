@@ -146,7 +146,7 @@ def tokenize_pairs(
         DataError: No pair is left, a limit is too small, or the tokenizer does not end its sequences.
     """
     limits = LengthLimits(max_source_length, max_target_length, max_length_ratio)
-    # No useful pair meets a smaller one.
+    # Smaller limits would keep no useful pair.
     check_range(Range(ge=2), DataError, max_source_length=limits.source, max_target_length=limits.target)
     check_range(Range(ge=1), DataError, max_length_ratio=limits.ratio)
     counts = PairCounts(limits=limits)

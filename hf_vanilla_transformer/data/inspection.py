@@ -1,4 +1,4 @@
-"""Find odd pairs in parallel text, most likely errors, by comparing each with the rest of the corpus."""
+"""Find odd pairs, most likely errors, by comparing each pair with the rest of the corpus."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class CorpusStatistics:
         self._max_log_ratio = max(MIN_LOG_RATIO, DEVIATIONS * deviation)
 
     def kinds_of(self, pair: Pair) -> Iterator[str]:
-        """Yield the `KINDS` of a pair that its characters reveal."""
+        """Yield the kinds of `KINDS` that apply to a pair, judging by its characters."""
         source, target = (pair[side].strip() for side in SIDES)
         if "\r" in source or "\r" in target:
             yield "returns"

@@ -297,7 +297,7 @@ def check_files(files: tuple[str, ...]) -> None:
     if 0 in counts:
         raise DataError(f"{files[counts.index(0)]}: no lines in it; check the path")
     if counts[0] != counts[1]:
-        # Another encoding, or other line ends, is the better explanation: reading raises that error.
+        # If the encoding or the line ends are wrong, reading raises a better error than unequal counts.
         for _ in chain.from_iterable(map(read_lines, files)):
             pass
         raise DataError(

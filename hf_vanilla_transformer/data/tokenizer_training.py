@@ -120,7 +120,7 @@ def train_tokenizer(
         vocab_size: Maximum vocabulary size, including the four special tokens; a small corpus yields fewer tokens
             (`len(tokenizer)`). 8,000 suits about 100,000 sentences; the paper's shared vocabulary for 4.5 million
             pairs has 37,000 (section 5.1).
-        reserved: How many of these tokens to reserve for adding later.
+        reserved: How many of these to keep free for tokens added later.
         min_frequency: Minimum occurrences of a word, symbol or merged pair to enter the vocabulary.
         lowercase: Lowercase all text, in training and in use; decoded text is then lowercase.
         normalization: Unicode normalization of all text: `"NFC"`, `"NFD"`, `"NFKC"`, `"NFKD"` or None.

@@ -174,7 +174,7 @@ class _Model:
 
 
 def _posterior_mean(counts: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the geometric posterior mean of each translation's probability under a sparse Dirichlet prior."""
+    """Return the posterior geometric mean of each translation's probability, under a sparse Dirichlet prior."""
     own = counts + CONCENTRATION
     totals = np.bincount(owners, own)[owners]
     logs = torch.digamma(torch.from_numpy(np.stack([own, totals]))).numpy()

@@ -264,7 +264,7 @@ class TestFaults:
             ("corpora:\n  - {file: same.tsv, filters: [equal]}", "line 2: the filters left out all 1 pairs"),
             ("validation:\n  - {file: es.tsv, weight: 1}", "line 2: unknown key weight"),
             ("sampling_temperature: 0.5\ncorpora: []", "line 1: `sampling_temperature` is 0.5; it must be at least 1"),
-            (f"corpora:\n{BOTH}  - {{file: es.tsv}}", "line 3: several directions need languages"),
+            (f"corpora:\n{BOTH}  - {{file: es.tsv}}", "line 3: several directions need languages for each corpus"),
             (
                 f"corpora:\n{BOTH}validation:\n  - {{source_lang: en, target_lang: fr, file: val.tsv}}",
                 "line 4: no training pairs have the language fr as target, only de, en",
