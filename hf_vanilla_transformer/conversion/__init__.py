@@ -1,4 +1,4 @@
-"""Conversion of source checkpoints: the weights of other code bases as models of this package."""
+"""Convert checkpoints of other code bases into models of this package."""
 
 from .convert import Conversion, convert_checkpoint, load_converted
 from .layouts import LAYOUTS

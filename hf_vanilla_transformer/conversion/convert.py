@@ -1,7 +1,7 @@
-"""Conversion of source checkpoints: every weight under our name, none lost, none invented.
+"""Convert source checkpoints: every weight gets our name, none is lost or invented.
 
-Each step takes values and returns one: read, recognize the layout, match keys to its rules, infer the configuration,
-check what the caller must state, transform the weights, choose positions, fit the vocabularies, complete the weights.
+The steps: read the source, recognize its layout, match keys to the layout's rules, infer the configuration, check that
+the caller passed the rest, transform the weights, choose positions, fit the vocabularies, complete the weights.
 """
 
 import os
@@ -50,17 +50,17 @@ from .weights import (
 
 @dataclass(frozen=True)
 class Conversion:
-    """A source checkpoint under our names, not yet written.
+    """A converted checkpoint, not yet saved.
 
     Attributes:
-        layout: How the original names and uses its weights.
+        layout: Layout of the source checkpoint.
         config: Our configuration.
         weights: Weights by our names.
-        mapping: What became of each source tensor.
-        notes: Decisions on the way, one sentence each.
-        tokenizer: That of the given vocabularies, or else the folder's.
-        encoder_only: Whether these are the weights of an encoder alone.
-        generation: Settings of generation beyond those in the configuration.
+        mapping: What each source tensor became.
+        notes: Decisions and assumptions, one sentence each.
+        tokenizer: Built from the vocabularies, or else loaded from the source folder; None without either.
+        encoder_only: Whether only the encoder was converted.
+        generation: Generation settings that the configuration does not hold.
     """
 
     layout: Layout
@@ -73,7 +73,7 @@ class Conversion:
     generation: dict[str, Any] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Return the mapping, the changed fields of the configuration and the notes, one a line."""
+        """Return the mapping, the configuration fields that differ from our defaults, and the notes, one per line."""
         standard = VanillaTransformerConfig()
         settings = {name: getattr(self.config, name) for name in own_fields()}
         changed = {name: value for name, value in settings.items() if value != getattr(standard, name)}
@@ -84,7 +84,7 @@ class Conversion:
         """Return the model with these weights, in evaluation mode.
 
         Raises:
-            ValueError: A weight is not finite, as where a factor of the layout overflows its dtype.
+            ValueError: A weight is not finite, for example because a scale factor of the layout overflows its dtype.
         """
         kind = VanillaTransformerEncoderModel if self.encoder_only else VanillaTransformerForConditionalGeneration
         model: Any = kind(self.config)
@@ -97,10 +97,10 @@ class Conversion:
         return model
 
     def save(self, output_dir: str | os.PathLike[str]) -> Path:
-        """Write model, generation settings and tokenizer to a new or empty folder: all of it, or nothing.
+        """Write model, generation settings and tokenizer to a new or empty folder, completely or not at all.
 
         Raises:
-            ValueError: The folder is not empty, or cannot be created.
+            ValueError: The folder is not empty or cannot be written, or a weight is not finite.
         """
         with atomic_folder(output_dir) as folder:
             self.model().save_pretrained(folder)
@@ -125,35 +125,36 @@ def convert_checkpoint(
     dry_run: bool = False,
     **config_fields: Any,
 ) -> Conversion:
-    """Convert a source checkpoint, and write it as a folder that `from_pretrained` loads.
+    """Convert a source checkpoint and write it as a folder that `from_pretrained` loads.
 
     Args:
-        source: A file or folder of weights, or a state dict; see `reading.read_checkpoint`.
-        output_dir: New or empty folder for configuration, weights, generation settings and tokenizer.
-        layout: A name in `LAYOUTS`; by default recognized by the keys.
-        source_vocabulary: The words of the source side, for a tokenizer: token to id, tokens in order, or a file of
-            either; see `vocabularies.WordVocabulary`.
-        target_vocabulary: The words of the target side; by default the same.
-        rename: `"old=new"` each, or a file with one a line: prefixes of keys to replace first, with `{i}` for the
-            index of a layer. An `old` may have several `new`. How the code uses the weights must then be stated,
-            unless every `new` is empty, which only unwraps.
-        first_position: The first token's row of a stored position table; by default as in the layout's code.
-        unbiased_norms: Whether norms divide by the unbiased standard deviation, as `torch.std` does, or by the biased
-            one, as `torch.nn.LayerNorm` does; by default as in the layout's code.
-        patched: Whether the code that trained the weights is free of the layout's known defects, each of which is
-            otherwise refused.
-        encoder_only: Whether to convert the encoder alone, for `VanillaTransformerEncoderModel` and classifiers.
-        dry_run: Whether to write nothing.
-        **config_fields: Fields of `VanillaTransformerConfig` that the weights do not determine, such as the heads, or
-            that differ from the original code's.
+        source: A weight file, a folder, a name on the Hub, or a state dict; see `reading.read_checkpoint`.
+        output_dir: New or empty folder for configuration, weights, generation settings and tokenizer; may be None
+            with `dry_run`.
+        layout: A name in `LAYOUTS`; by default recognized from the keys.
+        source_vocabulary: Source tokens, from which a tokenizer is built: token to id, tokens in id order, or a file
+            with either; see `vocabularies.WordVocabulary.load`.
+        target_vocabulary: Target tokens; by default the source tokens.
+        rename: Key prefixes to replace first: `"old=new"` pairs, or files with one pair per line, where `{i}` stands
+            for a layer index. An `old` may have several `new`. The fields that the layout's code would determine must
+            then be passed, unless every `new` is empty, which only strips prefixes.
+        first_position: Row of the first token in a stored position table; by default as in the layout's code.
+        unbiased_norms: Whether norms divide by the unbiased standard deviation (`torch.std`) or the biased one
+            (`torch.nn.LayerNorm`); by default as in the layout's code.
+        patched: Whether the code that trained the weights is free of the layout's known defects; without it, layouts
+            with defects are refused.
+        encoder_only: Whether to convert only the encoder, for `VanillaTransformerEncoderModel` and classifiers.
+        dry_run: Whether to convert without writing anything.
+        **config_fields: Fields of `VanillaTransformerConfig` that the weights do not determine, such as the number of
+            heads, or that differ from the layout's code.
 
     Returns:
         The conversion: `model()` returns the model, `describe()` the mapping.
 
     Raises:
-        ValueError: The source cannot be read, has no known layout, lacks weights, has others or of other shapes, or
-            computes what our model cannot; a field is unknown or contradicts the weights; a vocabulary does not fit;
-            the folder is not empty.
+        ValueError: The source cannot be read, has no known layout, has missing, unexpected or mismatched weights, or
+            computes something that our model cannot; a field is missing, unknown or contradicts the weights; a
+            vocabulary does not fit; the folder is not empty.
     """
     if not dry_run:
         if output_dir is None:
@@ -161,7 +162,7 @@ def convert_checkpoint(
         check_output_folder(output_dir)
     check_field_names(config_fields)
     renames = list(read_renames(rename))
-    # Cutting off a prefix leaves the layout's own keys.
+    # Stripping a prefix leaves the layout's own keys.
     renamed = any(each.new for each in renames)
     checkpoint = read_checkpoint(source)
     checkpoint = checkpoint._replace(weights=rename_keys(checkpoint.weights, renames))
@@ -186,11 +187,12 @@ def load_converted(
     """Convert a source checkpoint in memory.
 
     Args:
-        source: A file or folder of weights, a name on the Hub, or a state dict.
-        **options: Those of `convert_checkpoint`, such as `layout`, vocabularies and fields of the configuration.
+        source: A weight file, a folder, a name on the Hub, or a state dict.
+        **options: Arguments of `convert_checkpoint`, such as `layout`, vocabularies and configuration fields.
 
     Returns:
-        The model, in evaluation mode, and its tokenizer; None if neither the source nor the options have a vocabulary.
+        The model, in evaluation mode, and its tokenizer, which is None if neither the source nor the options have a
+        vocabulary.
 
     Raises:
         ValueError: As for `convert_checkpoint`.
@@ -203,15 +205,15 @@ def _refuse_defects(layout: Layout, encoder_only: bool) -> None:
     of_encoder = [defect for defect in layout.defects if "encoder" in defect.stacks]
     if defects := of_encoder if encoder_only else layout.defects:
         raise ValueError(
-            f"the weights are of {layout.name}, whose code our configuration cannot express: "
+            f"the weights have the layout {layout.name}, whose code has defects that our model cannot reproduce: "
             + "; ".join(f"its {defect.description} (patch: {defect.patch})" for defect in defects)
-            + ". If the code that trained these weights was patched so, pass `patched=True`"
-            + ("" if of_encoder else "; its encoder is sound and converts with `encoder_only=True`")
+            + ". If these weights were trained with patched code, pass `patched=True`"
+            + ("" if of_encoder else "; the encoder has no defects and converts with `encoder_only=True`")
         )
 
 
 def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> SourceCheckpoint:
-    """Add settings in the folder, and the weights and position tables that the original computes or omits."""
+    """Add settings from the folder, and weights and position tables that the original computes or omits."""
     weights, settings, folder = checkpoint.weights, checkpoint.settings, checkpoint.folder
     if folder is not None:
         vocabularies = {name: str(folder / name) for name in layout.vocabulary_settings if (folder / name).is_file()}
@@ -230,7 +232,7 @@ def _convert(
     inferred = infer_fields(matched, stated.renamed)
     check_required(matched, inferred, stated)
     fields = merge_fields(matched, inferred, stated.fields)
-    # Checks the fields that later steps do not set.
+    # Validate the fields that later steps do not set.
     unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
     VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
     weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
@@ -272,7 +274,7 @@ def _convert(
 def _configuration(
     fields: Mapping[str, Any], tensors: Mapping[str, Tensor], stated: Mapping[str, Any], encoder_only: bool
 ) -> VanillaTransformerConfig:
-    """Return the configuration, with embeddings shared and tied where the weights are the same."""
+    """Return the configuration, with embeddings shared and tied where the weights are equal."""
     encoder, decoder = EMBEDDING_NAMES.values()
     shared = {}
     for field_name, (one, other) in {
@@ -283,7 +285,7 @@ def _configuration(
         if stated.get(field_name) and not same and not encoder_only:
             raise ValueError(f"`{field_name}=True`, but {one} and {other} differ; leave it out")
         shared[field_name] = same and stated.get(field_name, True)
-    # The widest type loses nothing.
+    # The widest dtype is lossless.
     dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
     return VanillaTransformerConfig(**{**fields, **shared}, dtype=dtype)
 
@@ -291,7 +293,7 @@ def _configuration(
 def _generation_settings(
     layout: Layout, config: VanillaTransformerConfig, stored: Mapping[str, Any], stated: Statements
 ) -> dict[str, Any]:
-    """Return the search settings of the original, unless the caller states others."""
+    """Return the original's generation settings, without those that the caller overrides."""
     settings: dict[str, Any] = {}
     if layout.generation_settings is not None and not stated.renamed:
         settings = layout.generation_settings(config)

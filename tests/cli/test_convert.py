@@ -94,4 +94,4 @@ def test_patched_has_its_old_spelling_too(tmp_path, capsys, refusal, option):
     arguments = ["convert", "--source", str(tmp_path / "phrases.pt"), "--dry_run"]
     main([*arguments, option])
     assert "linear_layer.weight" in capsys.readouterr().out
-    assert "was patched so, pass --patched" in refusal(*arguments)
+    assert "trained with patched code, pass --patched" in refusal(*arguments)
