@@ -1,4 +1,4 @@
-"""Fields of the configuration: inferred from weights and settings, stated by the caller, or required of the caller."""
+"""Infer configuration fields from weights and settings, and require the rest from the caller."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from .transforms import BLOCK_DIAGONAL, unchanged
 from .weights import MatchedCheckpoint, shape_text
 
 POSITION_FIELDS = ("position_embedding_type", "sinusoidal_layout")
-# Choices that messages offer; for other fields they offer the layout's value. Weights show whether there are norms.
+# Choices that error messages offer; other fields show the layout's default. Weights determine whether there are norms.
 _CHOICES = {
     "norm_position": "|".join(name for name in CHOICES["norm_position"] if name != "none"),
     "activation_function": "relu|gelu|silu|...",
@@ -33,13 +33,13 @@ _CHOICES = {
 
 
 class Statements(NamedTuple):
-    """What the caller states about the original code.
+    """Arguments of the caller about the original code.
 
     Attributes:
-        fields: Fields of the configuration.
-        first_position: Row of stored position tables that the first token has.
+        fields: Configuration fields.
+        first_position: Row of the first token in stored position tables.
         unbiased_norms: Whether norms divide by the unbiased standard deviation.
-        renamed: Whether keys were renamed, so that the original code is not that of the layout.
+        renamed: Whether keys were renamed, so that the original code may differ from the layout's.
     """
 
     fields: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Statements(NamedTuple):
 
 @cache
 def own_fields() -> tuple[str, ...]:
-    """Return the fields that our configuration has beyond those of every model in transformers."""
+    """Return the fields that our configuration declares itself, without inherited ones."""
     own = VanillaTransformerConfig.__annotations__
     return tuple(field.name for field in fields(VanillaTransformerConfig) if field.name in own)
 
@@ -64,7 +64,7 @@ def check_field_names(names: Iterable[str]) -> None:
 
 
 def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> dict[str, Any]:
-    """Infer what weights, settings and, unless keys were renamed, the code of the layout determine."""
+    """Infer fields from shapes and settings and, unless keys were renamed, from further evidence in the weights."""
     layout, checkpoint = matched.layout, matched.checkpoint
     values = _from_shapes(matched)
     if layout.config_class is not None:
@@ -88,7 +88,7 @@ def _from_settings(matched: MatchedCheckpoint) -> dict[str, Any]:
 
 
 def _has_final_norms(matched: MatchedCheckpoint) -> bool:
-    """Return whether a norm ends each stack; a norm in one of them alone is a ValueError."""
+    """Return whether the stacks end in a norm; a ValueError if only one of them does."""
     has_norm = {stack: f"model.{stack}.layer_norm.weight" in matched.norm_names for stack in STACKS}
     if not matched.encoder_only and len({*has_norm.values()}) > 1:
         normed, other = sorted(STACKS, key=has_norm.__getitem__, reverse=True)
@@ -99,7 +99,7 @@ def _has_final_norms(matched: MatchedCheckpoint) -> bool:
 
 
 def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int]:
-    """Return the width of all heads together, by the field of one, where it is not the model's."""
+    """Return the total width of all heads under the field of one head's width, where it differs from `d_model`."""
     first = "model.encoder.layers.0.self_attn"
     names = {f"{first}.q_proj.weight": "head_dim", f"{first}.v_proj.weight": "value_head_dim"}
     found = {
@@ -118,8 +118,8 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
         layers = {int(found[1]) for name in by_name if (found := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
         if stack == "encoder" and (embedding is None or not layers):
             keys = [rule.key for rule in matched.layout.rules if EMBEDDING_NAMES[stack] in rule.names]
-            raise ValueError(f"{path} holds no {abbreviate(keys)}, or no layer of the encoder; save them too")
-        # Whatever the decoder lacks is reported with all other missing weights.
+            raise ValueError(f"{path} lacks {abbreviate(keys)} or all layers of the encoder; save them too")
+        # Missing decoder weights are reported together with all others.
         if embedding is not None:
             _check_embedding(stack, embedding)
             if inferred.get("d_model", embedding.shape[1]) != embedding.shape[1]:
@@ -129,11 +129,11 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
                 )
             inferred[vocabulary], inferred["d_model"] = embedding.shape
         if layers:
-            # Building as many layers as a wrong number says could exhaust memory.
+            # A wrong layer index could make the model too large for memory.
             if max(layers) >= 2 * len(layers):
                 gap = next(number for number in range(len(layers) + 1) if number not in layers)
                 raise ValueError(
-                    f"{path} holds layer {max(layers)} of the {stack}, but nothing of layer {gap}; save all layers, "
+                    f"{path} has layer {max(layers)} of the {stack}, but no layer {gap}; save all layers, "
                     "numbered from 0"
                 )
             inferred[f"{stack}_layers"] = max(layers) + 1
@@ -152,7 +152,7 @@ def _check_embedding(stack: str, embedding: Tensor) -> None:
     if not embedding.is_floating_point():
         raise ValueError(f"the {stack}'s embeddings are {embedding.dtype}; save the weights as floating-point numbers")
     if embedding.dim() != 2:
-        raise ValueError(f"the {stack}'s embeddings have the shape {shape_text(embedding.shape)}, not two axes")
+        raise ValueError(f"the {stack}'s embeddings have shape {shape_text(embedding.shape)}; they must have two axes")
 
 
 def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
@@ -164,14 +164,14 @@ def _heads_of_shared_projections(matched: MatchedCheckpoint) -> dict[str, int]:
         small, whole = (matched.by_name.get(name) for name in names)
         if names[0] not in shared or small is None or whole is None or not small.dim() == whole.dim() == 2:
             continue
-        # Projections of the whole width may belong to any number of heads.
+        # A full-width projection is compatible with any number of heads.
         if 0 < len(small) != len(whole):
             heads[field_name] = len(whole) // len(small)
     return heads
 
 
 def _feed_forward_width(stack: str, by_name: Mapping[str, Tensor], layout: Layout) -> dict[str, int]:
-    """Return the field, or nothing if its weights are missing; 0 if the layout has none."""
+    """Return the feed-forward width: no field if its weights are missing, 0 if the layout has no feed-forward part."""
     first, second = (rf"model\.{stack}\.layers\.\d+\.{name}\.weight" for name in ("fc1", "fc2"))
     for name, tensor in by_name.items():
         for pattern, axis in ((first, 0), (second, 1)):
@@ -182,26 +182,26 @@ def _feed_forward_width(stack: str, by_name: Mapping[str, Tensor], layout: Layou
 
 
 def fields_of_code(layout: Layout) -> list[str]:
-    """Return the fields that the code of a layout determines, and its weights do not."""
+    """Return the fields that a layout's code determines, but its weights do not."""
     return list(dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults)))
 
 
 def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Statements) -> None:
-    """Check that the caller states what weights, settings and the layout's code do not determine.
+    """Check that the caller passes what weights, settings and the layout's code do not determine.
 
-    One ValueError lists all that is missing, as arguments; others name what cannot be stated.
+    One ValueError lists all missing arguments; others name an argument that does not apply.
     """
     layout, tables = matched.layout, matched.stored_position_keys
     for (name, value), reason in layout.inexpressible.items():
         if not stated.renamed and stated.fields.get(name) == value:
             raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
     if stated.first_position is not None and not tables:
-        raise ValueError("`first_position` is set, but no position table is among the weights; leave it out")
+        raise ValueError("`first_position` is set, but the weights have no position table; leave it out")
     known = {*inferred, *stated.fields}
-    # One number of heads stands for both.
+    # One number of heads serves both stacks.
     required = [] if {*HEAD_FIELDS} & {*known, *layout.defaults} else [*HEAD_FIELDS]
     if stated.renamed:
-        # Stored tables show the type of positions; learned ones that are absent are reported as missing.
+        # Stored tables determine the position type; absent learned ones are reported as missing weights.
         required += [name for name in fields_of_code(layout) if name not in POSITION_FIELDS]
         required += [] if tables else ["sinusoidal_layout"]
         needs_position, needs_norms = bool(tables), bool(matched.norm_names)
@@ -224,29 +224,29 @@ def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stat
 
 
 def merge_fields(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the fields: the caller's win over inferred ones, unless shapes fix these, and both over the layout's."""
-    # Numbers of heads that are not in the settings come from shapes.
+    """Merge fields: the caller's override inferred ones, except those that shapes fix, and both override defaults."""
+    # Numbers of heads that are not in the settings were inferred from shapes.
     in_settings = {*_from_settings(matched), *matched.checkpoint.settings}
     heads_of_shapes = [name for name in HEAD_FIELDS if name not in in_settings]
     for name in (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads_of_shapes):
         if name in stated and name in inferred and stated[name] != inferred[name]:
-            raise ValueError(f"`{name}={stated[name]!r}`, but the weights say {inferred[name]!r}; leave it out")
+            raise ValueError(f"`{name}={stated[name]!r}`, but the weights imply {inferred[name]!r}; leave it out")
     merged = {**matched.layout.defaults, **inferred, **stated}
     known_heads = [merged[name] for name in HEAD_FIELDS if name in merged]
     merged |= {name: merged.get(name, known_heads[0]) for name in HEAD_FIELDS}
     heads = merged["encoder_attention_heads"]
-    of_one_head = {
+    head_widths = {
         name: width // heads
         for name, width in _attention_widths(matched, merged["d_model"]).items()
         if isinstance(heads, int) and heads and width % heads == 0
     }
-    return {**of_one_head, **merged}
+    return {**head_widths, **merged}
 
 
 def assumed_fields(layout: Layout, config: VanillaTransformerConfig, known: Collection[str]) -> list[str]:
-    """Return a note on fields that only the layout's code determines."""
+    """Return a note on fields whose values only the layout's code suggests."""
     assumed = [f"{name}={json.dumps(getattr(config, name))}" for name in fields_of_code(layout) if name not in known]
-    return [f"as in the code of {layout.name}, unless stated otherwise: {' '.join(assumed)}"] if assumed else []
+    return [f"assumed, as in the code of {layout.name}: {' '.join(assumed)}"] if assumed else []
 
 
 def unread_settings(matched: MatchedCheckpoint) -> list[str]:

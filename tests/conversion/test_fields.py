@@ -1,4 +1,4 @@
-"""Fields of the configuration: what weights determine, what the caller must state, and contradictions."""
+"""Configuration fields: inferred from weights, required from the caller, and contradictions."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from source_models import Norm
         ({}, "code: `encoder_attention_heads=8` `decoder_attention_heads=8`$"),
         ({"encoder_head": 2}, "`encoder_head` is not a field.*did you mean encoder_"),
         ({"zzz": 2}, "`zzz` is not a field of the configuration; see VanillaTransformerConfig"),
-        ({"d_model": 16, **HEADS}, "`d_model=16`, but the weights say 8"),
+        ({"d_model": 16, **HEADS}, "`d_model=16`, but the weights imply 8"),
         ({"encoder_attention_heads": 3}, "`encoder_attention_heads`=3 does not divide"),
         ({"tie_word_embeddings": True, **HEADS}, "`tie_word_embeddings=True`, but .* differ"),
         ({"eos_token_id": 17, **HEADS}, "`eos_token_id` is 17; use an id of both vocabularies"),
@@ -33,14 +33,14 @@ def test_impossible_fields(fields, message):
 def test_heads_that_shapes_determine(settings):
     state = source_models.shared_heads().state_dict()
     source = state if settings is None else {"state_dict": state, "config": settings}
-    refused("encoder_attention_heads=4`, but the weights say 2", source, patched=True, encoder_attention_heads=4)
+    refused("encoder_attention_heads=4`, but the weights imply 2", source, patched=True, encoder_attention_heads=4)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda embedding: embedding.to(torch.int8), "are torch.int8; save the weights as floating-point numbers"),
-        (lambda embedding: embedding[0], "the encoder's embeddings have the shape 8, not two axes"),
+        (lambda embedding: embedding[0], "the encoder's embeddings have shape 8; they must have two axes"),
     ],
     ids=["integers", "one axis"],
 )
@@ -51,7 +51,7 @@ def test_impossible_embeddings(change, message):
 
 
 class SeparateStacks(source_models.TorchNN):
-    """Has two stacks of torch, which end in a norm only where they are given one."""
+    """Separate encoder and decoder of torch; only the stacks in `normed` end in a norm."""
 
     def __init__(self, *normed, decoder_width=8):
         super().__init__()
@@ -91,14 +91,14 @@ class TestSeparateStacks:
 
 
 def rename_pairs(state, changes):
-    """Return the pairs that rename every key that one of these (pattern, replacement) changes."""
+    """Return a rename pair for every key that these (pattern, replacement) substitutions change."""
     names = {key: key for key in state}
     for old, new in changes:
         names = {key: re.sub(old, new, name) for key, name in names.items()}
     return [f"{key}={name}" for key, name in names.items() if key != name]
 
 
-# The keys of a tutorial with learned positions, as those of fairseq.
+# Maps the keys of a tutorial with learned positions to fairseq's.
 LEARNED = [
     (r"tok_embedding", "embed_tokens"), (r"pos_embedding", "embed_positions"), (r"fc_out", "output_projection"),
     (r"positionwise_feedforward\.fc_", "fc"), (r"self_attention", "self_attn"),
@@ -108,11 +108,11 @@ LEARNED = [
 
 
 class TestRenamed:
-    """Under other names, nothing is assumed that the weights do not determine."""
+    """After renaming, nothing is assumed that the weights do not determine."""
 
     @pytest.fixture
     def scalar(self):
-        """A tutorial of scalar norms, before every sub-layer, under other names than the layout's."""
+        """A pre-norm variant of the scalar-norm tutorial under renamed keys."""
         model = source_models.scalar_norms(pre=True).eval()
         state = {key.replace(".linear", ".linear_"): tensor for key, tensor in model.state_dict().items()}
         return model, state, rename_pairs(state, [(r"linear_(\d)", r"linear\1")])
@@ -138,7 +138,7 @@ class TestRenamed:
 
     @pytest.mark.parametrize("unbiased", [True, False])
     def test_norms_by_either_standard_deviation(self, unbiased):
-        """A copy of the Annotated Transformer may differ in one name, and divide otherwise."""
+        """A copy of the Annotated Transformer may differ in one name and in its standard deviation."""
         model = source_models.annotated(norm=partial(Norm, weight="a_2", bias="b_2", eps=1e-6, unbiased=unbiased))
         state = {key.replace("generator.", "head."): tensor for key, tensor in model.state_dict().items()}
         stated = {**STATED, **HEADS, "norm_position": "pre", "layer_norm_eps": 1e-6, "rename": ["head.=generator."]}
@@ -191,7 +191,7 @@ class TestRenamedLearnedPositions:
         refused(asked, state, **{**stated, "first_position": None})
         conversion = convert(state, **stated)
         assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
-        # Nothing of fairseq's own search.
+        # None of fairseq's own search settings.
         assert conversion.generation == {"max_length": 20}
         source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
         with torch.no_grad():
@@ -199,7 +199,7 @@ class TestRenamedLearnedPositions:
         found = converted_logits(conversion.model(), source, target)
         torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
         assert convert(state, **{**stated, "first_position": 2}).config.max_position_embeddings == 18
-        beyond = "has 20 rows, none of them for a token at row 20; pass `first_position`"
+        beyond = "has 20 rows, so the first token cannot have row 20; pass `first_position` from 0 to 19"
         refused(beyond, state, **{**stated, "first_position": 20})
 
     def test_that_are_not_stored(self, model, stated):
@@ -210,15 +210,19 @@ class TestRenamedLearnedPositions:
         kind = {"position_embedding_type": "sinusoidal", "sinusoidal_layout": "interleaved"}
         config = convert(state, **stated, **kind).config
         assert (config.position_embedding_type, config.sinusoidal_layout) == ("sinusoidal", "interleaved")
-        refused("`first_position` is set, but no position table", state, **{**stated, **kind, "first_position": 0})
+        refused(
+            "`first_position` is set, but the weights have no position",
+            state,
+            **{**stated, **kind, "first_position": 0},
+        )
 
 
 @pytest.mark.parametrize("number", [9, 9999, 999_999])
 def test_most_layers_are_missing(number):
-    """As many layers as the highest number says could fill all memory."""
+    """A model with as many layers as the highest index implies could fill all memory."""
     state = source_models.annotated().state_dict()
     state = {key.replace("decoder.layers.1.", f"decoder.layers.{number}."): state[key] for key in state}
-    refused(f"state dict holds layer {number} of the decoder, but nothing of layer 1;", state, **HEADS)
+    refused(f"state dict has layer {number} of the decoder, but no layer 1;", state, **HEADS)
 
 
 def test_a_layer_whose_number_is_none():

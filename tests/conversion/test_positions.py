@@ -1,4 +1,4 @@
-"""Position encodings: sinusoids are computed, other tables are kept."""
+"""Position encodings: sinusoids are computed, other tables become learned positions."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ class TestTwoLengths:
         assert convert(state, max_position_embeddings=9, **HEADS).config.max_position_embeddings == 9
 
     def test_of_one_function(self):
-        """Tables of 12 and 15 rows become one of 15, where tokenizer and search end."""
+        """Tables of 12 and 15 rows become one of 15 rows, which also limits tokenizer and generation."""
         words = [["u", "<pad>", "<s>", "</s>", *map(str, range(count))] for count in (9, 13)]
         vocabularies = dict(zip(("source_vocabulary", "target_vocabulary"), words, strict=True))
         conversion = convert(source_models.scalar_norms().state_dict(), **vocabularies, **HEADS)

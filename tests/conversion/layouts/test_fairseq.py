@@ -70,7 +70,7 @@ def test_post_norm(tmp_path, how):
     assert not any("were not read" in note for note in conversion.notes)
     # fairseq stores none.
     assert any(note.startswith("the positions that fairseq computes are not the paper's") for note in conversion.notes)
-    with pytest.raises(ValueError, match="`first_position` is set, but no position table is among the weights"):
+    with pytest.raises(ValueError, match="`first_position` is set, but the weights have no position table"):
         convert_checkpoint(file, None, dry_run=True, first_position=2, **given)
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     converted.generation_config = original.generation_config
@@ -272,5 +272,5 @@ def test_norms_after_the_embeddings(kind, how):
     conversion = convert(content, **given)
     assert conversion.config.embedding_layer_norm
     assert_same_function(original, conversion.model(), 1, searches=())
-    contradiction = "`embedding_layer_norm=False`, but the weights say True; leave it out"
+    contradiction = "`embedding_layer_norm=False`, but the weights imply True; leave it out"
     refused(contradiction, content, **given, embedding_layer_norm=False)

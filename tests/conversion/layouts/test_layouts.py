@@ -97,7 +97,7 @@ def test_depth_and_width_of_the_paper():
 
 @pytest.mark.parametrize("name", ["scalar-norm", "shared-heads", "samlynnevans"])
 @pytest.mark.parametrize(
-    ("missing", "message"), [(2, "no position table is among the weights"), (1, "1 missing")], ids=["both", "one"]
+    ("missing", "message"), [(2, "the weights have no position table"), (1, "1 missing")], ids=["both", "one"]
 )
 def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
     _, model, options = build(name)

@@ -102,7 +102,7 @@ def test_settings_from_a_folder(tmp_path):
 
 def test_without_a_layer():
     state = {key: tensor for key, tensor in model_of().state_dict().items() if "encoder.layers" not in key}
-    refused(r"holds no model\.encoder\.embed\S+, or no layer of the encoder; save them too", state, "plain", **KNOWN)
+    refused(r"lacks model\.encoder\.embed\S+ or all layers of the encoder; save them too", state, "plain", **KNOWN)
 
 
 def test_it_is_never_guessed():
