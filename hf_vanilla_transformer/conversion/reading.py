@@ -1,4 +1,4 @@
-"""Reading of source checkpoints: tensors and plain values, never code."""
+"""Read source checkpoints: tensors and plain values, never code."""
 
 import os
 import re
@@ -20,50 +20,50 @@ from ..files import check_json_size, check_links, read_json_object
 from ..inference.sizes import check_num_labels
 from ..weight_files import FETCH_OR_SAVE, PICKLES, check_safetensors, load_pickle, read_shard_index
 
-# Keys of the weights in a file that holds more; "model" is fairseq's among others, the last Joey NMT's.
+# Keys of the weights in a file that holds more: "model" in fairseq and others, "model_state" in Joey NMT.
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "model_state")
-# What OpenNMT-py keeps beside "model": the output projection.
+# Key of the output projection, which OpenNMT-py stores beside "model".
 GENERATOR = "generator"
 # Keys of settings: "args" and "cfg" are fairseq's, "hyper_parameters" Lightning's, "opt" OpenNMT-py's.
 SETTINGS_KEYS = (
     "args", "cfg", "config", "settings", "hyper_parameters", "hparams", "model_args", "model_config", "opt",
 )  # fmt: skip  # a table, not an expression
-# Files to fetch beside the weights.
+# Files to download with the weights.
 DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
-# Containers of settings in a file; Hydra's have a few dozen.
+# Limit on containers of settings in a file; Hydra configurations have a few dozen.
 MAX_NESTED_SETTINGS = 1000
 FETCH_AGAIN = "fetch the files again"
 RESAVE = 'resave the weights alone: torch.save(model.state_dict(), "weights.pt")'
-# Vocabularies of OpenNMT-py 2 are objects of its own.
+# Packages of the objects in which OpenNMT-py 2 stores vocabularies.
 OPEN_NMT_2 = ("onmt.", "torchtext.")
 RESAVE_WITHOUT_VOCABULARIES = (
-    "where OpenNMT-py 2 is installed, resave the rest and the vocabularies as lists: parts = torch.load(file, "
+    "where OpenNMT-py 2 is installed, resave the file with vocabularies as lists: parts = torch.load(file, "
     'weights_only=False); torch.save({name: parts[name] for name in ("model", "generator", "opt")} | {"vocab": {side: '
     'field.base_field.vocab.itos for side, field in parts["vocab"].items() if side in ("src", "tgt")}}, "weights.pt")'
 )
 
 
 def _numpy_globals() -> list[Any]:
-    """Return the functions and types in pickles of numpy's numbers and numeric arrays, in releases 1 and 2."""
+    """Return the functions and types in pickles of numeric scalars and arrays of numpy 1 and 2."""
     rebuild, scalar = np.zeros(1).__reduce__()[0], np.float64(0).__reduce__()[0]
     functions = [
         (function, f"numpy.{core}.multiarray.{name}")
         for core in ("core", "_core")
         for function, name in ((rebuild, "_reconstruct"), (scalar, "scalar"))
     ]
-    # Not of objects and structures, which could hold anything.
+    # No object or structured dtypes, which could hold anything.
     dtypes = {type(np.dtype(code)) for code in (*np.typecodes["AllInteger"], *np.typecodes["AllFloat"], "?", "S", "U")}
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-# Harmless beside tensors: arguments of a command line, and what fairseq keeps of its evaluations.
+# Harmless types besides tensors: parsed arguments, and the numpy numbers of fairseq's validation results.
 SAFE_GLOBALS = [Namespace, *_numpy_globals()]
 
 
 class SourceCheckpoint(NamedTuple):
-    """The content of a source file or folder: tensors by their keys, and settings beside and inside their file.
+    """Content of a source file or folder: tensors by key, and the settings stored with and beside them.
 
-    `folder` is where config.json is, and a tokenizer may be; None for a state dict.
+    `folder` may hold config.json and a tokenizer; None for a state dict.
     """
 
     path: Path
@@ -73,15 +73,15 @@ class SourceCheckpoint(NamedTuple):
 
 
 def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> SourceCheckpoint:
-    """Read weights from a file, a folder, the Hub or a state dict; code in them is never run.
+    """Read weights from a file, a folder, the Hub or a state dict, without running code in them.
 
-    The source is a `.safetensors` file, one that `torch.save` wrote, a folder with either (whole, or in shards with an
-    index), the name of such a folder on the Hub, or a state dict. The weights may stand under one of
-    `STATE_DICT_KEYS`, and settings beside them, by themselves or under one of `SETTINGS_KEYS`.
+    The source is a `.safetensors` file, a `torch.save` file, a folder with either (one file, or shards with an index),
+    the name of such a folder on the Hub, or a state dict. Weights may be nested under one of `STATE_DICT_KEYS`, and
+    settings stored beside them, directly or under one of `SETTINGS_KEYS`.
 
     Raises:
-        ValueError: There is no such file, or several; it is truncated, or holds code or something that is not a
-            tensor; a setting or weight has two different values.
+        ValueError: There is no such file, or there are several; a file is truncated, or holds code or something other
+            than tensors; a setting or weight has two different values.
     """
     if isinstance(source, Mapping):
         return SourceCheckpoint(Path("state dict"), *_split_settings(source, "the state dict"))
@@ -109,13 +109,13 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Tensor]) -> So
 
 
 def _folder_of(path: Path) -> Path:
-    """Return a folder itself, that of a file or, if only that has a config.json, of the target of a link."""
+    """Return a folder itself, or a file's folder; a link's target folder if only that has a config.json."""
     folders = (path,) if path.is_dir() else (path.parent, path.resolve().parent)
     return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
 
 def _download(name: str) -> Path:
-    """Return the local copy of a folder on the Hub, with pickles only where it has no safetensors."""
+    """Download a folder from the Hub, with pickles only if it has no safetensors."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise ValueError(f"{name}: no such file or folder; check the path, or give the name of a model on the Hub")
     try:
@@ -130,11 +130,11 @@ def _download(name: str) -> Path:
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
-    """Return a folder's weight file or shards, safetensors first, and the weights that its index lists."""
+    """Return a folder's weight file or shards, preferably safetensors, and the weights that its index lists."""
     indexes = sorted(folder.glob("*.safetensors.index.json")) or sorted(folder.glob("*.bin.index.json"))
     if len(indexes) > 1:
         names = ", ".join(index.name for index in indexes)
-        raise ValueError(f"{folder} holds several shard indexes ({names}); keep only one there")
+        raise ValueError(f"{folder} holds several shard indexes ({names}); keep only one")
     if indexes:
         shards = read_shard_index(indexes[0], FETCH_AGAIN)
         return [folder / name for name in sorted(set(shards.values()))], set(shards)
@@ -164,15 +164,15 @@ def _split_settings(content: Any, where: str) -> tuple[dict[str, Tensor], dict[s
     for key in SETTINGS_KEYS:
         settings = _merge_settings(settings, flatten_settings(content.get(key)), f"{where}, {key!r},")
     if isinstance(vocabularies := content.get("vocab"), Mapping):
-        # OpenNMT-py's, as lists of tokens; other code keeps ids of tokens there, which are no settings.
+        # OpenNMT-py stores lists of tokens here; other code stores token ids, which are not settings.
         settings |= {f"vocab_{side}": tokens for side, tokens in vocabularies.items() if isinstance(tokens, list)}
-    # Of plain values beside them, some are settings too. Others, such as the number of an epoch, only share a name.
+    # Plain values beside the weights may be settings, or share a name by chance, so those above take precedence.
     plain = {key: value for key, value in content.items() if _is_plain(value)}
     return weights, {**flatten_settings(plain), **settings}
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads objects of Sockeye's configuration as mappings, and tuples as lists, and refuses any other object."""
+    """Load objects of Sockeye's configuration as mappings and tuples as lists, and refuse any other object."""
 
 
 _PlainLoader.add_multi_constructor("!", lambda loader, tag, node: loader.construct_mapping(node, deep=True))
@@ -182,10 +182,10 @@ _PlainLoader.add_multi_constructor(
 
 
 def read_settings(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Read settings from those of these files that there are, YAML or JSON.
+    """Read settings from whichever of these YAML or JSON files exist.
 
-    The model's have their own names, others those of their parts before them, and so do all in a file that is not
-    called `config`.
+    Settings in a `model` section keep their names; others are prefixed with their section, and with the name of a file
+    other than `config`.
     """
     settings: dict[str, Any] = {}
     for file in (folder / name for name in names):
@@ -199,7 +199,7 @@ def read_settings(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 def _read_yaml(file: Path) -> dict[str, Any]:
     check_json_size(file, FETCH_AGAIN)
     try:
-        # A safe loader: it builds plain values alone.
+        # Safe: this loader builds only plain values.
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_PlainLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{file} cannot be read ({one_line(error)}); {FETCH_AGAIN}") from None
@@ -209,17 +209,17 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 
 def flatten_settings(found: Any) -> dict[str, Any]:
-    """Flatten settings to names; only the model's if there are others, as in fairseq's "cfg".
+    """Flatten nested settings; where there is a `model` section, as in fairseq's "cfg", only that one.
 
-    Nested settings get the names of command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None
-    stands for an option that was not used, and is left out, as are arrays and nested lists.
+    Names are joined as in command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None, which
+    means an unused option, is left out, as are arrays and nested lists.
     """
     flat: dict[str, Any] = {}
     nested, visited = [("", found)], 0
     while nested:
         prefix, found = nested.pop()
         found = vars(found) if isinstance(found, Namespace) else found
-        # A few bytes of a pickle can nest containers a billion times, or in themselves.
+        # A small pickle can hold a billion nested containers, or containers that contain themselves.
         if not isinstance(found, Mapping) or (visited := visited + 1) > MAX_NESTED_SETTINGS:
             continue
         if isinstance(found.get("model"), (Mapping, Namespace)):
@@ -239,16 +239,16 @@ def _is_plain(value: Any) -> bool:
 
 def _merge_settings(settings: dict[str, Any], others: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in others:
-        # By text too: NaN differs from itself, and comparing lists of arrays raises.
+        # Compare by repr first: NaN differs from itself, and comparing lists of arrays raises.
         if name in settings and repr(settings[name]) != repr(others[name]) and settings[name] != others[name]:
             raise ValueError(
-                f"{where} says {name}={others[name]!r}, but another place {settings[name]!r}; remove the wrong one"
+                f"{where} has {name}={others[name]!r}, but elsewhere it is {settings[name]!r}; remove the wrong one"
             )
     return {**settings, **others}
 
 
 def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
-    """Return the state dict in what was read, wherever it stands."""
+    """Return the state dict in a file's content, nested or not."""
     for key in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             generator = content.get(GENERATOR) if key == "model" else None
@@ -262,7 +262,7 @@ def _state_dict(content: Any, where: str) -> dict[str, Tensor]:
         if not (isinstance(key, str) and isinstance(value, Tensor)):
             keys = ", ".join(map(repr, STATE_DICT_KEYS))
             raise ValueError(
-                f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may stand under {keys}); {RESAVE}"
+                f"{where}: {key!r} is {type(value).__name__}, not a tensor (weights may be under {keys}); {RESAVE}"
             )
         unusable = {
             "meta": value.is_meta,

@@ -1,4 +1,4 @@
-"""Keys of a checkpoint: renamed by prefixes, freed of wrappers, and recognized as those of a layout."""
+"""Rename key prefixes, strip those of wrappers, and recognize a checkpoint's layout by its keys."""
 
 import os
 import re
@@ -16,26 +16,26 @@ from .rules import Layout, key_pattern
 from .settings import cannot_express
 
 INDEX = "{i}"
-# Prefixes of keys in wrapped models: DataParallel, torch.compile, Lightning modules.
+# Key prefixes of wrapped models: DataParallel, torch.compile, Lightning modules.
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
-# Names that a message lists, and the characters of each.
+# Limits of a message: listed names, and characters of each.
 MAX_LISTED, MAX_NAME = 8, 100
-# Properties that our configuration lacks, by regular expressions for keys that show them.
+# Properties that our configuration cannot express, by regular expressions for keys that reveal them.
 INEXPRESSIBLE = {
     r"(?:.*\.)?(?:en|de)coder\.block\.\d+\.layer\.0\.\w+\.q\.weight":
-        "is a T5 model, with relative position biases in its attention, and norms by the root mean square (RMS norms)",
+        "is a T5 model, with relative position biases and RMS norms",
     r"(?:.*\.)?adaptive_softmax\..*|(?:.*\.)?tail\.\d+\.\d+\.weight":
-        "has an adaptive softmax, with narrower projections of rare tokens",
+        "has an adaptive softmax, with narrower projections for rare tokens",
     r"(?:.*\.)?embed_tokens\.embeddings\.\d+\..*":
-        "has adaptive embeddings, with narrower ones of rare tokens",
+        "has adaptive embeddings, with narrower ones for rare tokens",
 }  # fmt: skip  # a table, not an expression
-RENAME_HINT = "; if only names differ from it, pass `rename` with old=new pairs"
+RENAME_HINT = "; if only the names differ, pass `rename` with old=new pairs"
 
 
 class Rename(NamedTuple):
-    """A prefix of keys and its replacement; `{i}` stands for one index, wherever it is.
+    """A key prefix and its replacement; every `{i}` stands for the same index.
 
-    `where` is the pair as messages name it: its text, or file and line.
+    `where` identifies the pair in messages: its text, or file and line.
     """
 
     old: str
@@ -43,18 +43,18 @@ class Rename(NamedTuple):
     where: str
 
     def apply(self, key: str) -> str | None:
-        """Return the new key, or None if this one has another prefix."""
+        """Return the renamed key, or None if it has another prefix."""
         found = key_pattern(self.old).match(key)
         return found and self.new.replace(INDEX, found.groupdict().get("i", "")) + key[found.end() :]
 
 
 def read_renames(values: Iterable[str | os.PathLike[str]]) -> Iterator[Rename]:
-    """Yield the pairs of the arguments, each `old=new` or a file with one a line, blank lines and # comments aside."""
+    """Yield the `old=new` pairs, which may be in files with one per line, blank lines and # comments aside."""
     for value in values:
         if isinstance(value, str) and not os.path.isfile(value):
             if "=" not in value:
                 raise ValueError(
-                    f"`rename` {value} is neither old=new nor a file; give the prefix of a key and its replacement"
+                    f"`rename` {value} is neither old=new nor a file; give a key prefix and its replacement"
                 )
             yield _parse_rename(value, f"`rename` {value}")
             continue
@@ -66,14 +66,14 @@ def read_renames(values: Iterable[str | os.PathLike[str]]) -> Iterator[Rename]:
 def _parse_rename(text: str, where: str) -> Rename:
     old, separator, new = (part.strip() for part in text.partition("="))
     if not separator:
-        raise ValueError(f"{where} is not old=new; give the prefix of a key and its replacement")
+        raise ValueError(f"{where} is not old=new; give a key prefix and its replacement")
     if INDEX in new and INDEX not in old:
-        raise ValueError(f"{where}: {INDEX} occurs only in the replacement; use it in the key too")
+        raise ValueError(f"{where}: {INDEX} occurs only in the replacement; use it in the prefix too")
     return Rename(old, new, where)
 
 
 def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[str, Tensor]:
-    """Replace prefixes of keys; a key with several new names gets each of them."""
+    """Replace key prefixes; a key with several new names gets all of them."""
     for rename in renames:
         if not any(rename.apply(key) is not None for key in weights):
             raise ValueError(f"{rename.where}: no key begins with {rename.old!r}; the keys are {abbreviate(weights)}")
@@ -85,13 +85,15 @@ def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[st
             if new_key in renamed:
                 raise ValueError(f"`rename` gives two weights the name {new_key}; rename one of them differently")
             if is_ignored(new_key) and not is_ignored(key):
-                raise ValueError(f"`rename` gives {key} the name {new_key}, which is no weight and would be ignored")
+                raise ValueError(
+                    f"`rename` gives {key} the name {new_key}, which is not a weight and would be ignored"
+                )
             renamed[new_key] = tensor
     return renamed
 
 
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
-    """Return the checkpoint without the prefixes of wrappers, and its layout: that of the name, if there is one."""
+    """Return the checkpoint without wrapper prefixes, and its layout, which must be the one called `name` if given."""
     for pattern, property_ in INEXPRESSIBLE.items():
         if found := next((key for key in checkpoint.weights if re.fullmatch(pattern, key)), None):
             raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
@@ -110,12 +112,12 @@ def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[So
 
 
 def _unwrapped(checkpoint: SourceCheckpoint) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights, first as they are, then without one wrapper after the other."""
+    """Yield the weights as they are, then with one wrapper prefix after another removed."""
     weights = checkpoint.weights
     kinds = [layout.config_class.model_type for layout in LAYOUTS.values() if layout.config_class]
     is_base = all(key.startswith(("shared.", "encoder.", "decoder.")) for key in weights)
     if is_base and checkpoint.settings.get("model_type") in kinds:
-        # A checkpoint of transformers that holds only the stacks.
+        # A transformers checkpoint of the stacks alone.
         weights = {f"model.{key}": tensor for key, tensor in weights.items()}
     yield weights
     while wrapper := next((text for text in WRAPPERS if all(key.startswith(text) for key in weights)), None):
@@ -131,7 +133,7 @@ def _why_unknown(
     for layout in others:
         if _has_signature(weights, layout):
             kind = checkpoint.settings.get("model_type")
-            found = f"its config.json says {kind!r}" if kind else "there is no config.json beside them"
+            found = f"its config.json has model_type {kind!r}" if kind else "there is no config.json beside them"
             return (
                 f"{path} has no known layout: its keys are those of {layout.name}, but {found}; give a folder with "
                 "the config.json of such a model"
@@ -153,7 +155,7 @@ def _has_signature(weights: Iterable[str], layout: Layout) -> bool:
 
 
 def _similarity(ends: set[tuple[str, ...]], layout: Layout) -> float:
-    """Return the fraction of a layout's keys whose ends occur here."""
+    """Return the fraction of a layout's keys whose endings are among `ends`."""
     return sum(_end(rule.key) in ends for rule in layout.rules) / len(layout.rules)
 
 
@@ -162,7 +164,7 @@ def _end(key: str) -> tuple[str, ...]:
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    """Return the first names and the number of the others, for a message."""
+    """Join the first names, and count the others, for a message."""
     names = list(names)
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(shorten(name, MAX_NAME) for name in names[:MAX_LISTED]) + more

@@ -1,7 +1,7 @@
 """Layouts of source checkpoints, and the rules that map their keys to our parameter names.
 
-A *key* names a tensor of the source checkpoint, a *name* a parameter of our model. In both, `{i}` stands for the index
-of a layer.
+A *key* names a tensor of the source checkpoint, a *name* a parameter of our model. In both, `{i}` stands for a layer
+index.
 """
 
 import re
@@ -18,7 +18,7 @@ from .settings import Settings
 from .transforms import Filler, Transform, position_table, split_in_three, split_in_two, unchanged
 
 Weights = Mapping[str, Tensor]
-# Names of fields that take the value of a setting, or a function from the value to fields.
+# Fields that take the value of a setting, or a function from the value to fields.
 SettingFields = tuple[str, ...] | Callable[[Any], dict[str, Any]]
 
 STACKS = ("encoder", "decoder")
@@ -32,20 +32,20 @@ NORMS = {
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
 ATTENTIONS = {"encoder": ("self_attn",), "decoder": ("self_attn", "encoder_attn")}
-# The encoder's keys and the decoder's, in that order.
+# Keys of the encoder, then of the decoder.
 StackKeys = tuple[tuple[str, ...], tuple[str, ...]]
 SPECIAL_ID_FIELDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-# Keys of position tables that the original computes; no checkpoint has them.
+# Artificial keys for position tables that the original computes; no checkpoint has them.
 _COMPUTED_POSITIONS = "computed positions of the {stack}"
 COMPUTED_POSITION_KEYS = {stack: _COMPUTED_POSITIONS.format(stack=stack) for stack in STACKS}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Where one kind of source tensor goes: its key, and the parameters that it becomes.
+    """Maps one kind of source tensor to the parameters that it becomes.
 
-    All tensors of an optional kind may be absent (a bias, a position table); zeros replace them where our model needs
-    them.
+    An optional kind, such as a bias or position table, may be absent as a whole; zeros replace it where our model
+    needs it.
     """
 
     key: str
@@ -56,9 +56,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Defect:
-    """A computation of the original code that our model cannot express.
+    """A defect of the original code that our model cannot reproduce.
 
-    `description` is a clause that follows "its"; `patch` the change to the code that makes its weights convertible.
+    `description` is a clause that follows "its"; `patch` is the code change that makes the weights convertible.
     """
 
     stacks: tuple[str, ...]
@@ -70,37 +70,37 @@ class Defect:
 class Layout:
     """How one code base names and uses its weights.
 
-    Functions of weights and settings take the weights by their keys, and the settings stored beside them (empty if
-    there are none).
+    Functions of weights and settings take the weights by key and the settings stored beside them (empty if there are
+    none).
 
     Attributes:
         name: The value of `layout` that selects it.
         description: One line on the code base.
-        keys: Its keys in all releases and options.
+        keys: Its keys, for all releases and options.
         defaults: Configuration fields that the weights do not determine, as in the original code.
         example: Arguments of an example command.
-        own_signature: Keys that identify a checkpoint, where the encoder's embedding and queries do not.
-        other_rules: Rules beyond those of the keys.
-        setting_fields: Configuration fields by the stored settings that determine them.
-        argument_fields: Fields that the original code takes from its training arguments; required, with the first
-            position, where a checkpoint has lost them.
-        inexpressible: What other releases of the code do, by the field and value that seem to express it.
+        own_signature: Keys that identify a checkpoint, if the encoder's embedding and query projection do not.
+        other_rules: Rules in addition to those of `keys`.
+        setting_fields: Maps stored settings to the configuration fields that they determine.
+        argument_fields: Fields that the original code takes from its training arguments. Without these arguments, the
+            caller must pass the fields and, for a table that follows the padding id, the first position.
+        inexpressible: Maps a field and value that seem to express other releases of the code to what these really do.
         ignored_keys: Keys of tensors that are not weights, such as a stored mask.
-        fillers: Values of parameters that the original does without, by regular expressions for the ends of names.
-        preprocess: Adds weights that the original computes, or leaves out of a file because they equal others.
-        infer_fields: Infers fields from weights and settings, beyond those inferred in every layout.
-        compute_positions: Computes position tables, by keys of `rules`, that the original does not store.
-        first_position: The first token's row of a position table; None for the row after the padding id.
-        defects: What must have been patched before training.
-        config_class: Of a model of transformers; its `model_type` tells it from others with the same keys, and its
-            folder holds settings of generation and a tokenizer.
-        generation_settings: Settings that make `generate()` search as the original code does.
-        settings_files: Files of settings in the folder of the weights (see `reading.read_settings`).
-        vocabulary_settings: Settings that hold the tokens of source and target, or files of them in the folder of the
-            weights; used unless the caller gives others.
-        nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that only a stored table shows them.
-        notes: Differences between the original and what its weights become, one sentence each.
-        needs_name: Whether the caller must name it; its code is then unknown, as after renaming.
+        fillers: Values of parameters that the original lacks, by regular expressions for the ends of their names.
+        preprocess: Checks settings, renames keys, and adds weights that the original computes or stores only once.
+        infer_fields: Infers fields from weights and settings, in addition to those inferred for every layout.
+        compute_positions: Computes position tables that the original does not store, by `COMPUTED_POSITION_KEYS`.
+        first_position: Row of the first token in a position table; None for the row after the padding id.
+        defects: Defects that must have been patched before training.
+        config_class: For models of transformers: its `model_type` distinguishes layouts with the same keys, and the
+            folder holds generation settings and a tokenizer.
+        generation_settings: Returns settings that make `generate()` search as the original code does.
+        settings_files: Settings files in the folder of the weights (see `reading.read_settings`).
+        vocabulary_settings: Settings that hold the source and target tokens, or files with them in the folder of the
+            weights; used unless the caller passes vocabularies.
+        nonstandard_sinusoids: Whether its sinusoids differ from the paper's, so that they must be stored.
+        notes: Differences between the original and the converted model, one sentence each.
+        needs_name: Whether the caller must name the layout; the code is then unknown, as after renaming.
         source_prefix: Roles of the special tokens before a source text.
         source_suffix: Roles of the special tokens after it.
     """
@@ -134,45 +134,45 @@ class Layout:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules, one for each kind of tensor."""
+        """One rule for each kind of tensor."""
         return (*dict.fromkeys(rule for keys in self.keys for rule in keys.rules()), *self.other_rules)
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
-        """Keys that no other layout has all of; they identify a checkpoint."""
+        """Keys that identify a checkpoint: no other layout has all of them."""
         return self.own_signature or self.keys[0].signature()
 
 
 @cache
 def key_pattern(key: str) -> re.Pattern[str]:
-    """Return the regular expression for a key with `{i}`, which is one index wherever it stands."""
+    """Return the regular expression for a key, in which every `{i}` is the same index."""
     first, *rest = (re.escape(part) for part in key.split("{i}"))
     index = ["(?P<i>[0-9]{1,6})", *["(?P=i)"] * (len(rest) - 1)]
     return re.compile(first + "".join(map("".join, zip(index, rest, strict=False))))
 
 
 class ModelKeys(NamedTuple):
-    """Keys of an encoder-decoder, part by part; its rules follow from them.
+    """Keys of an encoder-decoder, part by part, from which its rules follow.
 
-    In each key, `{stack}` stands for "encoder" and "decoder", and `{side}`, or `{side[0]}`, for what `sides` has for
-    the stack. An empty key or a shorter tuple leaves out a part. Parts with the same key are one tensor there.
+    In each key, `{stack}` stands for "encoder" or "decoder", and `{side}` or `{side[0]}` for the entry of `sides` for
+    that stack. An empty key or a shorter tuple leaves out a part. Parts with the same key share one tensor.
 
     Attributes:
         embedding: Token embedding.
         attentions: Attentions within a layer.
-        projections: Query, key, value and output within an attention; "weight" and "bias" follow a dot, or an
-            underscore that ends the key.
-        layers: A layer; `{i}` stands for its index. Without it, a stack has one layer.
+        projections: Query, key, value and output projection within an attention; "weight" and "bias" follow after a
+            dot, or directly after a key that ends in an underscore.
+        layers: A layer; without `{i}`, each stack has one layer.
         norms: Norms within a layer.
-        feed_forward: The feed-forward layers within a layer.
+        feed_forward: Linear layers of the feed-forward part within a layer.
         output: Output projection.
         positions: Position tables, all of them optional.
         embedding_norm: Norm after the embeddings.
         final_norm: Norm at the end of a stack.
-        sides: What `{side}` stands for.
+        sides: Values of `{side}` for encoder and decoder.
         norm_parts: Weight and bias within a norm.
         transforms: Transforms by the ends of our names.
-        optional: Ends of our names whose weights are optional, besides positions.
+        optional: Ends of our names that are optional, besides positions.
     """
 
     embedding: str
@@ -204,12 +204,12 @@ class ModelKeys(NamedTuple):
             yield Rule(key, tuple(ours), transform, ours[0].endswith(optional))
 
     def signature(self, *ends: str) -> tuple[str, ...]:
-        """Return the keys of the encoder's embedding and queries, and of our names with other ends."""
+        """Return the keys of the encoder's embedding, query projection, and parameters with other ends."""
         ends = ("embed_tokens.weight", ".self_attn.q_proj.weight", *ends)
         return tuple(key for key, name in self._names() if name.startswith("model.encoder.") and name.endswith(ends))
 
     def _names(self) -> Iterator[tuple[str, str]]:
-        """Yield each key with one of our names."""
+        """Yield pairs of a key and one of our names."""
         index = "{i}" if "{i}" in self.layers else "0"
         for stack, side, norms, attentions in zip(STACKS, self.sides, self.norms, self.attentions, strict=True):
             in_layer = [
@@ -236,7 +236,7 @@ class ModelKeys(NamedTuple):
         yield from self._parts(self.output, "lm_head")
 
     def _parts(self, key: str, name: str) -> list[tuple[str, str]]:
-        """Return the keys of a module's weight and bias, with our names; none for a module that is left out."""
+        """Return the keys of a module's weight and bias with our names; none for a part that is left out."""
         parts = self.norm_parts if "norm" in name else PARTS
         separator = "" if key.endswith("_") else "."
         keys = [(f"{key}{separator}{part}", f"{name}.{ours}") for part, ours in zip(parts, PARTS, strict=True)]
@@ -250,7 +250,7 @@ def numbered_norms(key: str, start: int) -> StackKeys:
 
 
 def our_keys(prefix: str = "model.") -> ModelKeys:
-    """Return the keys of models whose names are ours, which are also fairseq's."""
+    """Return the keys of models that use our names, which are also fairseq's."""
     return ModelKeys(
         embedding=f"{prefix}{{stack}}.embed_tokens",
         layers=f"{prefix}{{stack}}.layers.{{i}}",
@@ -265,7 +265,7 @@ def our_keys(prefix: str = "model.") -> ModelKeys:
 
 
 def special_ids(pad: int | None, bos: int | None, eos: int | None, start: int | None = None) -> dict[str, int | None]:
-    """Return the fields of these special tokens; decoding starts with `bos` unless `start` is given."""
+    """Return the configuration fields of special tokens; decoding starts with `bos` unless `start` is given."""
     return {
         "pad_token_id": pad,
         "bos_token_id": bos,

@@ -1,4 +1,4 @@
-"""Settings beside the weights of a source checkpoint: values that our configuration can express."""
+"""Check settings stored beside source weights: can our configuration express them?"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,21 +11,21 @@ def cannot_express(what: str) -> ValueError:
 
 
 def check_expressible(original: str, settings: Settings, expressible: Mapping[str, Sequence[Any]]) -> None:
-    """Raise a ValueError for a setting whose value is none of these; the first is the default."""
+    """Raise a ValueError for a setting whose value is not expressible; the first expressible value is its default."""
     for name, values in expressible.items():
         if (value := settings.get(name, values[0])) not in values:
             raise cannot_express(f"the model was trained with {original}'s {name}: {value}")
 
 
 def boolean_setting(name: str, value: Any) -> bool:
-    """Return the value of a boolean setting; any other is a ValueError, as is the text "False", true in Python."""
+    """Return a boolean setting; anything else is a ValueError, including the text "False", which is truthy."""
     if value not in (True, False):
         raise ValueError(f"the setting {name} beside the weights is {value!r}; it must be true or false")
     return bool(value)
 
 
 def same_in_both(name: str, values: Iterable[Any]) -> Any:
-    """Return the value of a setting in encoder and decoder; different ones are a ValueError."""
+    """Return a setting that encoder and decoder must share; different values are a ValueError."""
     encoder, decoder = values
     if encoder != decoder:
         raise cannot_express(f"encoder and decoder differ in {name} ({encoder!r} and {decoder!r})")

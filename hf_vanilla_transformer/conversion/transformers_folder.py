@@ -1,4 +1,4 @@
-"""Folders that transformers wrote: their configuration, generation settings and tokenizer."""
+"""Configuration, generation settings and tokenizer of folders that transformers wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..marian_fields import BEHAVIOR_FIELDS
 from .reading import FETCH_AGAIN
 from .settings import Settings
 
-# Entries of a generation configuration that say where it comes from.
+# Entries of a generation configuration about its origin.
 _ORIGIN = {"transformers_version", "_from_model_config"}
 # Settings that transformers loads but refuses to save, because they have no effect without sampling or beams.
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
@@ -21,11 +21,11 @@ _BEAMS_ONLY = ("early_stopping", "length_penalty")
 
 
 def transformers_fields(config_class: type[PreTrainedConfig], settings: Settings) -> dict[str, Any]:
-    """Infer fields from the settings of a config.json of this class, its defaults included."""
+    """Infer fields from the settings of a config.json of this class, including its defaults."""
     kind = config_class.model_type
     if settings.get("model_type") != kind:
         raise ValueError(
-            f"weights of {kind} do not determine how they are used; give the folder with their config.json"
+            f"weights of {kind} do not determine how they are used; pass the folder with their config.json"
         )
     arguments = {name: value for name, value in settings.items() if name not in ("model_type", "dtype")}
     with as_value_errors("config.json beside the weights: "):
@@ -46,11 +46,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
         ) from None
     except (KeyboardInterrupt, SystemExit):
         raise
-    # Each kind of tokenizer file has errors of its own, and a panic of the tokenizers library is no Exception.
+    # Tokenizer files raise errors of many kinds, and a panic of the tokenizers library is not an Exception.
     except BaseException as error:
         if needs_trust(error):
             raise ValueError(
-                f"the tokenizer in {folder} is Python code, which is never run; give its vocabulary as "
+                f"the tokenizer in {folder} is Python code, which is never run; pass its vocabulary as "
                 "`source_vocabulary` and `target_vocabulary`"
             ) from None
         raise ValueError(
@@ -59,7 +59,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
 
 
 def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the default settings of `generate()`, and a note on those that were left out."""
+    """Return the stored settings of `generate()`, and a note on those that were left out."""
     # Older folders store them in config.json.
     names = [name for name in ("generation_config.json", "config.json") if (folder / name).is_file()]
     if not names:

@@ -1,4 +1,4 @@
-"""Tokenizers from vocabularies that come without one."""
+"""Build tokenizers from the vocabularies of source checkpoints."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from ..files import read_lines
 from ..model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, VanillaTransformerTokenizer
 from .rules import SPECIAL_ID_FIELDS, Layout
 
-# Token to id, tokens in the order of their ids, or a file: see `WordVocabulary.load`.
+# Token to id, tokens in id order, or a file: see `WordVocabulary.load`.
 Vocabulary = Mapping[str, int] | Sequence[str] | str | os.PathLike[str]
 
-# fairseq's dictionaries have counts, and omit the first four tokens.
+# fairseq's dictionaries have counts and omit the first four tokens.
 FAIRSEQ_LINE = re.compile(r"[^ \t]+ \d+( #fairseq:overwrite)?")
 FAIRSEQ_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -30,7 +30,7 @@ UNKNOWN = ("<unk>", "[UNK]", "<UNK>", "UNK", "unk", "<|unk|>")
 
 @dataclass(frozen=True)
 class WordVocabulary:
-    """Tokens in the order of their ids, the name that messages give them, and their tokenizer, if any."""
+    """Tokens in id order, their name in messages, and their tokenizer, if any."""
 
     name: str
     tokens: tuple[str, ...]
@@ -38,10 +38,13 @@ class WordVocabulary:
 
     @classmethod
     def load(cls, vocabulary: Vocabulary, name: str) -> "WordVocabulary":
-        """Load token to id; tokens in the order of their ids; or a file.
+        """Load a token-to-id mapping, tokens in id order, or a file.
 
-        A file is JSON of either, a tokenizer file of the `tokenizers` library, text with one token a line, or a
-        dictionary of fairseq. A ValueError names the token whose id is missing, doubled or not a number.
+        A file is JSON of either, a tokenizer file of the `tokenizers` library, text with one token per line, or a
+        fairseq dictionary.
+
+        Raises:
+            ValueError: The file cannot be read, or an id is missing, duplicate or not an integer.
         """
         content: Any = vocabulary
         if isinstance(vocabulary, (str, os.PathLike)):
@@ -53,19 +56,27 @@ class WordVocabulary:
 
     @property
     def unknown(self) -> str | None:
-        """The token for unknown words, in one of its usual spellings, or None."""
+        """The unknown token, in one of its usual spellings, or None."""
         return next((token for token in UNKNOWN if token in self.tokens), None)
 
     def align(
         self, special: Mapping[str, int], never_read: Collection[str] = ()
     ) -> tuple["WordVocabulary", list[int | None]]:
-        """Give special tokens the ids that they have on the other side.
+        """Give special tokens the ids that they have in the target vocabulary.
 
-        A special token swaps places with the token at its new id. One that is missing is added at the end, where its
-        id is; a word with the id of one that is never read in texts of this side moves to the end.
+        A special token swaps places with the token at its new id. A missing one is added if its id is beyond the end,
+        after placeholders for the ids between, or if texts of this side never contain it: then it takes the place of a
+        word, which moves to the end.
+
+        Args:
+            special: Token to wanted id.
+            never_read: Special tokens that texts of this side never contain.
 
         Returns:
-            The vocabulary, and the old id of each new one; None for an added token, and for the gap before it.
+            The aligned vocabulary, and the old id of each new one; None for added tokens and placeholders.
+
+        Raises:
+            ValueError: Another token has the id of a missing one, or a tokenizer file would have to be renumbered.
         """
         tokens: list[str] = list(self.tokens)
         old: list[int | None] = list(range(len(tokens)))
@@ -85,21 +96,21 @@ class WordVocabulary:
                 tokens[wanted], old[wanted] = token, None
             else:
                 raise ValueError(
-                    f"{self.name} has no {token!r}, which has id {wanted} in the target vocabulary, but "
-                    f"{tokens[wanted]!r} there; use the same special tokens in both"
+                    f"{self.name} has no {token!r}, and its id in the target vocabulary, {wanted}, belongs to "
+                    f"{tokens[wanted]!r}; use the same special tokens in both"
                 )
         aligned = replace(self, tokens=tuple(tokens))
         if self.backend is not None and aligned.tokens != self.tokens:
             raise ValueError(
                 f"{self.name} is a tokenizer whose special tokens ({', '.join(special)}) have other ids than in the "
-                "target vocabulary; give the words as a dict or a list, which can be renumbered"
+                "target vocabulary; pass the tokens as a dict or list, which can be renumbered"
             )
         return aligned, old
 
     def tokenizer(
         self, special: Mapping[str, str], prefix: Iterable[str] = (), suffix: Iterable[str] = ()
     ) -> VanillaTransformerSharedTokenizer:
-        """Return a tokenizer that splits at blanks, or as its tokenizer file says, and puts tokens around a text."""
+        """Return a tokenizer that splits as its file does, or else at whitespace, and adds `prefix` and `suffix`."""
         prefix, suffix = list(prefix), list(suffix)
         backend = self._copy_backend()
         backend.post_processor = processors.TemplateProcessing(
@@ -149,12 +160,12 @@ def _read_text(lines: list[str], name: str) -> list[str]:
         return [*FAIRSEQ_SPECIAL, *(line.split(" ")[0] for line in lines)]
     for number, line in enumerate(lines, start=1):
         if not line or {" ", "\t"} & set(line):
-            raise ValueError(f"{name}, line {number}: {line!r} is not one token; give one token a line")
+            raise ValueError(f"{name}, line {number}: {line!r} is not one token; write one token per line")
     return lines
 
 
 def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple[str, ...]:
-    """Return the tokens in the order of their ids, which must be 0 to n - 1."""
+    """Return the tokens in id order; ids must be 0 to n - 1."""
     if isinstance(vocabulary, str) or not isinstance(vocabulary, (Mapping, Sequence)):
         raise ValueError(f"{name} holds {type(vocabulary).__name__}; write {{token: id}} or a list of tokens")
     pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else ((t, n) for n, t in enumerate(vocabulary))
@@ -164,12 +175,12 @@ def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple
         if not isinstance(token, str) or isinstance(number, bool) or not isinstance(number, int):
             raise ValueError(f"{name}: {token!r}: {number!r} is not a token with an integer id")
         if number in tokens:
-            raise ValueError(f"{name}: {tokens[number]!r} and {token!r} both have id {number}; ids are unique")
+            raise ValueError(f"{name}: {tokens[number]!r} and {token!r} both have id {number}; ids must be unique")
         if token in seen:
             raise ValueError(f"{name}: {token!r} has the ids {seen[token]} and {number}; list every token once")
         tokens[number], seen[token] = token, number
     if not tokens:
-        raise ValueError(f"{name} is empty; give one token a line, or {{token: id}}")
+        raise ValueError(f"{name} is empty; write one token per line, or {{token: id}}")
     gap = next((number for number in range(len(tokens)) if number not in tokens), None)
     if gap is not None:
         raise ValueError(f"{name}: no token has id {gap}, though ids go up to {max(tokens)}; leave no gaps")
@@ -177,14 +188,14 @@ def _in_order(vocabulary: Mapping[str, int] | Sequence[str], name: str) -> tuple
 
 
 class EmbeddingRows(NamedTuple):
-    """The old row of each new one of the source embeddings (None: zeros), notes on it, and the tokenizer, if any."""
+    """The old row (None: zeros) for each row of the new source embeddings, notes, and the tokenizer, if any."""
 
     rows: Sequence[int | None]
     notes: tuple[str, ...] = ()
     tokenizer: PreTrainedTokenizerFast | None = None
 
     def resize(self, embeddings: Tensor) -> Tensor:
-        """Return embeddings (V, d) with these rows."""
+        """Reorder and extend embeddings (V, d) to these rows."""
         if list(self.rows) == list(range(len(embeddings))):
             return embeddings
         with_zeros = torch.cat([embeddings, embeddings.new_zeros(1, embeddings.shape[1])])
@@ -194,7 +205,7 @@ class EmbeddingRows(NamedTuple):
 def load_vocabularies(
     source: Vocabulary | None, target: Vocabulary | None, layout: Layout, settings: Mapping[str, Any]
 ) -> tuple[WordVocabulary, WordVocabulary] | None:
-    """Return the vocabularies of both sides, the given ones or those of the settings; None without any."""
+    """Load the source and target vocabulary, as passed or else from the settings; None without either."""
     if source is target is None and layout.vocabulary_settings:
         stored = [settings.get(name) for name in layout.vocabulary_settings]
         source, target = stored if all(stored) else (None, None)
@@ -209,7 +220,7 @@ def load_vocabularies(
 def fit_vocabularies(
     vocabularies: tuple[WordVocabulary, WordVocabulary] | None, fields: Mapping[str, Any], layout: Layout
 ) -> EmbeddingRows:
-    """Give both sides the same special tokens, and return the tokenizer.
+    """Align the special tokens of both sides and build the tokenizer.
 
     Without vocabularies, the source embeddings get rows of zeros for special tokens that only the target has.
     """
@@ -219,7 +230,7 @@ def fit_vocabularies(
         if len(vocabulary.tokens) != (size := fields.get(name, fields["vocab_size"])):
             raise ValueError(
                 f"{vocabulary.name} has {len(vocabulary.tokens)} tokens, but the embeddings ({name}) have {size} "
-                "rows; give the one that the model was trained with"
+                "rows; pass the one that the model was trained with"
             )
     source, target = vocabularies
     special = _special_tokens(target, fields)
@@ -234,8 +245,8 @@ def fit_vocabularies(
     source, rows = source.align(ids, never_read)
     notes = ["special tokens: " + ", ".join(f"{role} {token!r}" for role, token in special.items())]
     if rows != list(range(fields["vocab_size"])):
-        notes.insert(0, "source ids were renumbered, so that special tokens have the same ids on both sides")
-    notes.append(f"a source becomes {' '.join([*prefix, '...', *suffix])}, as in the code of {layout.name}")
+        notes.insert(0, "source ids were renumbered so that special tokens have the same ids on both sides")
+    notes.append(f"a source is encoded as {' '.join([*prefix, '...', *suffix])}, as in the code of {layout.name}")
     return EmbeddingRows(rows, tuple(notes), _tokenizer(source, target, roles, prefix, suffix))
 
 
@@ -250,7 +261,7 @@ def _rows_for_special_tokens(fields: Mapping[str, Any]) -> EmbeddingRows:
 
 
 def _special_tokens(target: WordVocabulary, fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return role ("pad_token", ...) to token."""
+    """Return the tokens by role ("pad_token", ...)."""
     special: dict[str, str] = {}
     for role in ("pad", "bos", "eos"):
         number = fields.get(f"{role}_token_id")
@@ -259,8 +270,8 @@ def _special_tokens(target: WordVocabulary, fields: Mapping[str, Any]) -> dict[s
             continue
         if not 0 <= number < len(target.tokens):
             raise ValueError(
-                f"{target.name} ends at id {len(target.tokens) - 1} and has no {role} token {number}; pass its id, "
-                f"such as `{role}_token_id=0`"
+                f"{target.name} has ids up to {len(target.tokens) - 1}, so {number} cannot be the {role} token; pass "
+                f"its id, such as `{role}_token_id=0`"
             )
         special[f"{role}_token"] = target.tokens[number]
     return special

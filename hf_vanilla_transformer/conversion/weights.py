@@ -1,4 +1,4 @@
-"""From the weights of a source checkpoint to ours: keys matched to rules, transforms, and checks for completeness."""
+"""Match source keys to rules, transform the tensors, and check that our weights are complete."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class MappedTensor(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A key of the checkpoint, the rule that it follows, and the parameters that it becomes."""
+    """A source key, its rule, and the names of the parameters that it becomes."""
 
     key: str
     rule: Rule
@@ -54,10 +54,10 @@ class MatchedCheckpoint:
     """A source checkpoint whose keys are matched to the rules of its layout.
 
     Attributes:
-        checkpoint: Weights and settings, by the keys and names of the original.
-        layout: How the original names and uses them.
+        checkpoint: The source checkpoint.
+        layout: Its layout.
         matches: The matched keys, in the order of the rules.
-        unexpected: Keys that no rule takes.
+        unexpected: Keys that match no rule.
         encoder_only: Whether matches of the decoder were left out.
     """
 
@@ -84,7 +84,7 @@ class MatchedCheckpoint:
 
 @dataclass
 class TransformedWeights:
-    """Our weights by their names, the mapping to them, and a clause for each source tensor that did not fit."""
+    """Our weights by name, the mapping to them, and a clause for each source tensor that did not fit."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     mapping: list[MappedTensor] = field(default_factory=list)
@@ -102,7 +102,7 @@ def match_keys(checkpoint: SourceCheckpoint, layout: Layout, encoder_only: bool)
             kept = tuple(name for name in names if name.startswith("model.encoder.") or not encoder_only)
             matches += [Match(key, rule, kept)] if kept else []
         rest = [key for key in rest if key not in taken]
-    # As after a diverged training.
+    # For example after training diverged.
     if faults := [match.key for match in matches if not checkpoint.weights[match.key].isfinite().all()]:
         raise ValueError(f"{checkpoint.path}: NaN or infinite values in {abbreviate(faults)}; use another checkpoint")
     ignored = [key_pattern(key) for key in layout.ignored_keys]
@@ -111,7 +111,7 @@ def match_keys(checkpoint: SourceCheckpoint, layout: Layout, encoder_only: bool)
 
 
 def transform_weights(matched: MatchedCheckpoint, d_model: int, unbiased_norms: bool | None) -> TransformedWeights:
-    """Apply the rules; `unbiased_norms` says whether norms divide by `torch.std`, None: as the rules say."""
+    """Apply the rules; `unbiased_norms`, unless None, overrides whether norms divide by `torch.std`."""
     weights = TransformedWeights()
     for match in matched.matches:
         source, transform = matched.checkpoint.weights[match.key], _transform_of(match, unbiased_norms)
@@ -123,7 +123,7 @@ def transform_weights(matched: MatchedCheckpoint, d_model: int, unbiased_norms: 
         description = "" if transform is unchanged else transform.__name__.replace("_", " ")
         for name, tensor in zip(match.names, results, strict=True):
             if name in weights.tensors and not torch.equal(weights.tensors[name], tensor):
-                weights.faults.append(f"{match.key} and another weight are both {name}, and differ")
+                weights.faults.append(f"{match.key} and another tensor both give {name}, but differ")
             weights.tensors[name] = tensor
             row = MappedTensor(match.key, tuple(source.shape), name, tuple(tensor.shape), description)
             weights.mapping.append(row)
@@ -141,9 +141,9 @@ def _transform_of(match: Match, unbiased_norms: bool | None) -> Transform:
 
 
 def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> list[Tensor]:
-    """Return a tensor for each name of a match, in the type of the source; the ValueError of a misfit is a clause."""
+    """Return a tensor for each name of a match, in the source's dtype; the message of a ValueError is a clause."""
     if not source.is_floating_point():
-        raise ValueError(f"{match.key}, which is {source.dtype}, not floating point")
+        raise ValueError(f"{match.key} is {source.dtype}, not floating point")
     try:
         results = transform(source if transform is unchanged else source.double(), d_model)
     except (ArithmeticError, IndexError, RuntimeError, ValueError):
@@ -151,16 +151,16 @@ def _apply(transform: Transform, source: Tensor, match: Match, d_model: int) -> 
     results = (results,) if isinstance(results, Tensor) else results
     results = results * len(match.names) if len(results) == 1 else results
     if len(results) != len(match.names):
-        raise ValueError(f"{match.key} {shape_text(source.shape)} does not give {len(match.names)} weights")
+        raise ValueError(f"{match.key} {shape_text(source.shape)} does not split into {len(match.names)} weights")
     return [result.to(source.dtype) for result in results]
 
 
 def complete_weights(
     matched: MatchedCheckpoint, weights: TransformedWeights, config: VanillaTransformerConfig
 ) -> None:
-    """Add parameters that the original lacks, and check that all are there, in their shapes.
+    """Fill in parameters that the original lacks, and check that every parameter is there and has its shape.
 
-    One ValueError lists all missing, unexpected and misshaped weights.
+    One ValueError lists all missing, unexpected and mismatched weights.
     """
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(config)
@@ -181,7 +181,7 @@ def complete_weights(
 
 
 def _filler(name: str, layout: Layout, absent: set[str]) -> Filler | None:
-    """Return what fills in a parameter that the original lacks: a projection, or the bias of every layer."""
+    """Return the filler of a parameter that the original lacks, or None if the source should have had it."""
     if name in POSITION_NAMES.values():
         return None
     for end, filler in layout.fillers.items():
@@ -206,15 +206,15 @@ def _check_complete(
     problems = {
         "missing": sorted(missing),
         "unexpected": [*matched.unexpected, *sorted(superfluous)],
-        "of another shape": [*misshaped, *weights.faults],
+        "mismatched": [*misshaped, *weights.faults],
     }
     if found := [f"{len(names)} {problem}: {abbreviate(names)}" for problem, names in problems.items() if names]:
         hint = RENAME_HINT if missing and matched.unexpected else ""
-        raise ValueError(f"these are not the weights of one {layout.name}: {'; '.join(found)}{hint}")
+        raise ValueError(f"the weights do not match the layout {layout.name}: {'; '.join(found)}{hint}")
 
 
 def _key_of(name: str, layout: Layout) -> str:
-    """Return the key that one of our names comes from, or the name if no rule gives it."""
+    """Return the source key of one of our names, or the name itself if no rule produces it."""
     index = re.search(r"\.(\d+)\.", name)
     names = {name, re.sub(r"\.\d+\.", ".{i}.", name, count=1)}
     key = next((rule.key for rule in layout.rules if names & {*rule.names}), name)

@@ -45,7 +45,7 @@ def test_a_source_is_framed_as_the_notes_say(checkpoint, tmp_path, capsys):
     words.write_text("\n".join(["<unk>", "<pad>", "<s>", "</s>", *map(str, range(9))]))
     options = ["--dry_run", "--encoder_only", "--config", "encoder_attention_heads=2"]
     main(["convert", "--source", str(checkpoint), "--source_vocabulary", str(words), *options])
-    assert "a source becomes <s> ... </s>, as in the code of torch-nn-transformer" in capsys.readouterr().out
+    assert "a source is encoded as <s> ... </s>, as in the code of torch-nn-transformer" in capsys.readouterr().out
 
 
 def test_dry_run_prints_the_mapping_and_writes_nothing(checkpoint, tmp_path, capsys):

@@ -75,7 +75,7 @@ class TestTwoLengths:
 @pytest.mark.parametrize("shape", [(2, 9, 8), (1, 40, 4)], ids=str)
 def test_no_position_table(state, shape):
     refused(
-        f"1 of another shape: {KEYS[0]} {'x'.join(map(str, shape))} does not fit d_model=8",
+        f"1 mismatched: {KEYS[0]} {'x'.join(map(str, shape))} does not fit d_model=8",
         {**state, KEYS[0]: torch.randn(shape)},
         **HEADS,
     )

@@ -29,7 +29,7 @@ def save_shards(state, folder, safe=False):
     return sorted(folder.glob("*-of-*"))
 
 
-# By name, what a file holds.
+# The content of each file, as a function of the state dict.
 FILES = {
     "plain.pt": lambda state: state,
     "legacy.pt": lambda state: state,
@@ -174,7 +174,7 @@ class TestShards:
             read_checkpoint(tmp_path)
 
     def test_a_weight_in_no_shard(self, tmp_path):
-        """Without its bias, a projection is not incomplete; only the index shows the loss."""
+        """A projection may have no bias; only the index shows that this one is lost."""
         files = save_shards(source_models.TorchNN().state_dict(), tmp_path)
         assert convert(tmp_path, **HEADS).config.lm_head_bias
         for file in files:
@@ -233,9 +233,9 @@ class TestSettings:
         state = source_models.TorchNN().state_dict()
         torch.save({"state_dict": state, "args": Namespace(**self.SETTINGS)}, tmp_path / "last.ckpt")
         (tmp_path / "config.json").write_text(json.dumps({**self.SETTINGS, "norm_first": False}))
-        with pytest.raises(ValueError, match="last.ckpt says norm_first=True, but another place False"):
+        with pytest.raises(ValueError, match="last.ckpt has norm_first=True, but elsewhere it is False"):
             convert(tmp_path)
-        with pytest.raises(ValueError, match="'hparams', says nhead=4, but another place 2"):
+        with pytest.raises(ValueError, match="'hparams', has nhead=4, but elsewhere it is 2"):
             convert({"state_dict": state, "args": {"nhead": 2}, "hparams": {"nhead": 4}})
 
 
@@ -247,7 +247,7 @@ class TestHub:
 
     @pytest.mark.parametrize("kind", ["weights.safetensors", "pytorch_model.bin"])
     def test_pickles_are_fetched_only_without_safetensors(self, state, tmp_path, monkeypatch, kind):
-        """The Hub is a stand-in: it downloads what the patterns allow."""
+        """A stand-in for the Hub downloads what the patterns allow."""
         wanted = []
 
         def download(name, allow_patterns):
@@ -277,7 +277,7 @@ def test_tensors_without_usable_numbers(kind, change):
 
 
 def test_settings_that_nest_without_end(tmp_path):
-    """A few bytes of a pickle can say so; only plain values are settings."""
+    """A small pickle can hold a billion nested containers; only plain values are settings."""
     nested = {"layers": 6, "names": ["a", "b"], "tables": [[1], [2]]}
     endless = {"heads": 8, "again": nested}
     nested["more"] = endless

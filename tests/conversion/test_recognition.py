@@ -22,7 +22,7 @@ OTHERS = {
 
 
 class Adaptive(source_models.TorchNN):
-    """Projects with the adaptive softmax of torch."""
+    """Output projection with the adaptive softmax of torch."""
 
     def __init__(self):
         super().__init__()
@@ -60,11 +60,11 @@ def test_weights_of_something_else(make, added, layout, message):
 
 
 class TestEveryLayout:
-    """Each layout recognizes its own weights, and no other does."""
+    """Each layout recognizes its own weights and no others."""
 
     @pytest.fixture(params=[*CASES, *OTHERS])
     def source(self, request):
-        """The name of a layout, and weights with their settings."""
+        """A layout name and a checkpoint with that layout."""
         if request.param in CASES:
             layout, model, _ = build(request.param)
             return layout, SourceCheckpoint(Path("state dict"), model.state_dict(), {})
@@ -82,7 +82,7 @@ class TestEveryLayout:
         own, checkpoint = source
         # Keys alone do not distinguish the models of transformers, which use fairseq's names.
         known = own in OTHERS and {*OTHERS} or {own}
-        # Their names are ours too.
+        # Those names are ours too.
         known |= {"plain"} if own in OTHERS else set()
         for name in LAYOUTS.keys() - known:
             with pytest.raises(ValueError, match=f"does not have the layout {name}"):
@@ -101,7 +101,7 @@ class TestRename:
 
     @pytest.fixture
     def renamed(self, torch_nn):
-        """The same under other names, and the shared embedding once."""
+        """The same weights with renamed keys, and the shared embedding stored once."""
         renamed = {}
         for key, tensor in torch_nn.items():
             old = next((old for old in self.NAMES if key.startswith(old)), "")
@@ -122,5 +122,5 @@ class TestRename:
         assert convert(prefixed, rename=["ema.="], **HEADS).layout.name == "annotated-transformer"
 
     def test_no_weight_is_renamed_away(self):
-        message = "generator.bias the name encoder.version, which is no weight"
+        message = "generator.bias the name encoder.version, which is not a weight"
         refused(message, source_models.TorchNN().state_dict(), rename=["generator.bias=encoder.version"], **HEADS)

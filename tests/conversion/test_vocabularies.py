@@ -1,4 +1,4 @@
-"""Vocabularies become tokenizers that encode what the original programs did."""
+"""Vocabularies become tokenizers that encode texts as the original programs do."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_a_text_is_translated_as_by_the_original(annotated, tmp_path):
     assert [row[: len(expected)] for row, expected in zip(inputs["input_ids"].tolist(), ids, strict=True)] == ids
     assert inputs["input_ids"][0, 5:].tolist() == [2, 2]
     assert inputs["labels"].tolist() == [[5, 8, 1], [6, 1, 2]]
-    # Only blanks separate words.
+    # Only whitespace separates words.
     assert tokenizer("cat</s>dog")["input_ids"] == [0, 3, 1]
     del inputs["labels"]
     got = tokenizer.batch_decode(model.generate(**inputs, num_beams=1, max_new_tokens=9), skip_special_tokens=True)
@@ -48,7 +48,7 @@ def test_a_text_is_translated_as_by_the_original(annotated, tmp_path):
 
 
 def test_special_tokens_at_other_ids_of_the_source():
-    """The source's ids are renumbered, and its embeddings with them: texts are encoded to the same states."""
+    """Source ids and embeddings are renumbered together, so texts are encoded to the same states."""
     torch.manual_seed(3)
     model = source_models.phrases().eval()
     source = ["<SOS>", "i", "love", "you", "me", "see", "like", "pizza", "cake", "eat", "<EOS>", "<PAD>"]
@@ -68,7 +68,7 @@ def test_special_tokens_at_other_ids_of_the_source():
 
 
 def test_a_source_without_some_special_tokens():
-    """StatQuest's source has no end: the token is added, and never read."""
+    """StatQuest's source has no end token: it is added but never read."""
     model = source_models.statquest().eval()
     vocabularies = (["<SOS>", "lets", "to", "go"], {"<SOS>": 0, "ir": 1, "vamos": 2, "y": 3, "<EOS>": 4})
     conversion = convert_checkpoint(model.state_dict(), None, None, *vocabularies, dry_run=True)
@@ -95,7 +95,7 @@ def test_a_file_of_the_tokenizers_library(tmp_path):
     conversion = convert_checkpoint(model.state_dict(), None, None, *paths, dry_run=True, **HEADS)
     assert conversion.tokenizer("en1,en2")["input_ids"] == [2, 5, 0, 6, 3]
     assert conversion.tokenizer.decode([4, 5, 3], skip_special_tokens=True) == "es0 es1"
-    with pytest.raises(ValueError, match="has other ids|renumbered"):
+    with pytest.raises(ValueError, match="have other ids than in the target vocabulary; .* renumbered"):
         convert_checkpoint(
             model.state_dict(), None, None, paths[0], ["[EOS]", "[SOS]", "[PAD]", "x", *map(str, range(13))],
             dry_run=True, pad_token_id=2, bos_token_id=1, eos_token_id=0, **HEADS,
@@ -130,11 +130,11 @@ def test_vocabularies_that_do_not_fit(annotated, tmp_path, text, name, match):
         ({"target_vocabulary": TARGET}, "`target_vocabulary` needs `source_vocabulary`"),
         (
             {"source_vocabulary": ["<s>", "[end]", *SOURCE[2:]], "target_vocabulary": TARGET},
-            "no '</s>', which has id 1 in the target vocabulary, but '.end.' there",
+            "no '</s>', and its id in the target vocabulary, 1, belongs to '.end.'",
         ),
         (
             {"source_vocabulary": SOURCE, "target_vocabulary": TARGET, "eos_token_id": 99},
-            "ends at id 16 and has no eos token 99",
+            "has ids up to 16, so 99 cannot be the eos token",
         ),
     ],
     ids=["no source", "other end", "no end"],

@@ -1,4 +1,4 @@
-"""Weights that are missing, unexpected, misshaped or of another type."""
+"""Weights that are missing, unexpected, misshaped or of another dtype."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class TestTypes:
 
     def test_integers(self, state):
         key = "encoder.layers.0.feed_forward.w_1.weight"
-        refused(f"{key}, which is torch.int32, not floating point", {**state, key: state[key].int()}, **HEADS)
+        refused(f"1 mismatched: {key} is torch.int32, not floating point", {**state, key: state[key].int()}, **HEADS)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_values_that_are_not_finite(self, state, value):
@@ -49,10 +49,10 @@ class TestCompleteness:
         del state["encoder.layers.1.feed_forward.w_1.bias"], state["decoder.norm.a_2"]
         state["decoder.extra.weight"] = torch.zeros(1)
         state["encoder.layers.0.self_attn.linears.2.weight"] = torch.zeros(8, 7)
-        message = refused("not the weights of one annotated-transformer", state, **HEADS)
+        message = refused("the weights do not match the layout annotated-transformer: ", state, **HEADS)
         assert "2 missing: decoder.norm.a_2, encoder.layers.1.feed_forward.w_1.bias" in message
         assert "1 unexpected: decoder.extra.weight" in message
-        assert "1 of another shape: encoder.layers.0.self_attn.linears.2.weight 8x7" in message
+        assert "1 mismatched: encoder.layers.0.self_attn.linears.2.weight 8x7" in message
         assert "8x8" in message
 
     @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ class TestCompleteness:
                 {"encoder.layers.0.self_attn.linears.0.weight": torch.zeros(8, 8)},
                 "missing: .*encoder.layers.0.feed_forward",
             ),
-            ("tgt_embed.0.lut.weight", {}, "one annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"),
+            ("tgt_embed.0.lut.weight", {}, "layout annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"),
             ("decoder.norm.a_2", {"decoder.extra": torch.zeros(9)}, "1 missing: .*; 1 unexpected: decoder.extra; if"),
         ],
         ids=["a layer", "all layers but one weight", "an embedding", "one weight for another"],
@@ -84,8 +84,8 @@ class TestCompleteness:
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not give 3"), (25, "9x8, not 8x8")],
+    [(1, "gives .*q_proj.weight 1x8, not 8x8"), (4, "4x8 does not split into 3 weights"), (25, "9x8, not 8x8")],
 )
 def test_stacked_projections_of_the_wrong_height(torch_nn, rows, message):
     key = "transformer.encoder.layers.0.self_attn.in_proj_weight"
-    refused(f"of another shape: {key}.*{message}", {**torch_nn, key: torch.randn(rows, 8)}, **HEADS)
+    refused(f"mismatched: {key}.*{message}", {**torch_nn, key: torch.randn(rows, 8)}, **HEADS)

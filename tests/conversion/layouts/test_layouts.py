@@ -111,7 +111,7 @@ def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
 def test_a_shared_projection_of_the_wrong_shape(shape):
     state = source_models.shared_heads().state_dict()
     key = "encoder.layers.1.attention.query_matrix.weight"
-    refused(f"of another shape: {key}", {**state, key: torch.zeros(shape)}, patched=True)
+    refused(f" mismatched: {key}", {**state, key: torch.zeros(shape)}, patched=True)
 
 
 def test_projections_of_the_whole_width_show_no_heads():

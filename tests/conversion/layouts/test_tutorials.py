@@ -42,14 +42,14 @@ def test_norms_of_hkproj(size):
     assert conversion.layout.name == "hkproj" and conversion.config.norm_position == "pre"
     assert f"encoder.norm.alpha {size} -> model.encoder.layer_norm.weight 8" in conversion.describe()
     state["encoder.norm.alpha"] = torch.ones(3)
-    refused("1 of another shape: encoder.norm.alpha 3 does not fit d_model=8", state, **HEADS)
+    refused("1 mismatched: encoder.norm.alpha 3 does not fit d_model=8", state, **HEADS)
 
 
 def test_projections_of_the_whole_width_from_scratch():
     """They show no heads, and with them no scale of the scores."""
     state = source_models.from_scratch(heads=(1, 1)).state_dict()
     refused("code: `encoder_attention_heads=8` `decoder_attention_heads=8`", state)
-    refused("6 of another shape: encoder.*queries.weight 8x8 does not fit d_model=8", state, **HEADS)
+    refused("6 mismatched: encoder.*queries.weight 8x8 does not fit d_model=8", state, **HEADS)
 
 
 class TestSharedNorms:
@@ -67,7 +67,7 @@ class TestSharedNorms:
 
     def test_beside_separate_norms(self, state):
         state |= source_models.bentrevett().state_dict()
-        refused("20 of another shape: encoder.layers.0.layer_norm.weight and another", state, **HEADS)
+        refused("20 mismatched: encoder.layers.0.layer_norm.weight and another", state, **HEADS)
 
 
 class TestWordsAndPositions:
