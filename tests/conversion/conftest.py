@@ -1,8 +1,8 @@
-"""What all tests of conversion have in common."""
+"""Fixtures for all tests of conversion."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _on_one_thread(one_thread):
-    """Models this small are slower on several."""
+    """Models this small are slower on several threads."""

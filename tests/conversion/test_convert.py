@@ -1,4 +1,4 @@
-"""Whole conversions: tied weights, encoders, what the description says, and folders."""
+"""Whole conversions: tied weights, encoders, descriptions, and folders."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every kind of source file, settings beside the weights, and what is refused."""
+"""Every kind of source file, settings beside the weights, and refused files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The layouts of source checkpoints, one module a family."""
+"""Layouts of source checkpoints, one module per family."""
 
 from .attention_is_all_you_need import ATTENTION_IS_ALL_YOU_NEED
 from .fairseq import FAIRSEQ

@@ -1,6 +1,6 @@
-"""jadore801120/attention-is-all-you-need-pytorch.
+"""Layout of jadore801120/attention-is-all-you-need-pytorch.
 
-It drops out before its norm after the embeddings, and ours after; that differs in training only.
+It applies dropout to embeddings before their norm, our model after it; this differs only in training.
 """
 
 import math
@@ -35,26 +35,26 @@ _MATRICES = {
     "decoder.trg_word_emb.weight": EMBEDDING_NAMES["decoder"],
     "trg_word_prj.weight": "lm_head.weight",
 }
-# Suffix of their keys where the original divides the logits.
+# Suffix of their keys if the original divides the logits.
 _DIVIDED = " of logits / sqrt(d)"
-# Where a projection that is tied to the embeddings is scaled: embeddings times sqrt(d), logits / sqrt(d), neither.
+# What is scaled if the output projection is tied to the embeddings: embeddings * sqrt(d), logits / sqrt(d), neither.
 _SCALES = ("emb", "prj", "none")
 
 
 def divide_by_root_of_width(tensor: Tensor, d_model: int) -> Tensor:
-    """Divide by sqrt(d): logits take it as it is, and embeddings are multiplied by sqrt(d) again. Section 3.4."""
+    """Divide by sqrt(d), as the original divides its logits; embeddings are scaled back by sqrt(d) (Section 3.4)."""
     return tensor / math.sqrt(d_model)
 
 
 def _mark_divided(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Move embeddings and output projection to keys of their own if the logits are divided."""
+    """Rename embeddings and output projection if the logits are divided, so that other rules apply."""
     if settings.get("scale_emb_or_prj") != "prj" or not _is_tied(weights):
         return dict(weights)
     return {f"{key}{_DIVIDED}" if key in _MATRICES else key: tensor for key, tensor in weights.items()}
 
 
 def _is_tied(weights: Weights) -> bool:
-    """Whether the output projection is the decoder's embeddings; nothing is scaled elsewhere."""
+    """Whether the output projection is tied to the decoder's embeddings; otherwise nothing is scaled."""
     _, decoder, output = (weights.get(key) for key in _MATRICES)
     return decoder is not None and output is not None and torch.equal(decoder, output)
 
@@ -62,7 +62,7 @@ def _is_tied(weights: Weights) -> bool:
 def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer scale and norm position.
 
-    Releases since September 2020 store `scale_emb_or_prj`, and normalize after the residual sums.
+    Releases since September 2020 store `scale_emb_or_prj` and are post-norm.
     """
     padding = [settings.get(name) for name in ("src_pad_idx", "trg_pad_idx")]
     if padding[0] != padding[1]:
@@ -73,21 +73,21 @@ def _infer_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     is_tied = is_divided or _is_tied(weights)
     if is_tied and scale not in _SCALES:
         raise ValueError(
-            "the weights do not determine whether embeddings or logits were scaled; beside them, in a file "
-            'config.json, state the argument of the training: {"scale_emb_or_prj": "prj"}, "emb" or "none" (releases '
-            'before September 2020 behave like "prj" does)'
+            "the weights do not determine whether embeddings or logits were scaled; add the training argument in a "
+            'config.json beside them: {"scale_emb_or_prj": "prj"}, "emb" or "none" (releases before September 2020 '
+            'behave like "prj")'
         )
     norms = {"norm_position": "post"} if scale in _SCALES else {}
-    # Of attention weights, which no argument changes.
+    # No argument changes the dropout of attention weights.
     return {**norms, "scale_embedding": is_tied and scale != "none", "attention_dropout": 0.1}
 
 
 ATTENTION_IS_ALL_YOU_NEED = Layout(
     name="attention-is-all-you-need-pytorch",
-    description="jadore801120/attention-is-all-you-need-pytorch, a file that its train.py saves",
+    description="jadore801120/attention-is-all-you-need-pytorch, a checkpoint of its train.py",
     keys=(_KEYS,),
     other_rules=tuple(Rule(f"{key}{_DIVIDED}", (name,), divide_by_root_of_width) for key, name in _MATRICES.items()),
-    # The order of special tokens in torchtext's vocabularies: `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
+    # Special tokens in the order of torchtext's vocabularies: `<unk>` 0, `<blank>` 1, `<s>` 2, `</s>` 3.
     defaults={"norm_position": "post", "layer_norm_eps": 1e-6, **special_ids(pad=1, bos=2, eos=3)},
     example="model.chkpt",
     setting_fields={

@@ -1,4 +1,4 @@
-"""fairseq's transformer, with or without the arguments of its training.
+"""Layout of fairseq's transformer, with or without its training arguments.
 
 Shape legend: d model width [d_model], L positions.
 """
@@ -16,7 +16,7 @@ from ..rules import COMPUTED_POSITION_KEYS, NORMS, STACKS, Layout, Weights, our_
 from ..settings import Settings, boolean_setting, cannot_express
 
 PADDING_ID = 1
-# Limit of a computed table.
+# Longest computed table.
 MAX_POSITIONS = 2**17
 # fairseq has no bias in the output projection; code with the same keys may.
 _KEYS = our_keys("")._replace(output="decoder.output_projection", optional=("lm_head.bias",))
@@ -32,10 +32,10 @@ _UNSUPPORTED = (
 
 
 def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
-    """Return fairseq's position encodings (L, d), from the first that a token can have.
+    """Return fairseq's sinusoids (L, d), starting with the first position of a token.
 
-    All sines come before all cosines, with d / 2 - 1 steps between the wavelengths 2 pi and 10000 * 2 pi where the
-    paper has d / 2, and positions are counted from `padding` + 1. In float32, as there.
+    All sines come before all cosines, there are d / 2 - 1 steps between the wavelengths 2 pi and 10000 * 2 pi instead
+    of the paper's d / 2, and positions are counted from `padding` + 1. In float32, as in the original.
     """
     half = d_model // 2
     wavelengths = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
@@ -47,15 +47,15 @@ def fairseq_sinusoids(length: int, d_model: int, padding: int) -> Tensor:
 def compute_positions(
     weights: Weights, settings: Settings, lengths: Mapping[str, int], prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Return position tables (L, d), padding rows first, for the stacks that store none."""
+    """Return position tables (padding + 1 + L, d), with zeros for padding, for the stacks that store none."""
     padding = settings.get("pad_token_id", PADDING_ID)
     if type(padding) is not int or not 0 <= padding <= MAX_POSITIONS:
-        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id, from which positions are counted")
+        raise ValueError(f"`pad_token_id` is {padding!r} in config.json; set its id: positions are counted from it")
     tables = {}
     for stack, length in lengths.items():
         if type(length) is not int or not 0 < length <= MAX_POSITIONS:
             raise ValueError(
-                f"the settings beside the weights say {length!r} positions of the {stack}; use 1 to {MAX_POSITIONS:,}"
+                f"the settings beside the weights give the {stack} {length!r} positions; use 1 to {MAX_POSITIONS:,}"
             )
         key = f"{prefix}{stack}.embed_positions.weight"
         embedding = weights.get(f"{prefix}{stack}.embed_tokens.weight")
@@ -71,7 +71,7 @@ def compute_positions(
 
 
 def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Name the output projection, which may be the embeddings or have its early name."""
+    """Add the output projection under its present key, from its early key or from the tied embeddings."""
     named = dict(weights)
     if "decoder.output_projection.weight" not in named:
         output = named.pop("decoder.embed_out", named.get("decoder.embed_tokens.weight"))
@@ -81,23 +81,23 @@ def _name_output_projection(weights: Weights, settings: Settings) -> dict[str, T
 
 
 def _fairseq_positions(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Return the position tables that fairseq computes; a stored one of another length is a ValueError."""
+    """Return the position tables that fairseq computes; a stored table of another length is a ValueError."""
     names = ("max_source_positions", "max_target_positions")
     lengths = {stack: settings.get(name) for stack, name in zip(STACKS, names, strict=True)}
     for stack, length in lengths.items():
         stored = weights.get(f"{stack}.embed_positions.weight")
         if stored is not None and length and len(stored) != length + PADDING_ID + 1:
             raise ValueError(
-                f"{stack}.embed_positions.weight has {len(stored)} rows, but the arguments beside it say {length} "
-                f"tokens, after {PADDING_ID + 1} rows of padding; use the arguments of the same training"
+                f"{stack}.embed_positions.weight has {len(stored)} rows, but the arguments beside it imply {length}, "
+                f"and {PADDING_ID + 1} more for padding; use the arguments that these weights were trained with"
             )
     return compute_positions(weights, settings, {stack: length or 1024 for stack, length in lengths.items()})
 
 
 def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields from training arguments, and the position of norms.
+    """Infer fields from training arguments, and the norm position also from weights.
 
-    Without arguments, a norm at the end of each stack means pre-norm; without these norms, it may be either.
+    Without arguments, a norm at the end of each stack means pre-norm; without such norms, either is possible.
     """
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise cannot_express(f"the model was trained with fairseq's --{unsupported[0].replace('_', '-')}")
@@ -106,17 +106,17 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     before = [boolean_setting(name, settings.get(name, end)) for name, end in zip(names, final, strict=True)]
     if before[0] != before[1] or final[0] != final[1]:
         raise cannot_express(
-            "encoder and decoder normalize at different places (norms before the sub-layers: "
-            f"{before}; a norm at the end: {final})"
+            "encoder and decoder have norms at different places (before the sub-layers: "
+            f"{before}; at the end: {final})"
         )
     pre_norm, final_norm = before[0], final[0]
     fields = {name: settings[name] for name in BEHAVIOR_FIELDS if name in settings and not name.endswith("_token_id")}
-    # Every release stores this argument. The first lacks the others, and does what is their default now.
+    # Every release stores this argument. The first release lacks the others and does what are now their defaults.
     has_arguments = "encoder_normalize_before" in settings
     if pre_norm or has_arguments:
         fields |= {"norm_position": "pre" if pre_norm else "post", "final_layer_norm": final_norm}
     if boolean_setting("layernorm_embedding", settings.get("layernorm_embedding", False)):
-        # Norms that are not among the weights are then reported as missing.
+        # If the weights lack these norms, they are reported as missing.
         fields["embedding_layer_norm"] = True
     if has_arguments or "activation_fn" in settings:
         fields["activation_function"] = settings.get("activation_fn", "relu")
@@ -129,8 +129,8 @@ def _fairseq_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
 def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     """Return settings that make `generate()` search like fairseq's generator with its defaults.
 
-    A search ends with as many finished hypotheses as beams, whatever the others could become. No hypothesis is empty
-    or contains padding, and one of 200 tokens ends there.
+    The search stops with as many finished hypotheses as beams, even if others could become better. No hypothesis is
+    empty or contains padding, and none has more than 200 tokens.
     """
     return {
         "num_beams": 5,
@@ -147,7 +147,7 @@ def _search_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
 def _ignored_keys() -> Iterator[str]:
     """Yield the keys of release numbers, buffers, and copies of weights for a fast path.
 
-    Release 0.12 refreshes these copies whenever it loads a model, and never reads the stored ones, often zeros.
+    Release 0.12 renews these copies whenever it loads a model and never reads the stored ones, which are often zeros.
     """
     for stack in STACKS:
         yield from (f"{stack}.version", f"{stack}.embed_positions._float_tensor")
@@ -157,7 +157,7 @@ def _ignored_keys() -> Iterator[str]:
 
 FAIRSEQ = Layout(
     name="fairseq",
-    description="transformer of fairseq: transformer_iwslt_de_en, transformer_wmt_en_de, big and similar ones",
+    description="transformer of fairseq: transformer_iwslt_de_en, transformer_wmt_en_de and similar architectures",
     keys=(_KEYS, _EARLY_KEYS),
     own_signature=(
         "encoder.embed_tokens.weight",

@@ -1,4 +1,4 @@
-"""Joey NMT's transformer: a checkpoint, with config.yaml and the vocabularies beside it."""
+"""Layout of Joey NMT's transformer: a checkpoint with config.yaml and the vocabularies beside it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +19,12 @@ _KEYS = ModelKeys(
     optional=("lm_head.bias",),
 )
 _SPECIAL_IDS = {"pad": 1, "bos": 2, "eos": 3}
-# Position of norms unless config.yaml states it.
+# Norm positions unless config.yaml sets them.
 _DEFAULT_NORMS = {"encoder": "pre", "decoder": "post"}
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer fields from config.yaml; norms at the end of the stacks show their position too."""
+    """Infer fields from config.yaml, and the norm position also from norms at the end of the stacks."""
 
     def of_both(name: str, defaults: Mapping[str, Any]) -> Any:
         return same_in_both(name, [settings.get(f"{stack}_{name}", defaults[stack]) for stack in STACKS])
@@ -37,11 +37,11 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     if has_config:
         for stack in STACKS:
             if (alpha := settings.get(f"{stack}_alpha", 1.0)) != 1.0:
-                raise cannot_express(f"the {stack} weighs residuals by alpha: {alpha}")
+                raise cannot_express(f"the {stack} scales residuals by alpha: {alpha}")
         fields["activation_function"] = of_both("activation", dict.fromkeys(STACKS, "relu"))
         scales = {stack: settings.get(f"{stack}_embeddings_scale", False) for stack in STACKS}
         if settings.get("tied_embeddings"):
-            # The decoder then embeds by the encoder's module.
+            # The decoder then uses the encoder's embedding module.
             scales["decoder"] = scales["encoder"]
         scale = same_in_both("embeddings: scale", scales.values())
         fields["scale_embedding"] = boolean_setting("embeddings: scale", scale)

@@ -1,6 +1,6 @@
-"""Transformers of OpenNMT-py 2 and 3, and of its successor Eole.
+"""Layouts of OpenNMT-py 2 and 3 and of their successor Eole.
 
-A checkpoint of OpenNMT-py holds `model`, `generator`, `opt` and `vocab`; a folder of Eole config.json and vocab.json.
+A checkpoint of OpenNMT-py has `model`, `generator`, `opt` and `vocab`; an Eole folder has config.json and vocab.json.
 """
 
 import re
@@ -14,7 +14,7 @@ from ..rules import STACKS, Layout, ModelKeys, Weights, special_ids
 from ..settings import Settings, cannot_express, check_expressible, same_in_both
 
 _SPECIAL = {"pad": "<blank>", "bos": "<s>", "eos": "</s>"}
-# Release 2 of OpenNMT-py has biases in its attentions, release 3 and Eole by an option.
+# OpenNMT-py 2 has attention biases; in OpenNMT-py 3 and Eole they are optional.
 _KEYS = ModelKeys(
     embedding="{stack}.embeddings.make_embedding.emb_luts.0",
     positions=("{stack}.embeddings.make_embedding.pe.pe",),
@@ -41,7 +41,7 @@ _EOLE_KEYS = _KEYS._replace(
     sides=("src", "tgt"),
 )
 
-# The values of settings that our model can express; the first is the default.
+# Values of settings that our model can express; the first is the default.
 _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "copy_attn": (False,),
     "decoder_type": ("transformer",),
@@ -61,7 +61,7 @@ _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
 _EOLE_ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu",
 }  # fmt: skip  # a table, not an expression
-# Of a stack.
+# Likewise, for the settings of a stack.
 _EOLE_EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "attn_scaling": (None,),
     "encoder_layer_style": ("standard",),
@@ -86,7 +86,7 @@ _EOLE_EXPRESSIBLE_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
 
 
 def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Give the output projection its name in release 3."""
+    """Refuse what our model cannot express, and give the output projection its key in release 3."""
     check_expressible("OpenNMT-py", settings, _EXPRESSIBLE)
     if any(key.endswith("feed_forward.w_3.weight") for key in weights):
         raise cannot_express("the model has gated feed-forward sub-layers (w_3)")
@@ -99,13 +99,13 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer dropout and, from the target vocabulary, special tokens."""
     dropouts = {name: settings[name] for name in ("dropout", "attention_dropout") if name in settings}
     for name, found in dropouts.items():
-        # A schedule begins with its first value.
+        # A list is a schedule; take its first value.
         dropouts[name] = found[0] if isinstance(found, list) and found else found
     return dropouts | _ids(settings, *_SPECIAL.values(), settings.get("decoder_start_token", "<s>"))
 
 
 def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
-    """Return the ids of pad, bos, eos and start tokens; None for one that is missing."""
+    """Return the ids of pad, bos, eos and start tokens; None for a missing one."""
     tokens = settings.get("vocab_tgt")
     if not tokens or not isinstance(tokens, list):
         return {}
@@ -113,7 +113,7 @@ def _ids(settings: Settings, *special: str) -> dict[str, int | None]:
 
 
 def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Add the shared weights, which files store once."""
+    """Refuse what our model cannot express, and copy shared weights, which files store once."""
     parts = {**dict.fromkeys(STACKS, _EOLE_EXPRESSIBLE), "embeddings": _EOLE_EXPRESSIBLE_EMBEDDINGS}
     for part, expressible in parts.items():
         for name, values in expressible.items():
@@ -131,16 +131,16 @@ def _prepare_eole(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _setting(settings: Settings, part: str, name: str, default: Any) -> Any:
-    """Return a setting of a part of the model, or else of the whole."""
+    """Return a setting of one part of the model, or else of the whole model."""
     return settings.get(f"{part}_{name}", settings.get(name, default))
 
 
 def _eole_fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer the fields of settings, special tokens and positions."""
+    """Infer fields from settings, the target vocabulary and position tables."""
     names = [settings.get(f"vocab_specials_{role}_token", token) for role, token in _SPECIAL.items()]
     fields: dict[str, Any] = _ids(settings, *names, settings.get("vocab_decoder_start_token", "<s>"))
     if weights:
-        # Sinusoids are added to scaled embeddings, learned positions to the embeddings themselves.
+        # Sinusoids are added to scaled embeddings, learned positions to unscaled ones.
         fields["scale_embedding"] = "src_emb.pe.pe" in weights
     if "encoder_encoder_type" in settings:
         activation, eps = (
@@ -183,7 +183,7 @@ EOLE = replace(
     defaults={**OPEN_NMT.defaults, "layer_norm_eps": 1e-5},
     example="models/step_100000",
     setting_fields={f"{stack}_heads": (f"{stack}_attention_heads",) for stack in STACKS},
-    # Not applied in this model.
+    # Stored, but unused in this model.
     ignored_keys=("decoder.transformer_layers.{i}.layer_scalar",),
     preprocess=_prepare_eole,
     infer_fields=_eole_fields,

@@ -1,4 +1,4 @@
-"""Sockeye 3's transformer: a parameter file, with `config` and the vocabularies beside it.
+"""Layout of Sockeye 3's transformer: a parameter file with `config` and the vocabularies beside it.
 
 Shape legend: d model width [d_model], h heads, d_k key width.
 """
@@ -39,7 +39,7 @@ _KEYS = (
 # Steps before and after a sub-layer (n: norm, r: residual, d: dropout), by our norm position.
 _SEQUENCES = {"pre": ("n", "r"), "post": ("", "rn")}
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish1": "silu"}
-# The values of settings that our model can express; the first is the default.
+# Values of settings that our model can express; the first is the default.
 _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     **{f"config_{stack}_{name}": (False,) for stack in STACKS
        for name in ("use_glu", "use_lhuc", "block_prepended_cross_attention")},
@@ -49,15 +49,15 @@ _EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
 
 
 def _separate_heads(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Put all keys before all values; files interleave them by head, whose numbers the settings must tell."""
+    """Put all keys before all values; files interleave them by head, so the number of heads must be known."""
     check_expressible("Sockeye", settings, _EXPRESSIBLE)
     separated = dict(weights)
     for stack in STACKS:
         heads = settings.get(f"config_{stack}_attention_heads")
         if type(heads) is not int or heads < 1:
             raise ValueError(
-                "Sockeye's files hold keys and values head by head, and no `config` beside the weights says how many "
-                f"heads the {stack} has; put the model's `config` into their folder"
+                "Sockeye's files interleave keys and values by head, and no `config` beside the weights gives the "
+                f"number of heads of the {stack}; put the model's `config` into their folder"
             )
         for key, tensor in weights.items():
             if key.startswith(f"{stack}.layers.") and (".ff_in." in key or ".ff_kv." in key):
@@ -70,7 +70,8 @@ def _keys_before_values(key: str, tensor: Tensor, heads: int) -> Tensor:
     parts = 3 if ".ff_in." in key else 2
     if not tensor.dim() or len(tensor) % (parts * heads):
         raise ValueError(
-            f"{key} has {len(tensor)} rows, which `config` divides among {heads} heads; use the model's own `config`"
+            f"{key} has {len(tensor)} rows, which do not split into the {heads} heads of `config`; use the model's "
+            "own `config`"
         )
     width = len(tensor) // parts
     queries, mixed = tensor[: (parts - 2) * width], tensor[(parts - 2) * width :]
@@ -87,7 +88,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     steps = tuple((step or "").replace("d", "") for step in sequences)
     position = next((place for place, found in _SEQUENCES.items() if found == steps), None)
     if position is None:
-        raise cannot_express(f"the model has the steps {sequences} before and after its sub-layers")
+        raise cannot_express(f"the model has the processing steps {sequences} before and after its sub-layers")
     if activation not in _ACTIVATIONS:
         raise cannot_express(f"the model has the activation {activation!r}")
     return {

@@ -1,4 +1,4 @@
-"""Encoder-decoders of transformers: Marian, and FSMT, BART, mBART, M2M100 and NLLB, which come from fairseq."""
+"""Layouts of transformers' models: Marian, and FSMT, BART, mBART, M2M100 and NLLB, which come from fairseq."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ _OUTPUT_RULES = (
 
 
 def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Copy shared embeddings, which files store once, to the key of each."""
+    """Copy shared embeddings, which files store once, to each of their keys."""
     unshared = dict(weights)
     shared = weights.get("model.shared.weight")
     if shared is not None:
@@ -37,7 +37,7 @@ def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
             del unshared["model.shared.weight"]
     decoder = unshared.get(EMBEDDING_NAMES["decoder"])
     if decoder is not None and settings.get("tie_word_embeddings", True):
-        # A stored output projection wins over tying, as in transformers.
+        # A stored output projection takes precedence over tying, as in transformers.
         unshared.setdefault("lm_head.weight", decoder)
     return unshared
 
@@ -106,11 +106,11 @@ BART = Layout(
     other_rules=_OUTPUT_RULES,
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5},
     example="facebook/bart-large-cnn",
-    # Release numbers and computed positions in the files of early releases.
+    # Release numbers and computed positions that early releases stored.
     ignored_keys=tuple(f"model.{stack}.{name}" for stack in STACKS for name in ("version", "embed_positions.weights")),
     config_class=BartConfig,
     preprocess=_unshare_bart,
-    # Whatever the padding id is.
+    # Fixed, independent of the padding id.
     first_position=2,
 )
 
@@ -137,5 +137,5 @@ M2M100 = replace(
     first_position=None,
 )
 
-# A layout comes before those whose signature it includes.
+# A layout precedes those whose signature is part of its own.
 TRANSFORMERS_MODELS = (MBART, BART, M2M100, MARIAN, FSMT)

@@ -1,6 +1,6 @@
-"""Tutorials and notebooks that write the Transformer from scratch or around `torch.nn.Transformer`.
+"""Layouts of tutorials and notebooks that implement the Transformer from scratch or around `torch.nn.Transformer`.
 
-torchtext, where they use it, numbers `<unk>` 0, `<pad>` 1, and then, if the field adds them, start 2 and end 3.
+In torchtext's vocabularies, which many use, `<unk>` is 0, `<pad>` 1 and, if the field adds them, start 2 and end 3.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ ANNOTATED_TRANSFORMER = Layout(
     name="annotated-transformer",
     description="EncoderDecoder of The Annotated Transformer (Harvard NLP), 2018 or 2022",
     keys=(_ANNOTATED,),
-    # The order of special tokens in its vocabularies: `<s>` 0, `</s>` 1, `<blank>` 2, `<unk>` 3.
+    # Special tokens in the order of its vocabularies: `<s>` 0, `</s>` 1, `<blank>` 2, `<unk>` 3.
     defaults={**_ANNOTATED_FIELDS, **special_ids(pad=2, bos=0, eos=1)},
     example="multi30k_model_final.pt --config encoder_attention_heads=8",
     source_prefix=("bos",),
@@ -46,7 +46,7 @@ ANNOTATED_TRANSFORMER = Layout(
 
 SIMPLE_TRANSFORMERS = Layout(
     name="simple-transformers",
-    description="the Annotated Transformer with gamma and beta, as in the notebook Simple_Transformers",
+    description="the Annotated Transformer with norms named gamma and beta, as in the notebook Simple_Transformers",
     keys=(_ANNOTATED._replace(embedding="{side}_embed.0.embedding", norm_parts=("gamma", "beta")),),
     # Its copy task pads with 0 and starts every sequence with 1; sequences have no end token.
     defaults={**_ANNOTATED_FIELDS, **special_ids(pad=0, bos=1, eos=None)},
@@ -66,18 +66,18 @@ _HKPROJ = ModelKeys(
     output="projection_layer.proj",
     sides=("src", "tgt"),
     norm_parts=("alpha", "bias"),
-    # A norm's weight may be one scalar, and its bias another.
+    # Weight and bias of a norm may each be a scalar.
     transforms={"norm.weight": fold_unbiased_std, "norm.bias": expand_scalar},
-    # Until August 2023 its attentions had biases.
+    # Attentions had biases until August 2023.
     optional=("_proj.bias",),
 )
 
 HKPROJ = Layout(
     name="hkproj",
-    description="hkproj/pytorch-transformer, with a weight for each feature of a norm, or the older one for all",
+    description="hkproj/pytorch-transformer, with vector norms or the scalar norms of older versions",
     keys=(_HKPROJ,),
     own_signature=_HKPROJ.signature(".fc1.weight"),
-    # Its tokenizer trainer gets `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `[EOS]` 3.
+    # Special tokens of its tokenizer trainer: `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `[EOS]` 3.
     defaults={"norm_position": "pre", "layer_norm_eps": _STD_EPS, **_IDS},
     example="tmodel_19.pt --config encoder_attention_heads=8",
     source_prefix=("bos",),
@@ -87,10 +87,10 @@ _SCALAR_NORM = _HKPROJ._replace(feed_forward=("feed_forward_block.linear1", "fee
 
 SCALAR_NORM = Layout(
     name="scalar-norm",
-    description="post-norm notebook with w_q .. w_o and scalar weights and biases of norms",
+    description="the post-norm notebook with w_q ... w_o and scalar norm weights and biases",
     keys=(_SCALAR_NORM,),
     own_signature=_SCALAR_NORM.signature(".fc1.weight"),
-    # The order of special tokens that its tokenizer trainer gets: `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `EOS` 3.
+    # Special tokens of its tokenizer trainer: `[UNK]` 0, `[PAD]` 1, `[SOS]` 2, `EOS` 3.
     defaults={"norm_position": "post", "final_layer_norm": True, "layer_norm_eps": _STD_EPS, **_IDS},
     example="opus_books.pt --config encoder_attention_heads=8",
     nonstandard_sinusoids=True,
@@ -113,12 +113,12 @@ HYUNWOONGKO = Layout(
     ),
     defaults={"norm_position": "post", "scale_embedding": False, "layer_norm_eps": 1e-12, **_IDS},
     example="model-2.8.pt --patched --config encoder_attention_heads=8",
-    # The keys are the same in all of its versions.
+    # The keys are the same in all versions.
     defects=(
         Defect(
             STACKS,
-            "attention sets masked scores to -1e-12, which hides nothing, in its code before 8 December 2022",
-            "set them to -10000, as its later code does",
+            "attention sets masked scores to -1e-12, which masks nothing, in code before 8 December 2022",
+            "set them to -10000, as later code does",
         ),
     ),
     source_prefix=("bos",),
@@ -140,7 +140,7 @@ _BENTREVETT = ModelKeys(
 BENTREVETT = Layout(
     name="bentrevett",
     description="bentrevett/pytorch-seq2seq, notebook 6, Attention is All You Need, of 2020 or later",
-    # Until April 2020 a layer had one norm.
+    # Until April 2020, all sub-layers of a layer shared one norm.
     keys=(_BENTREVETT, _BENTREVETT._replace(norms=(("layer_norm",) * 2, ("layer_norm",) * 3))),
     defaults={"norm_position": "post", "layer_norm_eps": 1e-5, "position_embedding_type": "learned", **_IDS},
     example="tut6-model.pt --config encoder_attention_heads=8",
@@ -166,7 +166,7 @@ SAMLYNNEVANS = Layout(
     ),
     defaults={"norm_position": "pre", "layer_norm_eps": _STD_EPS, **_IDS},
     example="weights/model_weights --config encoder_attention_heads=8",
-    # The exponents are twice the paper's.
+    # The exponents of its sinusoids are twice the paper's.
     nonstandard_sinusoids=True,
     source_suffix=(),
 )
@@ -220,7 +220,7 @@ _NN_SETTINGS: Mapping[str, SettingFields] = {
     "layer_norm_eps": ("layer_norm_eps",),
     "dropout": ("dropout",),
 }
-# Its stacks end in a norm wherever the other norms stand.
+# Its stacks end in a norm, pre-norm or not.
 _NN_FIELDS = {"norm_position": "post", "final_layer_norm": True, "layer_norm_eps": 1e-5, **_IDS}
 
 NN_TRANSFORMER = Layout(
@@ -235,7 +235,7 @@ NN_TRANSFORMER = Layout(
 
 ALADDINPERSSON = Layout(
     name="aladdinpersson",
-    description="torch.nn.Transformer with learned positions of each side, as in aladdinpersson's seq2seq_transformer",
+    description="torch.nn.Transformer with learned positions per side, as in aladdinpersson's seq2seq_transformer",
     keys=(
         _NN_TRANSFORMER._replace(
             embedding="{side}_word_embedding",
@@ -248,8 +248,8 @@ ALADDINPERSSON = Layout(
     example="my_checkpoint.pth.tar --config encoder_attention_heads=8",
     setting_fields=_NN_SETTINGS,
     notes=(
-        "the original's decoder attends to the padding of a batch's sources, which depends on the other sentences; "
-        "converted, every sentence gets the logits that the original computes for it alone",
+        "the original decoder attends to the padding of sources, so its logits depend on the other sentences of a "
+        "batch; the converted model gives every sentence the logits that the original computes for it alone",
     ),
     source_prefix=("bos",),
 )
@@ -307,7 +307,7 @@ LIGHTNING_PHRASES = Layout(
     },
     example="phrases.ckpt --patched",
     ignored_keys=("decoder_block.decoder_attention.mask",),
-    # A single linear layer equals two of which the second is the identity.
+    # One linear layer equals two, the second being the identity.
     fillers={r"out_proj\.weight": identity, r"fc2\.weight": identity, r"fc2\.bias": torch.zeros},
     defects=(
         Defect(
@@ -341,17 +341,17 @@ SHARED_HEADS = Layout(
     name="shared-heads",
     description="the notebook whose heads share one small projection (query_matrix, key_matrix, value_matrix)",
     keys=(_SHARED_HEADS,),
-    # Sequences start with 0 and end with 1; without a padding token, 1 serves.
+    # Sequences start with 0 and end with 1, which also serves as the missing padding token.
     defaults={**_SHARED_HEADS_FIELDS, **special_ids(pad=1, bos=0, eos=1)},
     example="from_scratch.pt --patched",
     defects=(
         Defect(
             ("decoder",),
-            "masked self-attention reads the encoder's output instead of the target, and its output serves as the "
-            "values and the residual of the attention after it",
+            "masked self-attention reads the encoder's output instead of the target, and its output becomes the "
+            "values and the residual of the next attention",
             "attend from the target to itself, add the target, then attend from that to the encoder's output",
         ),
-        Defect(("decoder",), "softmax runs over the sentences of a batch", "take it over the vocabulary, or omit it"),
+        Defect(("decoder",), "softmax runs over the batch axis", "apply it over the vocabulary, or omit it"),
     ),
     nonstandard_sinusoids=True,
     source_prefix=("bos",),

@@ -1,7 +1,7 @@
-"""x-transformers' `XTransformer`: norms without bias, attention without biases, learned positions.
+"""Layout of x-transformers' `XTransformer`: norms and attentions without biases, learned positions.
 
-Its layers are numbered by sub-layers: attention and feed-forward in the encoder, with cross-attention between them in
-the decoder. Shape legend: d model width [d_model].
+Its indices count sub-layers: attention and feed-forward in the encoder, with cross-attention between them in the
+decoder. Shape legend: d model width [d_model].
 """
 
 import re
@@ -15,10 +15,10 @@ from ..rules import ATTENTIONS, Layout, ModelKeys, Weights, special_ids
 from ..settings import Settings, boolean_setting, cannot_express
 from ..transforms import position_table
 
-# What keys and arguments of the constructor begin with.
+# Prefixes of keys and of constructor arguments.
 _WRAPPERS = {"encoder": "encoder", "decoder": "decoder.net"}
 _ARGUMENTS = {"encoder": "enc_", "decoder": "dec_"}
-# Names of a layer's sub-layers after `_by_layers`, in their order.
+# Names of a layer's sub-layers after `_by_layers`, in order.
 _SUBLAYERS = {stack: [*names, "ff"] for stack, names in ATTENTIONS.items()}
 # Where a sub-layer has its norm: before it, or after the residual sum.
 _NORMS = {"0": "norm", "2": "post_norm"}
@@ -44,7 +44,7 @@ _OPTIONS = {
     r"\.skip_combines\.": "unet_skips",
     r"\.1\.fn\.": "macaron, use_layerscale or shift_tokens",
 }
-# Arguments of the constructor, without the prefix of the side, that our model expresses or that only training uses.
+# Constructor arguments, without the prefix of the stack, that our model can express or that only affect training.
 _EXPRESSIBLE = {
     "attn_dim_head", "attn_dropout", "attn_flash", "cross_attn_tokens_dropout", "depth", "emb_dropout", "ff_dropout",
     "ff_mult", "ff_no_bias", "ff_swish", "ff_zero_init_output", "heads", "layer_dropout", "max_seq_len",
@@ -63,7 +63,7 @@ def scale_positions(tensor: Tensor, d_model: int) -> Tensor:
     return position_table(tensor, d_model) * d_model**-0.5
 
 
-# After `_by_layers`.
+# Keys after `_by_layers`.
 _KEYS = ModelKeys(
     embedding="{side}.token_emb.emb",
     positions=("{side}.pos_emb.emb.weight",),
@@ -74,7 +74,7 @@ _KEYS = ModelKeys(
     final_norm="{side}.attn_layers.final_norm",
     output="decoder.net.to_logits",
     sides=("encoder", "decoder.net"),
-    # Stored by releases before 1.31, zeros.
+    # Releases before 1.31 store beta, which is zero.
     norm_parts=("gamma", "beta"),
     transforms={"embed_positions.weight": scale_positions},
     optional=(".bias",),
@@ -82,7 +82,7 @@ _KEYS = ModelKeys(
 
 
 def _variants() -> Iterator[ModelKeys]:
-    """Yield the keys with norms at each place, stored with and without the 1 that is added."""
+    """Yield the keys for each norm position, with norm weights stored as they are or minus one."""
     for place in _NORMS.values():
         encoder, decoder = (tuple(f"{name}.{place}" for name in names) for names in _SUBLAYERS.values())
         keys = _KEYS._replace(norms=(encoder, decoder))
@@ -93,10 +93,10 @@ def _variants() -> Iterator[ModelKeys]:
 
 
 def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Number layers and name their sub-layers; the original numbers sub-layers.
+    """Rename keys to have layer indices and sub-layer names instead of the original's sub-layer indices.
 
-    Weights of norms are called `gamma_minus_1` where the original adds 1 to them: from release 1.31 on, unless an
-    argument of its constructor says otherwise.
+    Norm weights become `gamma_minus_1` where the original adds 1 to them: from release 1.31 on, unless a constructor
+    argument disables that.
     """
     _refuse_options(weights, settings)
     renamed: dict[str, str] = {}
@@ -111,7 +111,7 @@ def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _with_layer(key: str, stack: str) -> str:
-    """Return the key of a sub-layer with the index of its layer; another order of sub-layers is a ValueError."""
+    """Return the key with layer index and sub-layer name; another order of sub-layers is a ValueError."""
     found = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(ff\.)?(.+))", key)
     if found is None:
         return key
@@ -120,14 +120,14 @@ def _with_layer(key: str, stack: str) -> str:
     layer, sublayer = divmod(int(index), len(names))
     if (is_ff or (rest or "").startswith("to_q.")) and bool(is_ff) != (names[sublayer] == "ff"):
         raise cannot_express(
-            f"the sub-layers of the {stack} have another order than {', '.join(names)} (macaron, sandwich_coef, "
+            f"the sub-layers of the {stack} are not in the order {', '.join(names)} (macaron, sandwich_coef, "
             f"custom_layers, ...): {key}"
         )
     return f"layers.{layer}.{names[sublayer]}.{f'{_NORMS[place]}.{part}' if place else rest}"
 
 
 def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
-    """Return whether 1 is added to the weights of norms; a ValueError if they look as if it were added already."""
+    """Return whether the original adds 1 to norm weights; a ValueError if the stored ones seem to include it."""
     name = f"{_ARGUMENTS[stack]}norm_add_unit_offset"
     if name in settings:
         return boolean_setting(name, settings[name])
@@ -136,8 +136,8 @@ def _has_offset(stack: str, weights: Weights, settings: Settings) -> bool:
     gammas = [tensor.flatten() for key, tensor in weights.items() if key.endswith(".gamma")]
     if gammas and (mean := float(torch.cat(gammas).double().mean())) > 0.5:
         raise ValueError(
-            f"gamma averages {mean:.2g} in the norms of the {stack}, to which x-transformers adds 1 by default; state "
-            f'whether it did, in config.json beside the weights: {{"{name}": false}} or true'
+            f"gamma averages {mean:.2g} in the norms of the {stack}, to which x-transformers adds 1 by default; set "
+            f'whether it did in a config.json beside the weights: {{"{name}": false}} or true'
         )
     return True
 
@@ -160,10 +160,10 @@ def _refuse_options(weights: Weights, settings: Settings) -> None:
 
 
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
-    """Infer the activation from arguments of the constructor, and the places of norms from weights."""
+    """Infer the activation from constructor arguments, and norm positions from weights."""
     swish = {bool(settings.get(f"{prefix}ff_swish")) for prefix in _ARGUMENTS.values()}
     if len(swish) > 1:
-        raise cannot_express("the sides differ in ff_swish")
+        raise cannot_express("encoder and decoder differ in ff_swish")
     ends = {"pre": ".norm.", "post": ".post_norm.", "final": ".final_norm."}
     found = []
     for wrapper in _WRAPPERS.values():
@@ -172,7 +172,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     encoder, decoder = found
     if encoder != decoder or {"pre", "post"} <= encoder:
         raise cannot_express(
-            f"norms stand at {sorted(encoder)} in the encoder and at {sorted(decoder)} in the decoder (pre_norm, "
+            f"the norms are {sorted(encoder)} in the encoder and {sorted(decoder)} in the decoder (pre_norm, "
             "pre_and_post_norm, pre_norm_has_final_norm)"
         )
     fields: dict[str, Any] = {"activation_function": "silu"} if True in swish else {}

@@ -1,4 +1,4 @@
-"""Conversion of jadore801120/attention-is-all-you-need-pytorch: its arguments, and the places of its scale."""
+"""Conversion of jadore801120/attention-is-all-you-need-pytorch: its arguments and its scaling."""
 
 import json
 from argparse import Namespace
@@ -9,7 +9,7 @@ import torch
 from conversions import HEADS, STATED, assert_same_logits, convert, refused
 from source_models import normed_embeddings
 
-# What its train.py keeps of a training.
+# The training options that its train.py stores.
 OPTIONS = {
     "n_head": 2, "d_k": 4, "d_v": 4, "d_model": 8, "dropout": 0.2, "src_pad_idx": 1, "trg_pad_idx": 1, "cuda": True,
     "scale_emb_or_prj": "prj", "embs_share_weight": False, "proj_share_weight": False, "epoch": 10, "seed": None,
@@ -65,12 +65,12 @@ def test_lost_arguments(tmp_path):
         r"`norm_position=pre` does not describe .* the queries .*, but not its keys",
         apart, first_position=0, norm_position="pre", **HEADS,
     )  # fmt: skip  # one call
-    # Code of another kind may do as it is told.
+    # After renaming, the code may be another, so the caller's word counts.
     output = apart.pop("trg_word_prj.weight")
     stated = {**STATED, **HEADS, "norm_position": "pre", "final_layer_norm": False, "rename": ["out.=trg_word_prj."]}
     assert convert({**apart, "out.weight": output}, **stated).config.norm_position == "pre"
     tied = normed_embeddings(tied=True).eval()
-    refused(r'were scaled; .* config\.json, .*: \{"scale_emb_or_prj": "prj"\}', tied.state_dict(), **HEADS)
+    refused(r'were scaled; .* config\.json beside them: \{"scale_emb_or_prj": "prj"\}', tied.state_dict(), **HEADS)
     torch.save(tied.state_dict(), tmp_path / "weights.pt")
     (tmp_path / "config.json").write_text(json.dumps({"scale_emb_or_prj": "prj", "n_head": 2}))
     assert_same_logits(tied, convert(tmp_path).model())

@@ -1,4 +1,4 @@
-"""Conversion of fairseq checkpoints: its logits, its arguments wherever they stand, and its search."""
+"""Conversion of fairseq checkpoints: logits, arguments wherever they are stored, and search."""
 
 import json
 
@@ -32,7 +32,7 @@ def fairseq_search(model, source, beams=5, longest=9, pad=1, end=2):
 
     Each step takes the best 2k continuations of k beams. An end among the first k of them finishes a hypothesis, whose
     score is the mean log-probability of its tokens; the best k without an end go on. The search stops with the k-th
-    finished hypothesis. The first token is no end.
+    finished hypothesis. The first token is never an end.
     """
     beam, scores, finished = [[end]], torch.zeros(1), []
     for step in range(longest):
@@ -68,7 +68,7 @@ def test_post_norm(tmp_path, how):
     conversion = convert_checkpoint(file, tmp_path / "ours", **given)
     assert conversion.layout.name == "fairseq"
     assert not any("were not read" in note for note in conversion.notes)
-    # fairseq stores none.
+    # fairseq does not store sinusoids.
     assert any(note.startswith("the positions that fairseq computes are not the paper's") for note in conversion.notes)
     with pytest.raises(ValueError, match="`first_position` is set, but the weights have no position table"):
         convert_checkpoint(file, None, dry_run=True, first_position=2, **given)
@@ -121,7 +121,7 @@ def test_what_lost_arguments_would_determine_is_required(tmp_path):
     for other in ({"config": {"lr": 1}}, {"seed": 1}, {"cfg": {"common": {"seed": 1}}}):
         asked = r"code: `norm_position=post\|pre` `activation_function=.* `scale_"
         refused(asked, {**content, **other}, encoder_attention_heads=2)
-    # Nor that the first positions are padding: another model may have the same keys.
+    # Nor is it assumed that the first positions are padding: other models may have the same keys.
     learned = {f"{side}.embed_positions.weight": torch.randn(66, 16) for side in ("encoder", "decoder")}
     content["model"] |= learned
     refused("fairseq do not determine how .* code: `first_position=0`$", content, **LOST)
@@ -131,14 +131,14 @@ def test_what_lost_arguments_would_determine_is_required(tmp_path):
 
 def test_what_arguments_say_or_leave_out():
     content = fairseq_content(as_fairseq(fsmt()))
-    # Those of an early release, which has one activation and scale.
+    # As in an early release, which has a fixed activation and scale.
     del content["args"].activation_fn, content["args"].no_scale_embedding
     config = convert(content).config
     assert (config.activation_function, config.scale_embedding) == ("relu", True)
     before = {"encoder_normalize_before": True, "decoder_normalize_before": True}
     config = convert(fairseq_content(as_fairseq(fsmt()), **before)).config
     assert (config.norm_position, config.final_layer_norm) == ("pre", False)
-    # Zeros, which are no sinusoids.
+    # Without positional embeddings, the tables are zeros.
     conversion = convert(fairseq_content(as_fairseq(fsmt()), no_token_positional_embeddings=True))
     assert conversion.config.position_embedding_type == "learned"
     assert not conversion.weights["model.encoder.embed_positions.weight"].any()
@@ -188,7 +188,7 @@ def test_learned_positions_begin_after_padding(tmp_path):
     table = conversion.weights["model.decoder.embed_positions.weight"]
     close(table, weights["decoder.embed_positions.weight"][2:], 0.0)
     shorter = save_fairseq(tmp_path / "shorter.pt", weights, max_source_positions=66)
-    refused("encoder.embed_positions.weight has 66 rows, but .* 66 tokens, after 2", shorter)
+    refused("encoder.embed_positions.weight has 66 rows, but .* imply 66, and 2 more for padding", shorter)
     del weights["decoder.embed_positions.weight"]
     lost = save_fairseq(tmp_path / "lost.pt", weights, decoder_learned_pos=True)
     refused("trained with learned positions, but there is no decoder.embed", lost)
@@ -196,7 +196,7 @@ def test_learned_positions_begin_after_padding(tmp_path):
 
 @pytest.mark.slow
 def test_searches_as_fairseq_does(tmp_path):
-    """Finished hypotheses are counted, not compared, and none is empty; other settings give other translations."""
+    """The search ends by counting finished hypotheses, none of them empty; other settings give other translations."""
     convert_checkpoint(save_fairseq(tmp_path / "checkpoint_best.pt", with_likely_ends(fsmt())), tmp_path / "ours")
     converted = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")
     settings = converted.generation_config
@@ -204,7 +204,7 @@ def test_searches_as_fairseq_does(tmp_path):
     settings.max_length = 11
     sources = [torch.randint(4, 38, (1, n)) for n in range(1, 8) for _ in range(3)]
     searched = [(source, fairseq_search(converted, source)) for source in sources]
-    # At its bound of 200 tokens, fairseq scores the forced end in another way.
+    # fairseq scores the forced end at its limit of 200 tokens differently, so such outputs are not compared.
     expected = [(source, tokens) for source, tokens in searched if tokens is not None]
     assert len(expected) > 5 and len({len(tokens) for _, tokens in expected}) > 1
     assert searched_alike(converted, expected) == len(expected)
@@ -242,8 +242,8 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
     [
         ("encoder.layernorm_embedding.weight", torch.ones(16), r"3 missing: decoder\.layernorm_embedding\.bias"),
         ("layernorm_embedding", True, r"4 missing: decoder\.layernorm_embedding\.bias"),
-        ("encoder.layer_norm.weight", torch.ones(16), "normalize at different places"),
-        ("encoder_normalize_before", True, "normalize at different places"),
+        ("encoder.layer_norm.weight", torch.ones(16), "have norms at different places"),
+        ("encoder_normalize_before", True, "have norms at different places"),
         ("cross_self_attention", True, "--cross-self-attention, which our configuration cannot express"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Models converted from every tutorial layout compute and decode what the originals do."""
+"""Models converted from every tutorial layout compute and decode the same as the originals."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_greedy_translations(converted, tmp_path):
     lengths = set()
     for row in batch(model)[0]:
         expected = greedy(model, row[None], start, end, 9)
-        # The padding token among them is a token like any other here.
+        # Without a mask, the padding token is a token like any other.
         mask = torch.ones_like(row[None])
         found = loaded.generate(row[None], attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=9)
         assert found[0].tolist() == expected
@@ -63,7 +63,7 @@ def test_greedy_translations(converted, tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_algebra_in_float64(name):
-    """Apart from epsilon, which stands elsewhere, and the rounding of sinusoids, nothing differs."""
+    """Only the place of epsilon and the rounding of sinusoids differ."""
     _, model, options = build(name)
     for norm in [each for each in model.modules() if getattr(each, "unbiased", False)]:
         norm.eps = 1e-15
@@ -77,7 +77,7 @@ def test_algebra_in_float64(name):
     with torch.no_grad():
         expected = normalized(model(source, target))
     found = normalized(converted_logits(converted, source, target))
-    # Sinusoids of which no table is stored are computed in float32.
+    # Sinusoids are computed in float32 where no table is stored.
     tolerance = 1e-12 if "position_embedding_type" in options else 1e-6
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 

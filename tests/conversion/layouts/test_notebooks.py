@@ -1,4 +1,4 @@
-"""The classes of the notebooks themselves, executed where ../shared/seeds lies beside the checkout."""
+"""The original classes of the notebooks, executed if ../shared/seeds exists beside the checkout."""
 
 import json
 import math
@@ -14,10 +14,10 @@ from conversions import TOLERANCE, convert, converted_logits, greedy, normalized
 from hf_vanilla_transformer import VanillaTransformerEncoderModel
 from paths import SHARED
 
-# Names that only the sessions of the notebooks had.
+# Names that the notebooks expect in their sessions.
 LIGHTNING = SimpleNamespace(LightningModule=nn.Module, seed_everything=torch.manual_seed)
 SESSION = {"torch": torch, "nn": nn, "F": F, "math": math, "L": LIGHTNING}
-# Replacements by which a notebook runs at all, or is free of its defects.
+# Replacements that make a notebook run, or remove its defects.
 PATCHES = {
     "002": {"x.shape(1)": "x.shape[1]"},
     "000": {
@@ -35,7 +35,7 @@ PATCHES = {
 
 @pytest.fixture(scope="module")
 def notebook():
-    """A function that executes the definitions of a notebook, patched or not, and returns them by name."""
+    """Return a function that executes a notebook's definitions, patched or not, and returns them by name."""
 
     def execute(number, patches=(), **names):
         folder = SHARED / "seeds"
@@ -82,7 +82,7 @@ def assert_same(original, model, options, sizes, length=6, rows=2):
 
 
 def assert_refused_unless_patched(original, model, patched, sizes, message):
-    """With its defect a model is refused, and with reason: as if patched, the weights compute something else."""
+    """A model with a defect is rightly refused: converted as if patched, its weights compute something else."""
     if patched:
         assert_same(original, model, {"patched": True}, sizes)
         return

@@ -13,10 +13,10 @@ from hf_vanilla_transformer.conversion.fields import own_fields
 
 HEADS = {"encoder_attention_heads": 2}
 IDS = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
-# What neither weights nor a table determine here; nothing divides by an unbiased deviation.
+# What neither weights nor a table determine here; no norm divides by the unbiased deviation.
 KNOWN = {**{name: value for name, value in STATED.items() if name != "first_position"}, **HEADS}
 
-# A stranger's names, and what their table says.
+# The keys of unknown code, and their table of renames.
 THEIRS = {"model.": "net.", ".layers.": ".blocks.", ".self_attn": ".attention", ".encoder_attn": ".memory"}
 TABLE = """
 # the embeddings and the output are one

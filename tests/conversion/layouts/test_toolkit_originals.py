@@ -1,4 +1,4 @@
-"""The classes and files of OpenNMT-py, Eole, Joey NMT, Sockeye and x-transformers themselves, where installed."""
+"""Original classes and files of OpenNMT-py, Eole, Joey NMT, Sockeye and x-transformers, where installed."""
 
 import json
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from toolkit_files import (
 
 pytestmark = [
     pytest.mark.slow,
-    # The toolkits announce what they run without, and use what newer releases of their dependencies deprecate.
+    # The toolkits warn about missing extras and use deprecated features of their dependencies.
     *(
         pytest.mark.filterwarnings(f"ignore::{kind}")
         for kind in ("DeprecationWarning", "FutureWarning", "SyntaxWarning", "UserWarning")
@@ -39,7 +39,7 @@ def original(name):
 
 
 def drawn(model):
-    """Draw all weights, so that none is as it starts."""
+    """Draw all weights at random, so that none keeps its initial value."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:

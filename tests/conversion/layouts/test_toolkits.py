@@ -35,7 +35,7 @@ OPENNMT = {**PRE, "layer_norm_eps": 1e-6, "encoder_attention_heads": 2, "dropout
 JOEY = {"layer_norm_eps": 1e-6, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.3}
 SOCKEYE = {"layer_norm_eps": 1e-6, "sinusoidal_layout": "concatenated", "dropout": 0.3, "attention_dropout": 0.2}
 EOLE_STACKS = dict.fromkeys(("encoder", "decoder"), {"mlp_activation_fn": "silu", "norm_eps": 1e-5})
-# By case: the layout, a function that creates the original, what writes its files, and fields to expect.
+# By case: the layout, functions that create the original and write its files, and expected fields.
 FILES = {
     "OpenNMT-py 2": ("opennmt-py", opennmt, partial(write_opennmt, release=2), {**OPENNMT, "attention_bias": True}),
     "OpenNMT-py 3": (
@@ -71,7 +71,7 @@ def test_files_say_all(case, tmp_path):
 
 @pytest.mark.parametrize(
     ("write", "source"),
-    # A source of OpenNMT-py has no end.
+    # OpenNMT-py adds no end token to sources.
     [(write_opennmt, [9, 0, 7]), (write_joey, [9, 0, 7, 3]), (write_sockeye, [9, 1, 7, 3])],
     ids=["OpenNMT-py", "Joey NMT", "Sockeye"],
 )
@@ -106,7 +106,7 @@ def with_auxiliary_task(folder):
     return file
 
 
-# What cannot be expressed: what writes it, or returns it, and the message.
+# Models that our configuration cannot express: a function that writes or returns one, and the message.
 REFUSED = [
     (partial(write_opennmt, max_relative_positions=20), "max_relative_positions: 20, which our configuration"),
     (partial(write_opennmt, pos_ffn_activation_fn="gated-gelu"), "pos_ffn_activation_fn: gated-gelu"),
@@ -123,7 +123,7 @@ REFUSED = [
     (partial(write_eole, embeddings={"position_encoding_type": "Rotary"}), r"_type \(embeddings\): Rotary"),
     (partial(write_eole, vocabulary={"src": 5, "tgt": 5}), "`source_vocabulary` holds int; write"),
     (eole_without_positions, r"the decoder adds no positions to its embeddings .tgt_emb\.pe."),
-    (partial(write_joey, config=joey_config("encoder", alpha=1.2)), "the encoder weighs residuals by alpha: 1.2, whi"),
+    (partial(write_joey, config=joey_config("encoder", alpha=1.2)), "the encoder scales residuals by alpha: 1.2, whi"),
     (
         partial(write_joey, config=joey_config("decoder", activation="gelu")),
         "differ in activation .'relu' and 'gelu'.",
@@ -132,20 +132,26 @@ REFUSED = [
     (partial(write_joey, config=joey_config("decoder", layer_norm="post")), "differ in layer_norm .'pre' and 'post'."),
     (partial(write_joey, config=joey_config(activation="swoosh")), "swoosh"),
     (partial(write_sockeye, side="decoder", decoder_type="ssru_transformer"), "decoder_type: ssru_transformer, which"),
-    (partial(write_sockeye, postprocess_sequence="drn"), "the model has the steps .'n', 'drn'. before and after"),
+    (
+        partial(write_sockeye, postprocess_sequence="drn"),
+        "has the processing steps .'n', 'drn'. before and after",
+    ),
     (partial(write_sockeye, act_type="tanhs"), "the activation 'tanhs'"),
     (partial(write_sockeye, side="decoder", act_type="gelu"), "differ in act_type .'relu' and 'gelu'."),
-    (partial(write_sockeye, attention_heads=3), "has 24 rows, which `config` divides among 3 heads"),
+    (
+        partial(write_sockeye, attention_heads=3),
+        "has 24 rows, which do not split into the 3 heads of `config`",
+    ),
     (with_auxiliary_task, r"1 unexpected: length_ratio\.layers\.0\.weight"),
     *(
         (lambda _, key=key: {"model": x_weights(**{key: torch.ones(8)}), "config": X_ARGUMENTS}, message)
         for key, message in (
             (f"{X_LAYER}.0.0.0.g", "use_rmsnorm or use_scalenorm"),
             (f"{X_LAYER}.0.0.1.gamma", "sandwich_norm"),
-            (f"{X_LAYER}.0.0.2.gamma", "norms stand at .'final', 'post', 'pre'. in the encoder"),
+            (f"{X_LAYER}.0.0.2.gamma", "the norms are .'final', 'post', 'pre'. in the encoder"),
             (f"{X_LAYER}.1.1.ff.0.proj.weight", "ff_glu"),
             ("decoder.net.attn_layers.rel_pos.relative_attention_bias.weight", "rel_pos_bias"),
-            (f"{X_LAYER}.1.1.to_q.weight", "the sub-layers of the encoder have another order"),
+            (f"{X_LAYER}.1.1.to_q.weight", "the sub-layers of the encoder are not in the order self_attn, ff "),
             ("encoder.project_emb.weight", "1 unexpected: encoder.project_emb.weight"),
         )
     ),
@@ -158,7 +164,7 @@ REFUSED = [
         (lambda _, changes=changes: {"model": x_weights(), "config": {**X_ARGUMENTS, **changes}}, message)
         for changes, message in (
             ({"enc_attn_qk_norm": True}, "enc_attn_qk_norm=True, which our configuration cannot express"),
-            ({"enc_ff_swish": True}, "the sides differ in ff_swish"),
+            ({"enc_ff_swish": True}, "encoder and decoder differ in ff_swish"),
             ({"enc_norm_add_unit_offset": "False"}, "the setting enc_norm_add_unit_offset .* must be true or false"),
         )
     ),
@@ -173,7 +179,7 @@ def test_what_cannot_be_expressed(tmp_path, make, message):
 
 class TestOpenNMT:
     def test_a_source_of_release_2_has_no_start_and_no_end(self):
-        """Its words with their ids move, and texts are encoded to the same states."""
+        """Ids and embeddings move together, so texts are encoded to the same states."""
         torch.manual_seed(0)
         model = opennmt(source_vocabulary=11).eval()
         content = opennmt_content(model, release=2)
@@ -202,7 +208,7 @@ class TestOpenNMT:
         assert convert(content, encoder_attention_heads=2, activation_function="relu").config.scale_embedding
 
     def test_other_sinusoids_are_kept(self):
-        """Those of `position_encoding_type: SinusoidalConcat` have other wavelengths than the paper's."""
+        """With `position_encoding_type: SinusoidalConcat`, wavelengths differ from the paper's."""
         model = opennmt().eval()
         for table in model.buffers():
             table.normal_()
@@ -247,7 +253,7 @@ class TestJoeyNMT:
     HEADS = {f"{stack}_num_heads": 2 for stack in ("encoder", "decoder")}
 
     def test_settings_that_its_configuration_leaves_out(self):
-        """They are as in Joey NMT's code."""
+        """They default to the values in Joey NMT's code."""
         torch.manual_seed(0)
         model = joeynmt(scale=False, activation=gelu).eval()
         settings = {f"{stack}_activation": "gelu" for stack in ("encoder", "decoder")}
@@ -294,7 +300,7 @@ class TestJoeyNMT:
 def test_sockeye_without_its_configuration(tmp_path):
     file = write_sockeye(tmp_path)
     (tmp_path / "config").unlink()
-    refused("no `config` beside the weights says how many heads the encoder has; put", file)
+    refused("no `config` beside the weights gives the number of heads of the encoder; put", file)
 
 
 class TestXTransformers:
@@ -309,7 +315,7 @@ class TestXTransformers:
         assert_same_logits(model, conversion.model())
 
     def test_norms_that_seem_to_be_stored_whole_need_a_statement(self):
-        """Whether 1 is added to them, weights do not tell; averages near 1 contradict the default."""
+        """Weights do not determine whether 1 is added to them, but averages near 1 contradict the default."""
         torch.manual_seed(0)
         model = x_transformer(offset=False).eval()
         weights = model.state_dict()

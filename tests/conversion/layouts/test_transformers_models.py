@@ -20,7 +20,7 @@ POST, PRE = ({"norm_position": norm, "final_layer_norm": norm == "pre"} for norm
 LEARNED = {"position_embedding_type": "learned", "max_position_embeddings": 64}
 SINUSOIDS = {"position_embedding_type": "sinusoidal", "sinusoidal_layout": "concatenated"}
 SEARCH = {"forced_bos_token_id": 7, "num_beams": 4, "max_length": 9}
-# By kind: the fields and settings of generation that its conversion has.
+# By kind: expected fields and generation settings of the converted model.
 KINDS = {
     "marian": ({**POST, **SINUSOIDS, "embedding_layer_norm": False}, {"num_beams": 4}),
     "fsmt": ({**POST, **LEARNED, "embedding_layer_norm": False}, {"num_beams": 5}),
@@ -31,7 +31,7 @@ KINDS = {
 PADDING = dict.fromkeys(KINDS, 1) | {"marian": 39}
 APART = {"share_encoder_decoder_embeddings": False}
 SCALED, UNSCALED = {"scale_embedding": True, "activation_function": "relu"}, {"scale_embedding": False}
-# By kind: changes of the configuration, and whether embeddings are shared, and tied to the output projection.
+# Kind, configuration changes, whether embeddings are shared, and whether they are tied to the output projection.
 CASES = [
     ("marian", {}, True, True),
     ("marian", {**APART, "decoder_vocab_size": 40}, False, True),
@@ -51,7 +51,7 @@ def saved(kind, folder, **changes):
 
 
 def change_json(file, **changes):
-    """Change entries of a file; None removes one."""
+    """Change entries of a JSON file; None removes an entry."""
     content = {**json.loads(file.read_text()), **changes}
     file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
@@ -93,7 +93,7 @@ class TestBart:
         assert_same_function(original, convert(tmp_path).model(), 1, searches=({},))
 
     def test_a_file_of_the_stacks_alone(self, kind, tmp_path):
-        """As transformers saves `BartModel`, and facebook/bart-large is stored."""
+        """A file as transformers saves `BartModel`, and as facebook/bart-large is stored."""
         original = saved(kind, tmp_path / "whole")
         original.model.save_pretrained(tmp_path / "stacks")
         names = {*load_file(tmp_path / "stacks" / "model.safetensors")}
@@ -133,7 +133,7 @@ def test_mbart_begins_with_the_language_that_generation_is_told(tmp_path):
 
 
 def test_norms_of_another_model(tmp_path):
-    """As of a BART with norms before the sub-layers, which early releases of transformers knew."""
+    """Like a pre-norm BART, which early releases of transformers supported."""
     saved("bart", tmp_path)
     change_weights(tmp_path, **{"model.encoder.layer_norm.weight": torch.ones(16)})
     refused(r"1 unexpected: model\.encoder\.layer_norm\.weight", tmp_path)

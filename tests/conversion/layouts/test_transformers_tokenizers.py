@@ -1,4 +1,4 @@
-"""Tokenizers of transformers' models come along: the same ids, texts and translations."""
+"""Tokenizers of transformers' models are converted along: same ids, texts and translations."""
 
 import json
 
@@ -80,8 +80,8 @@ def m2m100(folder):
 
 
 def speaking(kind, tokenizer):
-    """Return a model for a tokenizer, which says some words."""
-    # M2M100's 100 languages come after its words, and some made-up words at the end.
+    """Return a model for a tokenizer that generates words, not only special tokens."""
+    # M2M100 has 100 languages after its words, then some made-up words.
     size = len(tokenizer) + 108 * isinstance(tokenizer, M2M100Tokenizer)
     padding = tokenizer.pad_token_id
     if kind == "fsmt":
@@ -117,7 +117,7 @@ def test_the_tokenizer_comes_along(kind, make, languages, tmp_path):
     source = tokenizer(WORDS, return_tensors="pt", padding=True, return_token_type_ids=False)
     assert torch.equal(ours(WORDS, return_tensors="pt", padding=True)["input_ids"], source["input_ids"])
     assert ours(text_target=WORDS)["input_ids"] == tokenizer(text_target=WORDS)["input_ids"]
-    # The search of FSMT itself is wrong over its cache in transformers 5.17.
+    # FSMT's own search is wrong with its cache in transformers 5.17.
     reference = converted if kind == "fsmt" else original
     for language in languages or [None]:
         first = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(language)} if language else {}

@@ -1,4 +1,4 @@
-"""What is particular to the layouts of tutorial repositories; all of them are compared in `test_layouts`.
+"""Peculiarities of the layouts of tutorial repositories; `test_layouts` compares all of them.
 
 Each was compared once with the classes of its repository, padding included, with differences below 3e-6:
 hkproj/pytorch-transformer of 2023 in three versions, hyunwoongko/transformer, bentrevett/pytorch-seq2seq of 2020 in
@@ -36,7 +36,7 @@ def test_special_tokens_of_a_source(name, expected):
 
 @pytest.mark.parametrize("size", [1, 8], ids=["scalar norms", "vector norms"])
 def test_norms_of_hkproj(size):
-    """Both versions are pre-norm, unlike the notebook of the same names."""
+    """Both versions are pre-norm, unlike the notebook with the same keys."""
     state = (source_models.hkproj_scalar if size == 1 else source_models.hkproj)().state_dict()
     conversion = convert(state, **HEADS)
     assert conversion.layout.name == "hkproj" and conversion.config.norm_position == "pre"
@@ -46,14 +46,14 @@ def test_norms_of_hkproj(size):
 
 
 def test_projections_of_the_whole_width_from_scratch():
-    """They show no heads, and with them no scale of the scores."""
+    """They determine neither the number of heads nor, therefore, the scale of the scores."""
     state = source_models.from_scratch(heads=(1, 1)).state_dict()
     refused("code: `encoder_attention_heads=8` `decoder_attention_heads=8`", state)
     refused("6 mismatched: encoder.*queries.weight 8x8 does not fit d_model=8", state, **HEADS)
 
 
 class TestSharedNorms:
-    """An early version of bentrevett's notebook has one norm a layer."""
+    """In an early version of bentrevett's notebook, the sub-layers of a layer share one norm."""
 
     @pytest.fixture
     def state(self):
@@ -71,16 +71,16 @@ class TestSharedNorms:
 
 
 class TestWordsAndPositions:
-    """`torch.nn.Transformer` with a position table of each side."""
+    """`torch.nn.Transformer` with a position table for each side."""
 
     @pytest.fixture
     def model(self):
         return source_models.TorchNNWords().eval()
 
     def test_padding_of_sources(self, model):
-        """The original decoder sees it; without any, the logits are the same."""
+        """The original decoder attends to padding; without padding, the logits are equal."""
         conversion = convert(model.state_dict(), **HEADS)
-        assert any("attends to the padding of a batch's sources" in note for note in conversion.notes)
+        assert any("attends to the padding of sources" in note for note in conversion.notes)
         memory = model.transformer.forward
         model.transformer.forward = lambda *args, **masks: memory(*args, **{**masks, "memory_key_padding_mask": None})
         source, target = torch.randint(0, 13, (3, 6)), torch.randint(0, 17, (3, 5))
